@@ -99,12 +99,14 @@ pub enum LabelMapFormat {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Ceiling {
-    /// The task types that this host runs. `None` for all types that the agent has.
+    /// The names of the task types that this host runs. A Fuel name allows only tasks that are written with this name.
+    /// `None` for all types that the agent has.
     pub task_types: Option<Vec<String>>,
 }
 
 impl Ceiling {
-    /// Returns whether this host runs tasks of the type with this name.
+    /// Returns whether `task_types` contains exactly this name, or is `None`. A type with a Fuel name has several
+    /// names, so the caller asks for each name.
     #[must_use]
     pub fn allows(&self, name: &str) -> bool {
         self.task_types.as_ref().is_none_or(|types| types.iter().any(|allowed| allowed == name))
@@ -163,7 +165,7 @@ pub enum ConfigError {
     Syntax {
         /// Path of the file.
         path: String,
-        /// The error, with its line and column in the file.
+        /// The error. An error in the TOML text contains its line and column in the file.
         message: String,
     },
     /// A path in the file is not valid.
@@ -191,7 +193,7 @@ pub enum ConfigError {
         name: String,
         /// The most similar known name as a phrase for the message, or empty.
         near: String,
-        /// The names of all task types, separated by commas.
+        /// The names of all task types except markers, separated by commas.
         known: String,
     },
 }

@@ -18,7 +18,8 @@ pub(crate) fn findings(host: &dyn Host) -> Vec<String> {
 /// not run.
 ///
 /// A file that other users can write is not run, because hooks run as root. If other users can write the
-/// directory, no hook is run. Files without execute permission and hidden files are ignored without a finding.
+/// directory or a directory above it, no hook is run. Files without execute permission and hidden files are ignored
+/// without a finding.
 pub(crate) fn list_hooks(host: &dyn Host) -> Result<(Vec<String>, Vec<String>), HostError> {
     let Some(dir) = host.dir(&HostPath::from_static(paths::HOOKS))? else { return Ok((Vec::new(), Vec::new())) };
     let (mut names, mut findings) = (Vec::new(), Vec::new());

@@ -1,8 +1,8 @@
 //! The identity of this host in its fleet, as stored when the host joined. The root half of the agent (`apply`) uses
 //! the identity to verify each desired state.
 //!
-//! The identity contains no secret. The command `join`, which runs as root, writes it once. A compromised network half
-//! cannot change it.
+//! The identity contains no secret. The command `join`, which runs as root, writes it. A network half without root
+//! rights cannot change it, even if it is compromised.
 
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;

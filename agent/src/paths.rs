@@ -11,7 +11,8 @@ use crate::host::HostPath;
 pub const HOOKS: &str = "/etc/stemma/hooks.d";
 
 /// Directory with the state of the root half of the agent (`apply`), which runs the tasks. Of [`STATE`], the root half
-/// writes this directory and the identity file. The network half (`sync`) writes everything else.
+/// writes this directory, and the command `join` writes the identity file. The network half (`sync`) writes everything
+/// else.
 pub const APPLY_STATE: &str = "/var/lib/stemma-agent/apply";
 
 /// Returns whether a path is the hooks directory or below it, so that the agent would execute a file at this path.

@@ -42,8 +42,9 @@ pub struct FileWatch {
     snapshot: WatchSnapshot,
 }
 
-/// The identities of the watched files and directories at one moment. It contains the directories of the watch list,
-/// each [`WatchScope::All`] directory, and the entries of such a directory. Paths that do not exist are absent.
+/// The identities of directories and files at one moment. It contains the directories of the watch list, each
+/// [`WatchScope::All`] directory, and the entries of such a directory. It contains no file that is watched alone
+/// ([`WatchScope::File`]). Paths that do not exist are absent.
 type WatchSnapshot = BTreeMap<PathBuf, FileIdentity>;
 
 /// Identifies a file or directory and its last change.
@@ -61,7 +62,8 @@ struct FileIdentity {
 struct WatchState {
     /// Notified when a watched path may have changed.
     change_notify: Notify,
-    /// True if a directory may have been replaced since the kernel watches were set.
+    /// True if the kernel watches must be set again, because a directory may have been replaced or the list
+    /// of directories changed.
     is_stale: AtomicBool,
     watch_list: Mutex<WatchList>,
 }
@@ -111,8 +113,9 @@ impl FileWatch {
         self.shared.change_notify.notified().await;
     }
 
-    /// Returns whether the watched files differ from the last snapshot. This also finds changes for which the kernel
-    /// sends no event.
+    /// Returns whether a fully watched directory ([`WatchScope::All`]) or one of its entries differs from the last
+    /// snapshot, or whether a directory above a watched path was replaced. This also finds changes for which the kernel
+    /// sends no event. It does not find a change of a file that is watched alone ([`WatchScope::File`]).
     pub fn is_outdated(&self) -> bool {
         self.take_snapshot() != self.snapshot
     }
@@ -149,7 +152,8 @@ impl FileWatch {
             let full_dirs = watch_list.paths.iter().filter(|(_, scope)| **scope == WatchScope::All);
             (watch_list.dirs.clone(), full_dirs.map(|(path, _)| path.clone()).collect::<Vec<_>>())
         };
-        // A directory that is a link has the identity of its target. An entry that is a link has its own identity.
+        // A directory above a watched path that is a link has the identity of its target. A fully watched directory or
+        // an entry that is a link has its own identity.
         let dir_identities = dirs.into_iter().filter_map(|dir| {
             let identity = FileIdentity { changed_at: None, ..FileIdentity::from_metadata(&fs::metadata(&dir).ok()?) };
             Some((dir, identity))
@@ -179,14 +183,13 @@ fn dir_and_parents<'a>(root: &'a Path, path: &'a Path, scope: WatchScope) -> imp
 }
 
 impl WatchState {
-    /// Locks the list of watched paths.
     fn lock_watch_list(&self) -> MutexGuard<'_, WatchList> {
         self.watch_list.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Handles an event of the kernel. Wakes [`FileWatch::changed`] if a watched path may have changed, or if a
-    /// directory above a watched path was replaced. In the second case, and if the kernel has lost events, also marks
-    /// the kernel watches as stale.
+    /// Handles an event of the kernel. Wakes [`FileWatch::changed`] if a watched path may have changed, if a directory
+    /// above a watched path was replaced, or if the permissions of a directory above a fully watched directory changed.
+    /// If a directory was replaced or the kernel has lost events, also marks the kernel watches as stale.
     fn on_event(&self, event: notify::Result<Event>) {
         // An error means that events were lost, so anything may have changed.
         let event = event.unwrap_or_else(|_| Event::new(EventKind::Other));

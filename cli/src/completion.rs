@@ -29,7 +29,7 @@ enum CompletionArgument {
     ObjectRef(&'static [KindArg]),
     /// Any kind, any object as `KIND/NAME`, or tasks.
     GetTarget,
-    /// The name of an object whose kind is an earlier argument.
+    /// The name of an object or the id of a task. An earlier argument has the kind, alone or as `KIND/NAME`.
     Name,
     /// The name of an object of this kind.
     NameOfKind(KindArg),
@@ -63,7 +63,7 @@ fn with_completion(verb: &str, arg: Arg) -> Arg {
         ("pause" | "resume", "subject") => CompletionArgument::ObjectRef(KindArg::PAUSABLE),
         ("label", "subject") => CompletionArgument::ObjectRef(KindArg::LABELED),
         (_, "subject") => CompletionArgument::ObjectRef(KindArg::value_variants()),
-        ("get" | "delete" | "pause" | "resume", "names") | ("describe" | "explain", "name") | ("label", "words") => {
+        ("get" | "delete" | "pause" | "resume" | "wait", "names") | ("describe" | "explain", "name") | ("label", "words") => {
             CompletionArgument::Name
         }
         (_, "names" | "words" | "node" | "candidate_node") => CompletionArgument::NameOfKind(KindArg::Node),
@@ -126,7 +126,8 @@ enum NameSource {
     Tasks,
 }
 
-/// Returns the names from a source. Returns no names if the controller does not respond in time.
+/// Returns the names from a source. Returns no names if the controller does not respond in time, or after any other
+/// error.
 fn read_names(source: NameSource) -> Vec<String> {
     let try_read = || {
         let matches = crate::command_line().ignore_errors(true).try_get_matches_from(command_words())?;

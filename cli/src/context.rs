@@ -25,8 +25,8 @@ const ROOT_SOCKET: &str = "/var/lib/stemma-controller/admin.sock";
 /// The name of the context that is used if the command line names none.
 const DEFAULT_NAME: &str = "default";
 
-/// The content of a context file: the controller's URL, and the files with the credentials. Their paths are relative to
-/// the directory of the context file.
+/// The content of a context file: the controller's URL, and the files with the credentials. In the file, their paths are
+/// relative to the directory of the context file. The paths in this struct are already joined with that directory.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct ClientContext {
@@ -54,7 +54,8 @@ impl ClientContext {
     /// socket.
     ///
     /// # Errors
-    /// Fails if the file does not exist or is not a context, or if the URL is invalid.
+    /// Fails if the URL of the command line is invalid. Fails if the context file does not exist, is not a context, or can
+    /// be written by other users. Fails for a context name if `HOME` is not an absolute path.
     pub(crate) fn load(global: &GlobalArgs) -> Result<Self> {
         let is_keyless = |url: &&str| url.starts_with("http://") || url.starts_with(SOCKET_PREFIX);
         let keyless_url = global.server.as_deref().filter(is_keyless);
@@ -153,8 +154,8 @@ impl ClientContext {
     }
 }
 
-/// Returns whether root's socket is accessible and there is no default context. Only root can access the directory of
-/// the socket, so the caller is then root on the controller's machine.
+/// Returns whether root's socket is accessible and there is no default context. Only root and the controller's own user
+/// can access the directory of the socket, so the caller is then one of these on the controller's machine.
 fn is_root_on_controller(socket: &Path) -> bool {
     let has_context = file_by_name(DEFAULT_NAME, home_directory().as_deref()).is_ok_and(|file| file.exists());
     !has_context && std::fs::symlink_metadata(socket).is_ok_and(|metadata| metadata.file_type().is_socket())
@@ -166,7 +167,8 @@ fn home_directory() -> Option<PathBuf> {
 }
 
 /// Returns the path of a context file. A text with a slash is a path. A text without a slash is a name below
-/// `~/.config/stemma`. It never names a file in the working directory, which others may be able to write.
+/// `~/.config/stemma`. Such a name never means a file in the working directory, which others may be able to write. Fails
+/// if the text is blank, `.` or `..`, or if only the working directory has a file of this name.
 fn context_file(text: &str, home: Option<&Path>) -> Result<PathBuf> {
     if is_blank(text) {
         let sentence =

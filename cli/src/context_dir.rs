@@ -89,7 +89,8 @@ fn write_file(path: &Path, text: &str) -> Result<()> {
     file.write_all(text.as_bytes()).and_then(|()| file.sync_all()).with_context(|| path.display().to_string())
 }
 
-/// Replaces the content of a file atomically, by renaming a temporary file.
+/// Replaces the content of a file atomically, by renaming a temporary file. Afterwards, only the owner can read and
+/// write the file.
 ///
 /// # Errors
 /// Fails if the temporary file can't be written or renamed.

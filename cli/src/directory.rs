@@ -37,7 +37,8 @@ pub(crate) struct Listing {
 }
 
 impl Listing {
-    /// Lists the files of a directory that have one of these extensions.
+    /// Lists the files of a directory to read, and the files to skip. A file to read has one of these extensions and a
+    /// valid name. The files to read can include directories and dangling links with such a name.
     ///
     /// # Errors
     /// Fails if the directory can't be read.
@@ -151,7 +152,8 @@ fn canonical_path(path: &Path) -> PathBuf {
 enum FileNameClass {
     /// A file to read. Its name consists of a stem that run-parts accepts, a dot, and an extension.
     Regular,
-    /// A hidden file, or a copy that an editor or package manager created, with the extension of a file to read.
+    /// A file that resembles a file to read by its extension, but has another form of name: a hidden file, a copy that an
+    /// editor or package manager created, or a name with other characters (`site copy.yaml`, `site.YAML`).
     Leftover,
     /// Any other file. It is ignored.
     Other,
@@ -294,8 +296,8 @@ mod tests {
         assert!(visited.visit(Path::new("./-")), "./- is a file");
     }
 
-    /// `.#b.yaml` is the lock file of an editor. A directory and a dangling link with a valid name are listed, so that
-    /// reading them fails with an error. The socket is skipped.
+    /// `.#b.yaml` is the lock file of an editor. A directory and a dangling link with a valid name are listed among the
+    /// files to read, because the caller decides whether they are an error. The socket is skipped.
     #[test]
     fn y08_listing_skips_socket_and_leftover_of_editor() {
         let directory = tempfile::tempdir().unwrap();

@@ -11,7 +11,8 @@ pub(crate) enum Exit {
     Usage = 2,
     /// The object of the command does not exist.
     NotFound = 3,
-    /// The write conflicts with the value of another manager, or with a newer revision of the object.
+    /// The controller refused the request as a conflict (HTTP status 409 or 412). For example, another manager owns the
+    /// value, the object has a newer revision, the name is taken, or other objects use the object to delete.
     Conflict = 4,
     /// The write may have been carried out, because the response was lost.
     Unknown = 5,

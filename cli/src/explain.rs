@@ -1,5 +1,5 @@
-//! Formats the result of `stemma explain` for people. A label has a table with one line for each level, and the word
-//! WINS marks the level whose value applies. Values that a host reported are below the levels.
+//! Formats the result of `stemma explain` for people. A label has a table with one line for each level. Below the levels
+//! are the values of inspection rules and of the host. The word WINS marks the line whose value applies.
 
 use std::fmt::Write as _;
 
@@ -10,8 +10,8 @@ use stemma_core::status::closed_barrier_text;
 
 use crate::output::{cell_text, is_failure, is_observed, last_lines, printable_lines, split_words, table, time_with_age};
 
-/// A part of the host's message about a task that did not run. It states that the task that it requires does not run
-/// because of its mode. The text begins with a blank and a task id contains none, so no id can imitate it.
+/// A part of the host's message about a task that did not run. This part states that a required task does not run
+/// because of that task's mode. The part begins with a blank. A task id contains no blank, so no id can imitate it.
 const NOT_RUN_BY_MODE: &str = " is neither run nor checked";
 
 /// Returns the text about one label of one node. A table contains the values of the levels, of inspection rules and of
@@ -96,8 +96,9 @@ fn is_true(explained: &Value, field: &str) -> bool {
 }
 
 /// Returns the text about one task of one node: why it runs there or not, its last result, and what to do if it failed.
-/// If the host retains an older task set with the task, the text names the retained release and the next release. In
-/// the response, `told` is true if the host has confirmed the task set that was released to it.
+/// If the host retains an older task set with the task, and the next task set does not have the task, the text names
+/// the retained release and the next release. In the response, `told` is true if the host has confirmed the task set that
+/// was released to it.
 pub(crate) fn explain_task(node: &str, id: &str, explained: &Value) -> String {
     let runs = is_true(explained, "runs");
     let reason = cell_text(explained.get("why"));
@@ -191,7 +192,7 @@ fn release_line(explained: &Value) -> String {
 }
 
 /// Returns the revision at which the host's desired state was published, and the revision that the host confirmed.
-/// Returns `None` for an older controller, which reports neither.
+/// Returns `None` if no desired state is published for the node, or for an older controller, which reports neither.
 fn published_line(explained: &Value) -> Option<String> {
     let revision = |field: &str| explained.get(field).and_then(Value::as_u64);
     let published = revision("published_revision")?;
@@ -257,8 +258,9 @@ fn unsent_reason(explained: &Value) -> Option<&str> {
     explained.get("untold").and_then(Value::as_str)
 }
 
-/// Returns whether the node's agent is connected, when it was last seen, and what the host has not received or
-/// confirmed. Nothing reaches a host while its agent is not connected.
+/// Returns whether the node's agent is connected, and when the agent was last seen. Adds why the controller sends nothing
+/// to the host, or else that the host has not confirmed its latest desired state. Nothing reaches a host while its agent
+/// is not connected.
 pub(crate) fn contact_line(explained: &Value) -> String {
     let last_seen = explained.get("last_seen").filter(|time| !time.is_null());
     let last_seen = last_seen.map_or_else(|| "never".to_owned(), |time| time_with_age(Some(time)));
@@ -355,7 +357,8 @@ pub(crate) fn explain_key(kind: KeyKind, key: &str, explained: &Value) -> String
     printable_lines(&text)
 }
 
-/// Returns the text in the result column for a level. A level that provides no value merges with the levels above it.
+/// Returns the text in the result column for a level. The text is `merges` for a level that does not provide the key and
+/// does not replace the labels of the levels above it.
 fn level_result(level: &Value) -> String {
     match level.get("result").and_then(Value::as_str) {
         Some("wins") => "WINS: nearest level that sets it".to_owned(),
@@ -630,8 +633,8 @@ mod tests {
         }
     }
 
-    /// An observed task is not shown as a change. A task that requires it has not failed because of a failure, so the
-    /// remedy is about the mode.
+    /// An observed task is not shown as a change. A task that requires the observed task does not run although nothing
+    /// failed, so the remedy is about the mode.
     #[test]
     fn y06_explain_task_shows_observed_task_without_failure() {
         let explain_last = |last: Value| {

@@ -1,6 +1,6 @@
 //! Reports the number of hosts that a write reaches, limits it with `--max-nodes`, and asks for confirmation. If a
-//! selector finds more than one object, confirmation is always required, because a selector may find other objects than
-//! the person expects.
+//! selector finds more than one object and any of them changes, confirmation is required whatever the number of hosts,
+//! because a selector may find other objects than the person expects. `--yes` replaces each confirmation.
 //!
 //! The controller counts the hosts in a dry run of the write. The dry run resolves hosts as the real write does. So a
 //! change that another level overrides, or a change of a release that no host uses, is counted correctly.
@@ -18,7 +18,7 @@ use crate::output::printable;
 
 /// The maximum number of hosts that a write may reach without confirmation.
 const CONFIRM_ABOVE: usize = 10;
-/// The maximum number of selected objects that a question lists by name.
+/// The maximum number of changed objects that are listed by name before a question.
 const MAX_NAMES: usize = 10;
 
 /// The field of a moved primary that replaces `to` if the same command deletes the next primary. Its value is the name
@@ -35,7 +35,8 @@ pub(crate) struct HostLimit {
     pub(crate) is_dry_run: bool,
     /// The hosts that are reached by the writes that were checked so far.
     reached_hosts: HostSet,
-    /// The reached hosts whose task sets change. `None` if the controller is too old to report them.
+    /// The reached hosts whose task sets change. `None` if no response reported them, because no write was checked yet or
+    /// the controller is too old.
     changed_hosts: Option<HostSet>,
     /// The maximum number of hosts (`--max-nodes`). `None` if the option is not given.
     max_nodes: Option<usize>,
@@ -57,7 +58,8 @@ struct HostSet {
 pub(crate) struct WriteReach {
     /// The number of reached hosts.
     pub(crate) hosts: usize,
-    /// The number of reached hosts whose task set changes. `None` if the controller is too old to report it.
+    /// The number of reached hosts whose task set changes. `None` if no response reported it, because the write has no dry
+    /// run or the controller is too old.
     pub(crate) task_sets: Option<usize>,
 }
 
@@ -132,9 +134,10 @@ impl HostLimit {
     }
 
     /// Checks a write of the objects that a selector found. `selected` is their number, and `changed` has the names of
-    /// those that the write changes. If several objects are selected, asks the person at the terminal for confirmation,
-    /// because the selector may be wrong. `--max-nodes` does not replace this confirmation, because it limits the hosts
-    /// but does not name the objects.
+    /// those that the write changes. If several objects are selected and any of them changes, asks the person at the
+    /// terminal for confirmation, because the selector may be wrong. `--yes` replaces this confirmation. `--max-nodes` does
+    /// not replace it, because that option limits the hosts but does not name the objects. Otherwise checks the number of
+    /// hosts as [`Self::check_reach`].
     ///
     /// # Errors
     /// Fails if the write reaches more hosts than `--max-nodes` allows, or if the person does not confirm.
@@ -209,7 +212,8 @@ pub(crate) fn lost_label_message(response: &Value) -> Option<String> {
     (!labels.is_empty()).then(|| format!("hosts lose the labels {}", printable(&labels.join(", "))))
 }
 
-/// Returns one message for each primary that a write moves, from the response of the controller.
+/// Returns the messages about the primaries that a write moves, from the response of the controller: one message for
+/// each primary in the response, and one with the number of those that the response omits.
 pub(crate) fn moved_primary_messages(response: &Value) -> Vec<String> {
     let moved_primaries = response.get("moved_primaries").and_then(Value::as_array).into_iter().flatten();
     moved_primaries.map(moved_primary_message).collect()
@@ -386,8 +390,8 @@ mod tests {
         assert_eq!(limit.reach(), WriteReach { hosts: 7, task_sets: Some(5) });
     }
 
-    /// No credential, or `--yes`, needs no confirmation. `--max-nodes` is set and has no effect here. At a terminal,
-    /// the last case would ask a question and is skipped.
+    /// No confirmation is needed if there is no credential, or with `--yes`. `--max-nodes` is set and has no effect here.
+    /// At a terminal, the last case would ask a question and is skipped.
     #[test]
     fn x04_f10_check_credentials_requires_confirmation() {
         let limit = |yes| HostLimit {

@@ -14,8 +14,8 @@ use stemma_core::task::{TEMPLATE_FILE, source_parameter};
 /// the directory of the manifest.
 ///
 /// # Errors
-/// Fails if the file does not exist, is not a regular file, or is not below `root`. A link that leads out of `root` is
-/// refused too.
+/// Fails if the file does not exist, is not a regular file, or is not below `root`. An absolute path is refused even if
+/// it is below `root`, and so is a link that leads out of `root`.
 pub(crate) fn resolve_include(root: &Path, dir: &Path, name: &str) -> Result<PathBuf> {
     if Path::new(name).is_absolute() {
         bail!("it is an absolute path: {ADVICE}");

@@ -104,8 +104,9 @@ const NAME_ARGUMENTS: [&str; 18] = [
     "id",
 ];
 
-/// Returns clap's command line, for completion and man pages. The help of a read command hides the options of writes.
-/// The help of `pause` and `resume` hides the options that select nodes.
+/// Returns clap's command line, with which [`main`] parses the arguments, and from which completion and man pages are
+/// made. The help of a read command hides the options of writes. The help of `pause` and `resume` hides the options that
+/// select nodes.
 pub fn command_line() -> clap::Command {
     let command = Args::command();
     let write_options = command.get_arguments().filter(|option| WRITE_OPTIONS.contains(&option.get_id().as_str()));
@@ -416,7 +417,7 @@ mod tests {
         }
     }
 
-    /// Blanks and invisible characters count as empty. So does an entry after a comma.
+    /// An argument with only blanks and invisible characters counts as empty. So does a missing entry after a comma.
     #[test]
     fn x06_check_not_empty_rejects_empty_argument() {
         let check = |line: &[&str]| {

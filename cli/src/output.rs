@@ -63,7 +63,8 @@ pub(crate) fn write_stderr(text: &str) {
     drop(std::io::stderr().lock().write_all(text.as_bytes()));
 }
 
-/// Returns a table without borders, with upper-case headings, that is at most as wide as the terminal.
+/// Returns a table without borders, with upper-case headings, that is at most as wide as the terminal. The cells are
+/// escaped as by [`printable`].
 #[must_use]
 pub(crate) fn table(head: &[&str], rows: impl IntoIterator<Item = Vec<String>>) -> String {
     let mut table = Table::new();
@@ -163,8 +164,9 @@ pub(crate) fn is_observed(result: &Value) -> bool {
 /// The maximum number of lines that are shown of a task's output.
 const MAX_OUTPUT_LINES: usize = 5;
 
-/// Returns the last lines of a task's output, without empty lines at its end. If earlier lines are omitted, here or by
-/// the host, the first item is a mark that reports this.
+/// Returns the last lines of a task's output, without empty lines at its end, each escaped as by [`printable`]. If
+/// earlier lines are omitted, here or by the host, the first item is a mark that reports this. The mark does not count
+/// as one of the [`MAX_OUTPUT_LINES`].
 #[must_use]
 pub(crate) fn last_lines(output: Option<&Value>) -> Vec<String> {
     let text = output.and_then(Value::as_str).unwrap_or_default();

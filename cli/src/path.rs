@@ -34,7 +34,6 @@ pub(crate) fn node_list_path(endpoint: Endpoint, parameters: &[&str], filter: &F
 }
 
 impl KindArg {
-    /// Returns the names and endpoints of this kind.
     const fn kind_endpoints(self) -> KindRow {
         use Endpoint as E;
         use object::Kind;
@@ -103,7 +102,8 @@ impl KindArg {
         self.endpoint_path(self.kind_endpoints().show, name, &[])
     }
 
-    /// Returns the names of all fields that an object of this kind may have, including fields that some responses omit.
+    /// Returns the names of the fields that an object of this kind may have, including fields that some responses omit.
+    /// Only `links` and `stored`, which the query parameter `fields` cannot select, are not among them.
     pub(crate) fn known_fields(self) -> BTreeSet<String> {
         if let Some(fields) = self.kind_endpoints().show.selectable_fields() {
             return fields.names.clone();
@@ -162,7 +162,7 @@ impl KindArg {
     }
 
     /// Returns the path that lists the objects of this kind that match a filter. Fails if the list does not support the
-    /// filter.
+    /// filter, and for node groups without a cluster.
     pub(crate) fn list_path(self, filter: &FilterArgs) -> Result<String> {
         let cluster = match self {
             Self::Nodegroup => Some(filter.selection.cluster.as_deref().context("a list of node groups needs a cluster")?),
@@ -195,7 +195,6 @@ impl KindArg {
         bail!("--{} narrows {}, and not {}", name.replace("traits", "trait"), kinds.join(" and "), self.plural())
     }
 
-    /// Returns the plural name.
     fn plural(self) -> String {
         match self {
             Self::Nodegroup => "node groups".to_owned(),
@@ -208,7 +207,7 @@ impl KindArg {
     /// Returns the path that lists the objects that match a filter. The list of nodes is limited to uuids and names.
     ///
     /// # Errors
-    /// Fails if the list does not support the filter.
+    /// Fails if the list does not support the filter, and for node groups without a cluster.
     pub(crate) fn names_path(self, filter: &FilterArgs) -> Result<String> {
         let path = self.list_path(filter)?;
         if self != Self::Node {

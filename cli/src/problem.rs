@@ -2,12 +2,13 @@
 
 use std::fmt;
 
-/// The errors in manifests. Each is a text `FILE:LINE:COLUMN: FIELD: REASON`.
+/// The errors in manifests. Each is a text `PLACE: MESSAGE`, in most cases `FILE:LINE:COLUMN: FIELD: REASON`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Problems(Vec<String>);
 
 impl Problems {
-    /// Adds an error, unless the same error was added before. `place` is `FILE:LINE:COLUMN` or only a file.
+    /// Adds an error, unless the same error was added before. `place` is `FILE:LINE:COLUMN`, or a list of files, or the
+    /// object or task of the error if its line is not known.
     pub(crate) fn add(&mut self, place: impl fmt::Display, message: impl fmt::Display) {
         let line = crate::output::printable_lines(&format!("{place}: {message}"));
         if !self.0.contains(&line) {

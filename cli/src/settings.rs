@@ -31,7 +31,8 @@ const MAX_FILE_BYTES: u64 = 64 * 1024;
 /// manager.
 ///
 /// # Errors
-/// Fails if a settings file is invalid, or if two settings files set different managers.
+/// Fails if a settings file cannot be read, is invalid or is not trusted, or if two settings files set different
+/// managers.
 pub(crate) fn directory_manager(files: &ManifestArgs) -> Result<Option<String>> {
     let mut first: Option<(PathBuf, String)> = None;
     for directory in tree::directories(files)? {
@@ -53,7 +54,7 @@ pub(crate) fn directory_manager(files: &ManifestArgs) -> Result<Option<String>> 
 }
 
 /// Returns the manager that a settings file sets. `None` if the file does not exist or sets no manager. Fails if the
-/// file is invalid, or if another user could have written it.
+/// file is invalid, if every user may write it, or if neither root nor the owner of the manifests owns it.
 fn read_manager(file: &Path, directory: &ManifestDirectory) -> Result<Option<String>> {
     let place = file.display();
     let Some(metadata) = find_file(file)? else { return Ok(None) };

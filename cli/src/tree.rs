@@ -27,7 +27,7 @@ pub(crate) struct ManifestDirectory {
 }
 
 /// Returns the directories from which manifests are read: named directories, the directories of named files, and with
-/// `-R` all directories below named directories.
+/// `-R` the directories below named directories, except those that `-R` skips. A directory may occur several times.
 ///
 /// # Errors
 /// Fails if a directory can't be read.

@@ -1,6 +1,7 @@
 //! Measures the CPU time of a check-in in the controller's thread that serves agents. The time is compared with that of
-//! a bare rustls server that sends the same bytes in response to the same requests. Both servers run in one process and
-//! are measured alternately. The speed of a shared machine drifts, but the ratio of the two results stays the same.
+//! a bare rustls server that sends the same number of bytes in response to the same requests. Both servers run in one
+//! process and are measured alternately. The speed of a shared machine drifts, but the ratio of the two results stays
+//! the same.
 //!
 //! Two kinds of check-in are measured:
 //!

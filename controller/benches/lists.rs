@@ -1,10 +1,11 @@
-//! Measures the CPU time, of the whole process, of a page of 1,000 nodes in a fleet of 10,000: by name, and in detail.
-//! The result is compared with the CPU time that `serde_json` needs to write the same page again. Then the bench
-//! measures a read of `resolved` of one node. At last it measures a write while another client reads all nodes,
-//! relative to the write alone. The speed of a shared machine drifts, but the ratio of two results in one run stays the
-//! same.
+//! Measures the CPU time, of the whole process, of reads of lists of nodes. The bench begins with a page of 100 nodes
+//! by each filter, among 10,000 and among 100,000 nodes. With `-- filters`, it measures nothing else.
 //!
-//! With `-- filters`, the bench measures only a page of 100 nodes by each filter, among 10,000 and among 100,000 nodes.
+//! Then it measures a page of 1,000 nodes in a fleet of 10,000: by name, as listed, and in detail. The result is
+//! compared with the CPU time that `serde_json` needs to write the same page again. After that, the bench measures a
+//! read of `resolved` of one node. At last it measures the elapsed time of a write while another client reads all
+//! nodes, relative to the write alone. The speed of a shared machine drifts, but the ratio of two results in one run
+//! stays the same.
 //!
 //! `cargo bench -p stemma-controller --bench lists`
 #![allow(clippy::print_stdout, reason = "a bench prints its figures")]

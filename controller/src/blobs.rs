@@ -2,8 +2,8 @@
 //! to the store, named by its hash. A body may have up to 64 MiB, so bodies are never in the store itself.
 //!
 //! A body is either complete or absent. Its hash is checked before its file gets its final name. The hash is checked
-//! again before the body is served, if the file has changed since the last check (by a disk fault or an edit). A
-//! damaged body is renamed, so that a client can send it again.
+//! again before the body is served, unless this process has checked the file with the same length and modification
+//! time. A damaged body is renamed, so that a client can send it again.
 //!
 //! A body is *unnamed* if neither a stored release nor a released task set names it. All unnamed bodies together may
 //! use a limited amount of disk, and those of one sender a part of it. A new body is unnamed until the next count of
@@ -29,12 +29,12 @@ use stemma_wire::message::{Hash, hash_content};
 pub const MAX_BYTES: usize = 64 * 1024 * 1024;
 /// Default limit for the size of all unnamed bodies together, in bytes.
 pub const MAX_UNNAMED_BYTES: u64 = 1024 * 1024 * 1024;
-/// Maximum number of bodies that are remembered as unchanged since their last check.
+/// Maximum number of bodies whose check is remembered. When one more is checked, all others are forgotten.
 const MAX_REMEMBERED: usize = 65_536;
 /// Number of bytes that are read at once when a body is checked.
 const CHUNK_BYTES: usize = 64 * 1024;
 /// Minimum size in bytes with which a file counts: one disk block. So the limit in bytes also limits the number of
-/// bodies whose senders are remembered.
+/// unnamed bodies, even if they are empty.
 const MIN_FILE_BYTES: u64 = 4096;
 
 /// The store of file bodies: a directory of files, each named by the hash of its content.
@@ -43,10 +43,11 @@ pub struct BlobStore {
     directory: PathBuf,
     /// The number of the next writer. It makes the names of temporary files unique if two clients send the same body.
     next_writer: AtomicU64,
-    /// The lock that is held while a body's file is renamed, found by its name, or deleted. So a body that is reported
-    /// as stored is durable, and is not deleted at the same time.
+    /// The lock that is held while a body's file is renamed, gets a new modification time, or is deleted. So a body
+    /// that [`Self::put`] reports as stored already is durable, and is not deleted at the same time.
     name_lock: Mutex<()>,
-    /// The length and modification time of each body's file when its hash was last checked.
+    /// The length and modification time that a body's file had when its hash was last checked and found right. Only
+    /// checks of this process are included, and at most [`MAX_REMEMBERED`] of them.
     checked_files: Mutex<BTreeMap<Hash, (u64, SystemTime)>>,
     damaged_counter: Counter,
     max_unnamed_bytes: u64,
@@ -121,8 +122,8 @@ impl BlobUsage {
     }
 
     /// Replaces the sizes by the result of a new count of the files. `present_bodies` are the bodies that the count
-    /// found, and `named_bodies` those that a release or released task set names. Bodies that are being written stay,
-    /// because the count may have missed them.
+    /// found, and `named_bodies` those that a release or released task set names. A body that is being written still
+    /// counts for its sender, because the count may have missed the body.
     fn update_counts(&mut self, disk: DiskUsage, present_bodies: &BTreeSet<Hash>, named_bodies: &BTreeSet<Hash>) {
         self.disk = disk;
         let unnamed_usage = &mut self.unnamed;
@@ -214,10 +215,12 @@ impl BlobStore {
         self.path(hash).try_exists()
     }
 
-    /// Stores a body under its hash. The body is durable when this function returns. The call blocks on disk I/O.
+    /// Stores a body under its hash, unless the hash is wrong or a limit is exceeded ([`PutResult`]). A stored body is
+    /// durable when this function returns. If the body was stored already, its modification time becomes the present
+    /// time. The call blocks on disk I/O.
     ///
     /// # Errors
-    /// Fails with the error of the operating system. After an error the body is not stored.
+    /// Fails with the error of the operating system. After an error the body may be stored, but may not be durable.
     pub fn put(&self, hash: Hash, body: &[u8], sender: &ShareHolder) -> io::Result<PutResult> {
         let actual_hash = hash_content(body);
         if actual_hash != hash {
@@ -322,8 +325,9 @@ impl BlobStore {
         }
     }
 
-    /// Opens a stored body and checks its hash. The returned file is at its beginning. Returns `None` if the body is
-    /// not stored or is damaged. A damaged file is renamed. The call blocks on disk I/O.
+    /// Opens a stored body and checks its hash, unless the file is unchanged since an earlier check. The returned file
+    /// is at its beginning. Returns `None` if the body is not stored or is damaged. A damaged file is renamed. The call
+    /// blocks on disk I/O.
     ///
     /// # Errors
     /// Fails with the error of the operating system.
@@ -340,8 +344,8 @@ impl BlobStore {
         Ok(None)
     }
 
-    /// Returns whether the content of a file has this hash. The file is only read if its length or modification time
-    /// has changed since the last check.
+    /// Returns whether the content of a file has this hash. The file is not read if its length and modification time
+    /// are those of a remembered check. Leaves the file at its beginning.
     fn matches_hash(&self, hash: Hash, file: &mut File) -> io::Result<bool> {
         let metadata = file.metadata()?;
         let file_state = (metadata.len(), metadata.modified()?);
@@ -386,8 +390,9 @@ impl BlobStore {
         Ok(())
     }
 
-    /// Deletes the unnamed bodies that clients last sent before the time `cutoff`, and returns their number. Then it
-    /// counts the remaining bodies. The call blocks on disk I/O.
+    /// Deletes the unnamed bodies that clients last sent before the time `cutoff`, and the partial and damaged files
+    /// that were last changed before it. Returns the number of deleted files. Also counts the remaining files. The call
+    /// blocks on disk I/O.
     ///
     /// # Errors
     /// Fails with the error of the operating system. The next call deletes the remaining bodies.

@@ -16,8 +16,9 @@ use crate::records::clock::ClockRecord;
 use crate::records::{codec, key};
 use crate::store::{Entry, ListQuery, Revision, Snapshot, Store, StoreError, Transaction};
 
-/// Maximum age of the clock's record in the store, in milliseconds. When the controller starts, the clock is compared
-/// with the time in this record. If the last entry of the audit log is later, the clock is compared with that.
+/// Maximum age of the clock's record in the store while the clock is trusted, in milliseconds. When the controller
+/// starts, the clock is compared with the time in this record. If the last entry of the audit log is later and the record
+/// does not show that the clock was suspect, the clock is compared with that entry.
 const RECORD_INTERVAL_MS: u64 = 24 * 3600 * 1000;
 
 /// A clock that is checked for jumps, and the record of whether it is trusted. A period in which it is not trusted is
@@ -36,7 +37,8 @@ pub struct WatchedClock {
 struct TrustState {
     trust: ClockTrust,
     /// Milliseconds by which the clock was ahead of its expected time when the last doubt (a period in which the clock
-    /// was not trusted) ended. Zero after the end of the doubt was recorded in the store.
+    /// was not trusted) ended. The sum if several doubts ended since the last record in the store. Zero after the end of
+    /// the doubt was recorded in the store.
     ahead_ms: u64,
 }
 
@@ -54,11 +56,12 @@ impl WatchedClock {
         Self::from_record(None, clock)
     }
 
-    /// Creates the watched clock of a controller, and compares the clock with the latest time in the store.
+    /// Creates the watched clock of a controller, and compares the clock with the latest time in the store. Records in the
+    /// store that the clock has become suspect, or is trusted again. If this write fails, the error is only logged.
     ///
     /// # Errors
-    /// Fails with the error of the store, or with [`StoreError::Corrupt`] or [`StoreError::Newer`] if the record cannot
-    /// be decoded.
+    /// Fails with the error of reading the store, or with [`StoreError::Corrupt`] or [`StoreError::Newer`] if the record
+    /// cannot be decoded.
     pub async fn from_store(store: &dyn Store, clock: Arc<dyn Clock>) -> Result<Self, StoreError> {
         let snapshot = store.snapshot().await?;
         let stored = match snapshot.get(key::CLOCK.as_bytes()).await? {
@@ -127,22 +130,23 @@ impl WatchedClock {
 
     /// Returns the time, or `None` if nothing may expire now. Nothing may expire while the clock is suspect, or until
     /// the end of the last doubt (the period in which it was suspect) is recorded in the store. Without this record,
-    /// entries that were written during the doubt would seem too old.
+    /// entries that were written before or during the doubt could seem too old.
     pub fn trusted_now(&self) -> Option<Timestamp> {
         let (now, trust) = self.check();
         (trust.jump().is_none() && !self.lock_recorded().record.is_suspect).then_some(now)
     }
 
-    /// Returns the time if the clock has been trusted for at least this long, else `None`. Only such a time may decide
-    /// that a file is too old. A file has no revision that shows whether it was written while the clock was suspect.
+    /// Returns the time if the clock is trusted, and its last recorded doubt ended at least this long ago or there was no
+    /// doubt. Otherwise returns `None`. Only such a time may decide that a file is too old. A file has no revision that
+    /// shows whether it was written while the clock was suspect.
     pub fn trusted_for(&self, milliseconds: u64) -> Option<Timestamp> {
         let doubt_end = self.lock_recorded().record.doubts.last_end();
         self.trusted_now().filter(|now| doubt_end.is_none_or(|doubt_end| now.0.saturating_sub(doubt_end.0) >= milliseconds))
     }
 
     /// Returns the time from which the age of an entry counts. `entry_time` is the time in the entry, and `revision`
-    /// the revision that wrote it. The result is later than `entry_time` if the clock may have been wrong when the
-    /// entry was written.
+    /// the revision that wrote it. The result can differ from `entry_time` if the clock may have been wrong when the entry
+    /// was written: it is later if the clock may have been behind, and earlier if the clock was ahead.
     pub fn age_start(&self, entry_time: Timestamp, revision: Revision) -> Timestamp {
         self.lock_recorded().record.doubts.age_start(entry_time, revision.get(), self.now())
     }
@@ -162,8 +166,9 @@ impl WatchedClock {
         if self.trusted_now().is_some() { Ok(()) } else { self.record(store).await }
     }
 
-    /// Records in the store whether the clock is trusted, and the time at which it was last trusted. The record is
-    /// written if the trust has changed or the record is a day old. Otherwise nothing is written.
+    /// Records in the store whether the clock is trusted, and its last trusted time. For a suspect clock, that is the time
+    /// that it should have shown at its jump. The record is written if the trust has changed, or if the clock is trusted
+    /// and the record is a day old. Otherwise nothing is written.
     ///
     /// # Errors
     /// Fails with the error of the store.
@@ -275,8 +280,8 @@ mod tests {
 
     const DAY_S: u64 = 24 * 3600;
 
-    /// A clock for tests. `passed_s` sets its monotonic time, and `ahead_s` the seconds by which its wall clock is
-    /// ahead of that.
+    /// A clock for tests. `passed_s` sets its monotonic time. Its wall clock shows a fixed start time, plus the monotonic
+    /// time, plus `ahead_s`.
     #[derive(Debug, Default)]
     struct SteppedClock {
         passed_s: AtomicU64,

@@ -20,7 +20,7 @@ use crate::extension::{BadExtension, ExtensionConfig, ExtensionTable};
 use crate::registry::work::DEFAULT_MAX_NODES;
 use crate::socket_activation::ActivatedSockets;
 
-/// The reasons why a configuration is refused. Each message states how to correct the configuration.
+/// The reasons why a configuration is refused. Most messages state how to correct the configuration.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
     /// The file cannot be read, other users may write it (S71), or its content is invalid.
@@ -29,7 +29,8 @@ pub enum ConfigError {
     /// No data directory is configured.
     #[error("no data directory: give --data-dir DIR, or data_dir in the file that --config names")]
     NoDataDir,
-    /// The configured path of the data directory is empty or only white space.
+    /// The configured path of the data directory is empty, or has only white space, control characters and invisible
+    /// characters.
     #[error("data_dir {0:?} is empty: name the directory that `init` made; nothing was changed")]
     BlankDataDir(PathBuf),
     /// A listener's address cannot be used.
@@ -310,7 +311,8 @@ const AGENT_SOCKET_UNIT: &str = "stemma-controller-agents.socket";
 
 impl Config {
     /// Reads the configuration file that the flags name, if any. A flag overrides the same value of the file. If the
-    /// service manager has bound the socket of a listener, the listener gets the address of that socket, and uses TLS.
+    /// service manager has bound the socket of a listener, the listener gets the address of that socket, and uses TLS. An
+    /// address for this listener in the flags or in the file is then an error.
     ///
     /// Refuses plain HTTP for operators with a configuration file, or if other machines can reach the agents' listener.
     ///
@@ -483,7 +485,7 @@ impl args::DataDirArgs {
     /// Returns the data directory that the flags or the configuration file name.
     ///
     /// # Errors
-    /// [`ConfigError`].
+    /// [`ConfigError`], also if another part of the configuration is invalid.
     pub fn data_dir(&self) -> Result<PathBuf, ConfigError> {
         Ok(self.config()?.data_dir)
     }
@@ -636,7 +638,8 @@ mod tests {
         );
     }
 
-    /// The URL has the port to which the listener is bound, and not the configured port 0.
+    /// The URL has the port to which the listener is bound, and not the configured port 0. The unspecified address is
+    /// shown as the loopback address.
     #[test]
     fn url_has_bound_port_and_loopback_for_all_addresses() {
         let url = AdminListen::Plain("127.0.0.1:0".parse().unwrap()).url("127.0.0.1:80".parse().unwrap());

@@ -1,10 +1,10 @@
-//! The certificates that are still valid: which were issued to each node, and which of these were revoked.
+//! The check of agents' certificates: which were issued to each node, and which of these were revoked.
 //!
-//! A certificate of this fleet's issuer is valid unless it is denied here. The check is made for each request, not for
-//! each connection. So the next request of a deleted or revoked node fails, and its waiting check-in is closed. The
-//! list names the certificates that are denied, not those that are allowed. A store that was restored from a backup
-//! does not know the certificates that were issued after the backup. The hosts with these certificates must retain
-//! their identity.
+//! An unexpired certificate of this fleet's issuer is valid if its node is enrolled and the certificate is not revoked.
+//! The check is made for each request, not for each connection. So the next request of a deleted node, or with a
+//! revoked certificate, fails, and the waiting check-in of a deleted node is closed. The record of a node need not list
+//! the certificate. A store that was restored from a backup does not know the certificates that known nodes got after
+//! the backup. The hosts with these certificates must retain their identity.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
@@ -110,7 +110,8 @@ impl Identities {
         self.read().unknown_nodes.len()
     }
 
-    /// Returns the node that owns this key, if a certificate of this fleet was ever issued for the key.
+    /// Returns the node whose record has a certificate for this key, or `None` if no record has one. A renewal drops
+    /// the certificates that can no longer be presented.
     pub fn holder_of_key(&self, spki_sha256: &[u8; 32]) -> Option<Uuid> {
         self.read().keys.get(spki_sha256).copied()
     }
@@ -118,13 +119,14 @@ impl Identities {
     /// Returns what the holder of a certificate may do now. `now_s` is in seconds since 1970.
     ///
     /// # Errors
-    /// `AuthRevoked` if the certificate was revoked, or its node was deleted or has no record. `CertificateSuperseded`
-    /// if the certificate has expired and may not be renewed.
+    /// `AuthForbidden` if the certificate is not that of a node. `AuthRevoked` if the certificate was revoked, or its
+    /// node was deleted or has no record. `CertificateSuperseded` if the certificate has expired and may not be
+    /// renewed.
     pub fn check(&self, identity: &Identity, now_s: u64) -> Result<Access, ErrorType> {
         let node = identity.node_uuid().ok_or(ErrorType::AuthForbidden)?;
         let serial: Option<[u8; 16]> = (*identity.serial).try_into().ok();
         let state = self.read();
-        // The node never enrolled here, or its record was deleted together with the node.
+        // The node never enrolled here, or its record was pruned a while after the node was deleted.
         let Some(agent) = state.agents.get(&node) else {
             let is_counted = state.unknown_nodes.contains(&node);
             drop(state);

@@ -55,7 +55,8 @@ pub struct ConfirmedState {
     pub parts: SentParts,
 }
 
-/// The parts of a check-in, other than results, that are stored when they differ from the stored ones.
+/// The state of an agent, without results, as a check-in reports it. The slot of the node compares it with the last
+/// one. If it differs, the intake gets it, and stores only the local state.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AgentState {
     /// The kernel's boot id.
@@ -87,7 +88,7 @@ pub enum LivenessChange {
     Lost {
         /// The time of the last contact, in seconds since 1970.
         since_s: u64,
-        /// True if the host did not confirm the last desired state that was sent to it.
+        /// True if the host has not confirmed the desired state that is published for it.
         is_unconfirmed: bool,
     },
 }
@@ -95,16 +96,19 @@ pub enum LivenessChange {
 /// How much of a stored Observation was accepted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Acceptance {
-    /// All of it was accepted, or it has rejected traits that are already reported as a finding.
+    /// All traits were accepted, or a finding reports the rejected ones already. Facts and labels that were not
+    /// accepted make no difference.
     Whole,
     /// Some traits were rejected, and no finding reports this yet.
     Partial,
 }
 
-/// The reason why a part of a report was not stored. Except after a refusal, the host sends the part again.
+/// The reason why a part of a report was not stored. The host sends the part again, except after a refusal or if the
+/// node was deleted.
 #[derive(Debug, thiserror::Error)]
 pub enum IntakeError {
-    /// The store accepts no writes, because it is read-only after an I/O error or is shutting down.
+    /// The store could not be written or read at the moment, for example because it is read-only after an I/O error or
+    /// is shutting down.
     #[error("the store takes no writes")]
     Unavailable,
     /// The host sent more than the controller stores in this time.
@@ -113,7 +117,8 @@ pub enum IntakeError {
     /// The node was deleted.
     #[error("no such node")]
     NoSuchNode,
-    /// The part violates a limit or a rule. The host receives a response with status 400 and this message.
+    /// The part violates a limit or a rule, or the stored record is unreadable. The check-in is answered as usual, and
+    /// the reason is a finding of the node.
     #[error("{0}")]
     Refused(String),
 }
@@ -129,7 +134,7 @@ pub enum ReportPart {
     Report,
     /// The local state: pause, hold and park that were set on the host.
     Local,
-    /// A whole check-in that could not be read completely.
+    /// A whole check-in that was refused, for example because it could not be decoded.
     CheckIn,
 }
 
@@ -146,8 +151,9 @@ impl ReportPart {
     }
 }
 
-/// The parts of the hosts' last reports that could not be stored, with the reasons. Each is a finding of its node until
-/// a later report of the same part is stored. The reasons are in memory only. After a restart of the controller, a host
+/// Parts of the hosts' last reports that could not be stored, with the reasons: either the refused parts, or those that
+/// wait to be sent again. Each is a finding of its node until a later report of the same part is stored. A waiting part
+/// ends also when the part is refused. The reasons are in memory only. After a restart of the controller, a host
 /// reports its current state again, but not the results that were refused.
 #[derive(Debug, Default)]
 pub(crate) struct UnstoredParts(Mutex<HashMap<Uuid, BTreeMap<ReportPart, String>>>);
@@ -211,14 +217,14 @@ pub trait Intake: Send + Sync + 'static {
         observation: Observation,
     ) -> BoxFuture<'_, Result<Acceptance, IntakeError>>;
     /// Stores task results in the order of their sequence numbers. Returns the sequence number up to which all results
-    /// are stored now. Results that are already stored are ignored. A host sends these again if it received no
-    /// response.
+    /// are stored now, or dropped because of a limit. Results that are already stored are ignored. A host sends these
+    /// again if it received no response.
     fn store_results(&self, node: Uuid, results: Vec<TaskResult>) -> BoxFuture<'_, Result<u64, IntakeError>>;
     /// Stores the node's last Report, which replaces the previous one. The data need not be durable when the method
     /// returns.
     fn store_report(&self, node: Uuid, report: Report) -> BoxFuture<'_, Result<(), IntakeError>>;
-    /// Stores the host's local state and its requested and returned leases. The host reports them again after a restart
-    /// of its agent or of the controller.
+    /// Stores the host's local state. The requested leases and returned items are not stored. The data need not be
+    /// durable when the method returns: the host reports it again after a restart of its agent or of the controller.
     fn store_state(&self, node: Uuid, state: AgentState) -> BoxFuture<'_, Result<(), IntakeError>>;
     /// Stores the beginning or end of a node's silence.
     fn store_liveness(&self, node: Uuid, change: LivenessChange) -> BoxFuture<'_, Result<(), IntakeError>>;

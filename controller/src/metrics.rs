@@ -47,7 +47,7 @@ const ENDED_RETENTION_MS: u64 = 31 * 24 * 3600 * 1000;
 /// The events that this process has counted since its start.
 #[derive(Clone, Debug, Default)]
 pub struct Counters {
-    /// Number of accepted check-ins.
+    /// Number of check-ins of valid agents that could be decoded. Some of them are refused afterwards.
     pub check_ins: Counter,
     /// Number of agents that joined.
     pub enrolments: Counter,
@@ -64,7 +64,8 @@ pub struct Counters {
     pub blobs: BlobGauges,
 }
 
-/// All metrics of the controller, and what is needed to compute those of `/metrics`.
+/// The metrics of `/metrics`: a registry of the controller's own metrics, and the sources of the metrics of objects,
+/// which are computed for each scrape.
 pub struct Metrics {
     registry: Registry,
     counters: Arc<Counters>,
@@ -275,8 +276,8 @@ impl ObjectMetrics {
         Some(self.model.fleet.nodes_in_cluster(cluster).map(|node| node.0).collect())
     }
 
-    /// Encodes the expiry of each certificate and token of a principal. Revoked certificates are omitted, and
-    /// credentials that expired long ago.
+    /// Encodes the expiry of each certificate and token of a principal, except revoked certificates and credentials
+    /// that expired long ago.
     fn encode_credential_expiries(&self, to: &mut DescriptorEncoder<'_>) -> fmt::Result {
         let (name, help) =
             ("stemma_credential_end_seconds", "Expiry of each certificate and token of a principal, in seconds since 1970");

@@ -1,5 +1,6 @@
-//! `stemma-controller resume-fleet`: begins a new epoch. Hosts that are ahead of a restored store then follow the store
-//! again. A host is ahead if it holds a later revision than the store has.
+//! `stemma-controller resume-fleet`: lets hosts that are ahead of a restored store follow the store again. A host is
+//! ahead if it holds a later revision than the store has. A store that waits after a restore stops waiting, and usually
+//! stays in its epoch. Any other store begins a new epoch.
 //!
 //! The command sends its requests to the running controller over root's socket, because only that process knows the
 //! revisions that hosts hold.
@@ -14,15 +15,15 @@ use crate::args::ResumeFleetArgs;
 use crate::init::Layout;
 use crate::running::RunningController;
 
-/// End of a message about hosts that have not checked in. It is used unless an admin began the present epoch with
-/// resume-fleet.
+/// End of a message about hosts that have not checked in. If no host is ahead, it is used only if `is_resumed` returns
+/// false.
 const MAY_BE_AHEAD: &str = ", and those that have not may be ahead";
 
 /// The error if the text to confirm cannot be written. An admin cannot agree to a text that was not shown.
 const WRITE_FAILED: &str = "the text to confirm could not be written; nothing was changed";
 
-/// Shows how many hosts are ahead of the store, requests a confirmation, and begins a new epoch. Changes nothing if no
-/// host is ahead and the store does not wait after a restore.
+/// Shows the effect on the hosts, requests a confirmation unless `--yes` is given, and resumes the fleet. Changes
+/// nothing if no known host is ahead and the store does not wait after a restore.
 ///
 /// # Errors
 /// Fails if the controller cannot be reached or refuses the request, or if the user does not confirm.
@@ -107,8 +108,9 @@ fn none_ahead_message(fleet: &Value) -> String {
     }
 }
 
-/// Returns whether an admin began the present epoch with resume-fleet. In such an epoch, hosts that check in later
-/// follow the store too. An epoch that resume-fleet began has a reason, and the first epoch has none.
+/// Returns whether an admin began the present epoch with resume-fleet, or resumed the fleet in the epoch of a restore.
+/// In such an epoch, hosts that check in later follow the store too. Each of these epochs has a reason, and the first
+/// epoch has none.
 fn is_resumed(fleet: &Value) -> bool {
     fleet["waits"] == false && fleet["reason"].as_str().is_some_and(|reason| !reason.is_empty())
 }

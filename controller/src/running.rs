@@ -58,7 +58,7 @@ impl RunningController {
     }
 
     /// Sends a `GET` request, and passes the body of the response to `sink`, piece by piece. Returns `false` if no
-    /// controller is running.
+    /// connection can be opened, for example because no controller is running or the user is not root.
     ///
     /// # Errors
     /// The controller refuses the request, the response is incomplete, or `sink` fails.

@@ -5,10 +5,11 @@
 //! it missed. A client that was away for too long, or since before a restart, gets an error and reads everything.
 //! Nothing here is stored. A restarted controller computes it again.
 //!
-//! The liveness of agents is recorded here only, and every response reads it here. The state of a node follows from its
-//! liveness and the model, by one function of `stemma_core::status`. This table has the states as of the last pass of
-//! the reconciler. A response computes the states again for the model that it shows, so the author of a write sees its
-//! effect at once.
+//! Every response reads the liveness of an agent here, as soon as the table has the node. The state of a node follows
+//! from its liveness and the model, by one function of `stemma_core::status`. This table has the states as of the last
+//! pass of the reconciler. A response about single nodes computes their states again for the model that it shows, so
+//! the author of a write sees its effect at once. A response with the numbers of nodes by state takes them from this
+//! table, and first waits until the table is up to date.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -76,8 +77,8 @@ pub struct StatusTable {
     ahead: Mutex<HashMap<Uuid, HostRevisions>>,
     /// Notified when a host becomes ahead of the store or no longer is, and when the revisions of such a host change.
     ahead_changed: Notify,
-    /// Notified when a node begins or ceases to hold others up. While it holds others up, the nodes that wait for its
-    /// tasks are `blocked`.
+    /// Notified when a node begins or ceases to hold others up, or to lack its next task set. While it holds others up,
+    /// the nodes that wait for its tasks are `blocked`.
     blocking_changed: Notify,
     /// The revision of the store up to which this table includes the effect of all writes. Zero before the first pass
     /// of the reconciler.
@@ -91,7 +92,8 @@ struct StatusState {
     /// True if the store was restored and waits for an admin to resume the fleet. Until then nothing is sent to any
     /// host.
     is_store_waiting: bool,
-    /// The nodes that began or ceased to hold others up since the last call of `take_blocking_changes`.
+    /// The nodes that began or ceased to hold others up, or to lack their next task set, since the last call of
+    /// `take_blocking_changes`.
     blocking_changes: BTreeSet<Uuid>,
     changes: VecDeque<StatusChange>,
 }
@@ -143,8 +145,9 @@ impl StatusTable {
         self.update(node, |old_inputs| StateInputs { tasks, ..old_inputs });
     }
 
-    /// Stores whether the first check-in of a node's host in the present epoch is still missing. An epoch begins when
-    /// the store is created or restored.
+    /// Stores whether the controller waits for a node's host: something was sent to the host in an earlier epoch, and
+    /// nothing in the present epoch. An epoch begins when the store is created or restored, and can begin when an admin
+    /// resumes the fleet.
     pub fn set_host_awaited(&self, node: Uuid, is_host_awaited: bool) {
         self.update(node, |old_inputs| StateInputs { is_host_awaited, ..old_inputs });
     }
@@ -172,7 +175,7 @@ impl StatusTable {
     /// `is_orphaned` is true if the host has paths that no task manages any more.
     pub(crate) fn set_reported(&self, node: Uuid, stuck: Option<&StuckAgent>, is_orphaned: bool) {
         let (is_stuck, can_run_tasks_when_stuck) = (stuck.is_some(), stuck.is_some_and(|stuck| stuck.can_run_tasks));
-        self.update(node, |old| StateInputs { is_stuck, can_run_tasks_when_stuck, has_orphaned_paths: is_orphaned, ..old });
+        self.update(node, |old| StateInputs { is_stuck, can_run_tasks_when_stuck, has_orphans: is_orphaned, ..old });
     }
 
     /// Stores for each of these nodes whether it is blocked. A node is blocked if its tasks wait for a task of another
@@ -205,8 +208,8 @@ impl StatusTable {
         self.lock().inputs.get(&node).copied()
     }
 
-    /// Returns the nodes that began or ceased to hold others up since the last call, and removes them from the list of
-    /// such changes.
+    /// Returns the nodes that began or ceased to hold others up, or to lack their next task set, since the last call,
+    /// and removes them from the list of such changes.
     pub(crate) fn take_blocking_changes(&self) -> BTreeSet<Uuid> {
         std::mem::take(&mut self.lock().blocking_changes)
     }
@@ -418,12 +421,10 @@ impl StatusTable {
         Ok(inner.changes.range(start..).copied().collect())
     }
 
-    /// Locks the revisions of the hosts that are ahead of the store.
     fn lock_ahead(&self) -> MutexGuard<'_, HashMap<Uuid, HostRevisions>> {
         self.ahead.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Locks the reasons why the store refuses the next task set of nodes.
     fn lock_refused_releases(&self) -> MutexGuard<'_, HashMap<Uuid, String>> {
         self.refused_releases.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -11,10 +11,11 @@ use clap_mangen::Man;
 /// The shells, each with the name of the subdirectory for its completions.
 const SHELLS: [(Shell, &str); 3] = [(Shell::Bash, "bash"), (Shell::Zsh, "zsh"), (Shell::Fish, "fish")];
 
-/// Writes all pages and completions below the directory `out_dir`.
+/// Writes the manual pages of all programs to `man`, and the completions to `completions`, both below the directory
+/// `out_dir`. `stemma` gets no completions here.
 ///
 /// # Errors
-/// Fails if a file cannot be written.
+/// Fails if a directory or a file cannot be written.
 pub(crate) fn write(out_dir: &Path) -> Result<()> {
     let man = out_dir.join("man");
     fs::create_dir_all(&man)?;

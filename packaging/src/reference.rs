@@ -90,7 +90,8 @@ fn configuration_page(name: &str, path: &str, description: &str) -> Page {
     page
 }
 
-/// Returns the page of the manifest format in roff format, with all kinds and task types.
+/// Returns the page of the manifest format in roff format, with all kinds, and with the task types that agents of this
+/// version run.
 fn manifest_page() -> String {
     let mut page = Page::new("stemma-manifest", "the manifests that stemma apply reads");
     page.section("DESCRIPTION").paragraph([roman(

@@ -5,7 +5,7 @@ use clap::Args;
 
 use crate::cargo::{command, run_step};
 
-/// The package and the name of each bench, in the order of the table in `docs/performance.md`.
+/// The package and the name of each bench, in the order in which they run. `docs/performance.md` names each of them.
 const BENCHES: &[(&str, &str)] = &[
     ("stemma-core", "resolve"),
     ("stemma-controller", "commit"),
@@ -24,7 +24,7 @@ pub(crate) struct BenchOptions {
     name: Option<String>,
 }
 
-/// Builds the release programs, then runs all benches or the named one.
+/// Builds the release programs, then runs all benches or the named one. Runs no bench if the name is unknown.
 pub(crate) fn run(options: &BenchOptions) -> Result<()> {
     // Benches that start programs measure the release build, which is what users install.
     run_step("programs, released", command("cargo", &["build", "--quiet", "--release", "--workspace", "--bins"]))?;

@@ -1,4 +1,4 @@
-//! Runs cargo and the system programs that tests need. Each run is a step with a name, whose duration is printed.
+//! Runs cargo and system programs for the tasks. `run_step` also prints the name and the duration of a run.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -26,7 +26,7 @@ pub(crate) fn command(program: &str, arguments: &[&str]) -> Command {
     command
 }
 
-/// Runs a command as a step, and prints the name and the duration of the step.
+/// Runs a command as a step. Prints the name of the step before the run, and its duration if the command succeeds.
 ///
 /// # Errors
 /// Fails if the command cannot be started or ends with a status other than 0.

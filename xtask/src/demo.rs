@@ -1,7 +1,7 @@
 //! `cargo xtask demo`: shows on one screen how a fleet gets its configuration.
 //!
 //! The demo uses the programs, protocol and store that users install, and the harness of the tests. Every printed
-//! figure is read from the running programs.
+//! figure is read from the running programs or measured on them.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -76,7 +76,8 @@ fn apply_manifests(fleet: &TempFleet) -> Result<()> {
     Ok(())
 }
 
-/// Joins the hosts to the fleet. Prints a row for each host once the state of its node is final. Returns the agents.
+/// Joins the hosts to the fleet. Prints a row for each host once its node is connected and is neither `changing` nor
+/// `waiting`. Returns the agents.
 fn join_agents(fleet: &TempFleet) -> Result<Vec<TestAgent>> {
     println!("\n2 Three hosts join (mutual TLS 1.3, a token each)");
     // A label that the host sets itself, in a file. It must not override the operator's label.
@@ -111,7 +112,8 @@ fn join_agents(fleet: &TempFleet) -> Result<Vec<TestAgent>> {
     Ok(agents)
 }
 
-/// Prints the levels from which a host inherits two of its labels.
+/// Prints how `stemma explain` explains two labels of a host: one that the host inherits, and one that a tombstone of
+/// its group removes.
 fn explain(fleet: &TempFleet) -> Result<()> {
     println!("\n3 Why has web-1 tier=gold?   $ stemma explain node web-1 label tier");
     print_indented(&fleet.stemma(&["explain", "node", "web-1", "label", "tier"])?);
@@ -120,7 +122,8 @@ fn explain(fleet: &TempFleet) -> Result<()> {
     Ok(())
 }
 
-/// Prints files that the agent wrote on a host, once they contain `gold`, the value of the label `tier`.
+/// Prints two files that the agent wrote on a host, once they contain `gold`, the value of the label `tier`. Also prints
+/// the names of the host's tags.
 fn print_host_files(agent: &TestAgent) -> Result<()> {
     println!("\n4 Written on web-1");
     for path in ["run/stemma/labels.json", "etc/nginx/conf.d/site.conf"] {
@@ -133,7 +136,8 @@ fn print_host_files(agent: &TestAgent) -> Result<()> {
     Ok(())
 }
 
-/// Edits a label of the cluster template, and prints after which time the label reaches the files of each host.
+/// Edits a label of the cluster template. Prints how long it takes until the label file of each host, and the file that
+/// the web hosts render from the label, contain the new value.
 fn edit_label(fleet: &TempFleet, agents: &[TestAgent]) -> Result<()> {
     println!("\n5 Edit a label of the template   $ stemma label clustertemplate base ntp=ntp2.example.net");
     let start = Instant::now();
@@ -204,7 +208,6 @@ fn print_indented(text: &str) {
     }
 }
 
-/// Formats a duration in milliseconds.
 fn format_ms(time: Duration) -> String {
     format!("{} ms", time.as_millis())
 }

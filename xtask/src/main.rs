@@ -1,4 +1,5 @@
-//! The project's own tasks. They are written in Rust, so that a machine with cargo needs nothing else to run them.
+//! The project's own tasks. They are written in Rust, so that cargo alone can build and start them. Some tasks also need
+//! system programs.
 //!
 //! `cargo xtask test` is what CI runs, and `cargo xtask demo` is for newcomers. `cargo xtask bench` prints the figures
 //! of `docs/performance.md`, `cargo xtask packages` builds the packages, and `cargo xtask size` prints the amount of
@@ -32,7 +33,7 @@ enum XtaskCommand {
     Demo(demo::DemoOptions),
     /// Run everything that CI runs: format, lints, dependency policy, all tests.
     Test(test::TestOptions),
-    /// Run the benches that measure the figures of docs/performance.md, each with its baseline.
+    /// Run the benches that measure the figures of docs/performance.md.
     Bench(bench::BenchOptions),
     /// Check names, comments and pages against the language rule of docs/contributing.md.
     Language,

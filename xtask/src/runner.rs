@@ -1,5 +1,5 @@
-//! Chooses the program that runs the tests: cargo-nextest if it is installed, otherwise `cargo test`. So nobody has to
-//! build cargo-nextest to run the tests.
+//! Chooses the program that runs the tests: cargo-nextest if a version that reads `.config/nextest.toml` is installed,
+//! otherwise `cargo test`. So nobody has to build cargo-nextest to run the tests. Also reads cargo-nextest's report.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -121,8 +121,8 @@ pub(crate) fn report_path(profile: &str) -> PathBuf {
     workspace_root().join("target/nextest").join(profile).join("junit.xml")
 }
 
-/// Parses a report in `JUnit` format, as cargo-nextest writes it. A test is flaky if a failed attempt is listed between
-/// its `<testcase>` and the next one.
+/// Parses a report in `JUnit` format, as cargo-nextest writes it. A test is flaky if `<flakyFailure` or `<flakyError`
+/// occurs between its `<testcase>` and the next one. The failed attempts of a test that did not pass have other names.
 fn parse_report(text: &str) -> Vec<TestRun> {
     let case = Regex::new("<testcase ([^>]*)>").expect("a pattern that compiles");
     let attribute = |name: &str| Regex::new(&format!(" ?\\b{name}=\"([^\"]*)\"")).expect("a pattern that compiles");

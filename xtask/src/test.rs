@@ -15,7 +15,8 @@ use crate::runner::{self, Runner};
 /// The release of cargo-deny for which the policy file is written.
 const CARGO_DENY_VERSION: &str = "0.19";
 
-/// The number of random cases for each property test in a long run. A usual run has 256.
+/// The number of random cases for a property test in a long run. A usual run has 256. Some tests use a multiple or a
+/// tenth of this number.
 const LONG_RUN_CASES: &str = "10000";
 
 /// The number of slowest tests that `--times` lists.
@@ -59,7 +60,6 @@ impl TestStages {
         result
     }
 
-    /// Runs a command as a stage.
     fn run_command(&mut self, name: &'static str, command: Command) -> Result<()> {
         self.run_stage(name, || run_step(name, command))
     }
@@ -115,7 +115,8 @@ fn run_all(options: &TestOptions, runner: Runner, stages: &mut TestStages) -> Re
     }
 }
 
-/// Prints the tests that passed only on a retry, and the slowest tests.
+/// Prints the tests that passed only on a retry, and with `--times` the slowest tests. Prints nothing for `cargo test`,
+/// which writes no report.
 ///
 /// # Errors
 /// Fails if the report of cargo-nextest is missing or unreadable, because then nobody knows which tests were retried.
@@ -143,7 +144,7 @@ fn print_tests(options: &TestOptions, runner: Runner) -> Result<()> {
 /// changes the clock of a program. `curl` sends the examples of docs/api.md. `kill` stops and ends programs.
 /// `systemd-analyze` rates how exposed a unit is. `age` decrypts backups, and encrypts the backups that tests restore.
 /// `unshare` lets a host resolve a name to another address later. mmdebstrap creates the file tree of the machines that
-/// `systemd-nspawn` boots.
+/// `systemd-nspawn` boots. `ip` sets up the network of these machines.
 const REQUIRED_PROGRAMS: [(&str, &[&str], &[&str]); 11] = [
     ("python3", &["-c", "import venv, ensurepip"], &["python3", "python3-venv"]),
     ("strace", &["-V"], &["strace"]),
@@ -158,7 +159,8 @@ const REQUIRED_PROGRAMS: [(&str, &[&str], &[&str]); 11] = [
     ("ip", &["-V"], &["iproute2"]),
 ];
 
-/// Installs the missing system programs that tests need, with apt-get. Fails if apt-get does not exist.
+/// Installs the missing system programs that tests need, with apt-get. Fails if a program is missing and apt-get does
+/// not exist or fails.
 fn check_programs() -> Result<()> {
     for (program, probe, packages) in REQUIRED_PROGRAMS.into_iter().chain(packages::TOOLS) {
         if succeeds(program, probe) {

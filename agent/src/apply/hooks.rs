@@ -92,7 +92,8 @@ fn set_change(old: &BTreeSet<String>, new: &BTreeSet<String>) -> SetChange {
 pub type HookFailures = BTreeMap<String, String>;
 
 /// Runs the hooks one after the other, in the order of their names, and returns the failures. `timeout` applies to each
-/// hook. Files in the directory of the hooks that cannot be run are not failures, because `hook_files` reports them.
+/// hook. Entries of the directory that `hook_files` does not list as hooks are not failures, because `hook_files`
+/// reports them. If the directory cannot be read, runs nothing.
 pub async fn run(host: Rc<dyn Host>, change: HookInput, timeout: Duration) -> HookFailures {
     let input = serde_json::to_vec(&change).expect("a change contains only texts");
     let mut failures = HookFailures::new();

@@ -41,8 +41,9 @@ pub fn record_dirs(site: &Site, task_dirs: &StagingDirs) -> Result<(), HostError
 /// Removes leftovers (unfinished files of a killed agent) from the directories of tasks and from the recorded
 /// directories.
 ///
-/// Then a recorded directory is removed from the record if no task has a file there any more. It remains recorded if a
-/// leftover in it could not be removed. Such a failure is only logged.
+/// Then a recorded directory is removed from the record if no task has a file there any more. A directory whose
+/// leftovers could not be removed is in the record afterwards, even if it was not before. Such a failure is only
+/// logged.
 ///
 /// # Errors
 /// [`HostError`] from the ledger.
@@ -83,8 +84,9 @@ fn merge(base: &StagingDirs, extra: &StagingDirs) -> StagingDirs {
 
 /// Removes the unfinished files of a killed agent from one directory.
 ///
-/// If other users can write the directory, they may have created files with the names of unfinished files. So this then
-/// removes only files that belong to the agent, to root, or to the `owners` that tasks set.
+/// If other users can write the directory or a directory above it, they may have created files with the names of
+/// unfinished files. So this then removes only files that belong to the agent, to root, or to the `owners` that tasks
+/// set.
 fn sweep_dir(site: &Site, dir: &str, owners: &BTreeSet<u32>) -> Result<(), HostError> {
     let host = &*site.host;
     let (handle, is_safe) = if dir == ROOT_DIR {

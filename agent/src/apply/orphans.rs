@@ -18,15 +18,17 @@ use super::ledger::{Desired, PROGRESS, WRITTEN_FILES};
 use super::task::{HostTask, Site};
 use crate::host::{FileKind, HostError, HostPath};
 
-/// Maximum number of orphans (files of removed tasks) that a report or `stemma-agent status` lists.
+/// Maximum number of orphans (files of removed tasks) that a report or the text output of `stemma-agent status` lists.
 pub const MAX_LISTED_ORPHANS: usize = 64;
 
 /// Maximum number of paths in the record of written files.
 const MAX_RECORDED_FILES: usize = 8192;
-/// Maximum size of the record of written files, in bytes. The ledger can read a record of this size.
+/// Maximum size of the paths and task ids in the record of written files together, in bytes. The ledger can read a
+/// record of this size.
 const MAX_RECORDED_BYTES: usize = 4 * 1024 * 1024;
 
-/// The id of the task that last wrote each file, by the path of the file.
+/// The id of a task that wrote each file, by the path of the file. If several tasks wrote a file, [`record_written`]
+/// decides which of them is named.
 pub type WrittenFiles = BTreeMap<String, String>;
 
 /// Adds the files that tasks have written to the record on disk, each with its task. A file beyond the size limits of
@@ -52,7 +54,8 @@ pub fn record_written(site: &Site, written: &WrittenFiles, still_writes: impl Fn
 }
 
 /// Creates the record of written files if it does not exist, because an older agent without such records ran the tasks.
-/// The new record contains the files of the tasks that succeeded.
+/// The new record contains the files of the tasks that succeeded. Does nothing if the mode of the desired state is not
+/// `apply`.
 ///
 /// The caller does this directly before it replaces the task set, because the record is not needed earlier. So an
 /// upgrade of the agent alone writes nothing.
@@ -129,8 +132,8 @@ fn find_orphans(
     (orphans, missing_paths)
 }
 
-/// Returns the fact that reports orphans, as a JSON list. It lists as many files as fit, and then the number of the
-/// omitted files. Returns `None` if there are no orphans.
+/// Returns the fact that reports orphans, as a JSON list. It lists at most [`MAX_LISTED_ORPHANS`] files, as far as they
+/// fit, and then the number of the omitted files. Returns `None` if there are no orphans.
 pub fn orphans_fact(orphans: &[OrphanedPath]) -> Option<String> {
     let mut entries = Vec::new();
     // The initial value reserves room for the brackets and for the number of omitted files.
@@ -188,7 +191,8 @@ enum ManagedFile {
 }
 
 /// Returns the file that a task manages. The result is `Unknown` if this agent cannot read the task or its type. It is
-/// also `Unknown` for a task of type `file` without a path, because the template of its path could not be rendered.
+/// also `Unknown` for a task of type `file` without a path, because its parameters are invalid or the template of its
+/// path could not be rendered.
 fn managed_file(site: &Site, desired: &Desired, task: &ProfileTask) -> ManagedFile {
     let Ok(task) = HostTask::new(task, &desired.task_set.inputs) else { return ManagedFile::Unknown };
     let Some(kind) = task_type(&task.task.kind).map(|task_type_def| task_type_def.kind) else { return ManagedFile::Unknown };

@@ -44,7 +44,8 @@ impl Site {
 pub struct HostTask {
     /// The definition of the task.
     pub task: Task,
-    /// The values that the templates and the condition of this task read. Other values are not included.
+    /// The values that the templates of this task read. Other values are not included. The controller evaluates the
+    /// condition of the task.
     pub inputs: Inputs,
     /// The digest of definition and inputs. If the digest changes, a command without guards is a new command, which has
     /// not run yet.
@@ -71,7 +72,8 @@ pub enum TaskParseError {
 }
 
 impl HostTask {
-    /// Parses the definition of a task, and those of `values` (the inputs of the task set) that the task reads.
+    /// Parses the definition of a task and the inputs that the task reads. `values` has the inputs of the whole task
+    /// set.
     ///
     /// # Errors
     /// [`TaskParseError`].

@@ -22,7 +22,8 @@ pub struct WakeListener(Option<pipe::Receiver>);
 pub enum WakeResult {
     /// An agent runs on this host and receives the wake.
     Running,
-    /// No agent runs on this host.
+    /// No process on this host listens to the FIFO. Either no agent runs, or the command `once` runs, which does not
+    /// listen.
     NotRunning,
 }
 

@@ -51,7 +51,8 @@ impl Cpu {
 /// Returns the properties of the processors. `cpuinfo` is the beginning of `/proc/cpuinfo`. `siblings` has one item for
 /// each online processor: the list of processors that share its core, or `None` if it is unknown.
 ///
-/// Processors of one core have the same list, so the number of different lists is the number of cores.
+/// Processors of one core have the same list, so the number of different lists is the number of cores. If `siblings` is
+/// empty, the processors in `cpuinfo` are counted.
 fn parse(cpuinfo: &str, siblings: &[Option<String>]) -> Cpu {
     let sibling_lists: BTreeSet<&str> = siblings.iter().flatten().map(String::as_str).collect();
     let has_all_siblings = !siblings.is_empty() && siblings.iter().all(Option::is_some);
@@ -94,8 +95,8 @@ fn parse_model(cpuinfo: &str) -> Option<String> {
     name.map(|(_, _, name)| (*name).to_owned())
 }
 
-/// Returns the name of the manufacturer. It is the field `vendor_id` on x86. On ARM, the table [`IMPLEMENTERS`] has the
-/// name for the manufacturer's number.
+/// Returns the name of the manufacturer. It is the field `vendor_id` on x86 and s390x. On ARM, the table
+/// [`IMPLEMENTERS`] has the name for the manufacturer's number.
 fn parse_vendor(cpuinfo: &str) -> Option<String> {
     if let Some(name) = table_value(cpuinfo, "vendor_id") {
         return clean_text(name);

@@ -88,7 +88,7 @@ pub(super) const TRAITS: &[(&str, TraitRule)] = &[
     ("HW_CPU_HYPERTHREADING", TraitRule::Threads),
     ("COMPUTE_SECURITY_TPM_2_0", TraitRule::Tpm(2)),
     ("COMPUTE_SECURITY_TPM_1_2", TraitRule::Tpm(1)),
-    // Virtualization, and the protection of virtual machines.
+    // Virtualization, the protection of virtual machines and programs, and POWER processors.
     ("HW_CPU_X86_VMX", X86(&["vmx"])),
     ("HW_CPU_X86_SVM", X86(&["svm"])),
     ("HW_CPU_X86_AMD_SEV", X86(&["sev"])),
@@ -217,7 +217,6 @@ impl DetectionInputs<'_> {
         }
     }
 
-    /// Returns whether the processor is from one of these vendors.
     fn has_vendor(&self, vendors: &[&str]) -> bool {
         self.cpu.vendor.as_deref().is_some_and(|vendor| vendors.contains(&vendor))
     }

@@ -23,7 +23,7 @@ pub(super) struct Firmware {
 /// Reads the properties of the firmware and the TPM from `/sys`.
 ///
 /// An x86 machine without UEFI has a BIOS if DMI tables exist, because every BIOS provides DMI tables. Small virtual
-/// machines have neither UEFI nor DMI tables, and containers see neither. Their firmware is unknown.
+/// machines have neither UEFI nor DMI tables, and most containers see neither. Their firmware is unknown.
 pub(super) fn read(root: &HostRoot, architecture: &str) -> Firmware {
     let is_x86 = matches!(architecture, "x86_64" | "i686");
     let kind = if root.exists("/sys/firmware/efi") {

@@ -182,7 +182,8 @@ fn clean_text(text: &str) -> Option<String> {
     (!truncated.is_empty()).then(|| truncated.to_owned())
 }
 
-/// Returns whether a name from the kernel can be one part of the path of a fact. So it must not contain a dot.
+/// Returns whether a name from the kernel can be one part of the path of a fact. Such a name has 1 to 64 characters:
+/// ASCII letters, digits, `-`, `_`, `@` and `:`, but no dot.
 fn is_key(name: &str) -> bool {
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'@' | b':');
     (1..=64).contains(&name.len()) && name.bytes().all(is_plain)

@@ -10,9 +10,9 @@
 //!   reported.
 //! - If these rules select no interface, as in a container, only the one of the default route is reported.
 //!
-//! An address is reported unless it is loopback, link-local, multicast, temporary or tentative. An interface with a dot
-//! in its name (`eth0.100`) would be two keys of a fact's path. So its addresses are in `network.addresses`, and it has
-//! no `network.interfaces.*` facts.
+//! An address of a reported interface is reported unless it is loopback, link-local, multicast, broadcast, temporary,
+//! tentative or failed. An interface with a dot in its name (`eth0.100`) would be two keys of a fact's path. So its
+//! addresses are in `network.addresses`, and it has no `network.interfaces.*` facts.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -26,7 +26,7 @@ use super::{HostFacts, is_key};
 
 /// Maximum number of interfaces in the facts. A finding contains the number of omitted interfaces.
 const MAX_INTERFACES: usize = 64;
-/// Maximum number of addresses of a host in the facts.
+/// Maximum number of addresses in the fact `network.addresses`, and in the fact of each interface.
 const MAX_ADDRESSES: usize = 256;
 /// Maximum depth of stacked interfaces, such as a bridge on a VLAN on a bond.
 const MAX_DEPTH: usize = 8;
@@ -143,10 +143,11 @@ impl Network {
 /// Selects the interfaces and addresses for the facts from those that exist on the host.
 ///
 /// Selects the permanent interfaces, or only `default_interface` (the interface of the default route) if no interface
-/// is permanent. Omits addresses at which other hosts cannot reach this host.
+/// is permanent. Omits the addresses of other interfaces, and addresses at which other hosts cannot reach this host.
 ///
 /// `source` is the address from which the host sends on the default route. If this is not an address of the selected
-/// interfaces or of loopback, the first address of `default_interface` replaces it.
+/// interfaces or of loopback, the first address of `default_interface` replaces it. The result has no source address if
+/// `default_interface` is not selected either.
 fn select(
     interfaces: &[Interface],
     default_interface: Option<&str>,

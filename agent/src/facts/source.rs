@@ -10,8 +10,8 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{AtFlags, OFlags, StatxAttributes, StatxFlags};
 
-/// Maximum number of bytes that are read from a file. Only `/proc/cpuinfo` can be longer, and the agent needs only the
-/// first processor in it.
+/// Maximum number of bytes that are read from a file. The rest of a longer file is ignored. For example, the agent
+/// needs only the first processor in `/proc/cpuinfo`.
 const MAX_BYTES: u64 = 64 * 1024;
 /// Maximum number of entries that are read from a directory.
 const MAX_NAMES: usize = 1024;

@@ -140,7 +140,8 @@ impl Virtualization {
 /// Returns the name of the container manager if this host is a container, or else `None`. The name is `container-other`
 /// for an unknown manager.
 ///
-/// `oci` is a format of containers and not a manager. So for `oci`, the files of [`CONTAINER_MARKS`] decide.
+/// If the host names no manager, the files of [`CONTAINER_MARKS`] decide. They also decide for the name `oci`, because
+/// it is a format of containers and not a manager.
 fn detect_container(root: &HostRoot) -> Option<&'static str> {
     // A host of OpenVZ has both directories, and its containers have only `/proc/vz`.
     if root.exists("/proc/vz") && !root.exists("/proc/bc") {
@@ -181,7 +182,8 @@ fn detect_machine(clues: &MachineClues<'_>) -> Option<&'static str> {
         return None;
     }
     let is_x86 = matches!(clues.architecture, "x86_64" | "i686");
-    // An x86 machine without this flag is bare metal, unless it is a guest of Xen, which has the file of `hypervisor`.
+    // An x86 machine without the flag `hypervisor` is bare metal. The exception is a guest of Xen, which has the file
+    // `/sys/hypervisor/type`.
     if is_x86 && !clues.has_hypervisor_flag && clues.hypervisor.is_none() {
         return None;
     }

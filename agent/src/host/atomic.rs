@@ -183,7 +183,7 @@ impl StagedFile {
     /// renamed, removes it.
     ///
     /// # Errors
-    /// [`HostError`] of a system call.
+    /// [`HostError`] of a system call. If only the fsync failed, the file has its new name.
     pub fn commit(self, dir: &dyn Dir, name: &str) -> Result<(), HostError> {
         if let Err(error) = dir.rename(&self.name.0, name) {
             let _ = dir.remove(&self.name.0);
@@ -210,7 +210,8 @@ const MAX_REPLACE_ATTEMPTS: usize = 16;
 /// (such as `pause`). If the new file is removed before it is renamed, this writes the file again.
 ///
 /// # Errors
-/// [`HostError`] of a system call. The old file is then unchanged.
+/// [`HostError`] of a system call. The old file is then unchanged, unless only the last fsync (of the directory)
+/// failed.
 pub fn replace(host: &dyn Host, dir: &dyn Dir, name: &str, bytes: &[u8], attributes: &Attributes) -> Result<(), HostError> {
     let mut attempts = 0;
     loop {
@@ -280,7 +281,7 @@ pub fn check_creatable(host: &dyn Host, path: &HostPath) -> Result<(), HostError
 /// Opens a directory. Durably creates each missing directory of the path, with `mode` and the agent as its owner.
 ///
 /// # Errors
-/// As [`Host::dir`].
+/// As [`Host::dir`], or [`HostError`] of a system call that creates a directory.
 pub fn ensure_dir(host: &dyn Host, path: &HostPath, mode: u32) -> Result<Box<dyn Dir>, HostError> {
     if let Some(dir) = host.dir(path)? {
         return Ok(dir);

@@ -14,14 +14,16 @@ pub const MAX_OUTPUT_BYTES: usize = 4096;
 const MAX_LOGGED_BYTES: usize = 1024;
 
 /// A command that runs without a shell. Its environment contains `PATH`, `HOME`, `LANG`, `STEMMA_ROOT` and the
-/// variables in `env`. It does not inherit the environment, the limits or the umask of the agent.
+/// variables in `env`, and nothing from the agent's environment. With `user`, it also contains `SHELL` and, if the user
+/// has a name, `USER` and `LOGNAME`. Limits and umask are those that the agent sets for itself when it starts, whatever
+/// program started the agent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HostCommand {
-    /// The program, followed by its arguments. Never empty.
+    /// The program, followed by its arguments. Not empty when the command runs.
     pub argv: Vec<String>,
     /// The working directory, below the agent's root. `None` for the root itself.
     pub cwd: Option<super::HostPath>,
-    /// Environment variables in addition to `PATH`, `HOME`, `LANG` and `STEMMA_ROOT`.
+    /// Further environment variables. A variable that the command has anyway, such as `HOME`, gets the value from here.
     pub env: BTreeMap<String, String>,
     /// The user that the command runs as. `None` for the agent's own user.
     pub user: Option<String>,
@@ -30,7 +32,8 @@ pub struct HostCommand {
     pub script: Option<String>,
     /// The bytes that the command reads from standard input, if `script` is `None`.
     pub input: Vec<u8>,
-    /// Time after which the agent kills the whole process group of the command.
+    /// Time after which the agent ends the whole process group of the command by SIGTERM. If the command has not exited
+    /// five seconds later, the agent sends SIGKILL.
     pub timeout: Duration,
 }
 
@@ -39,7 +42,8 @@ pub struct HostCommand {
 pub struct CommandResult {
     /// The kind of the command's end.
     pub end: ExitKind,
-    /// The last bytes of standard output and standard error together, in the order in which the command wrote them.
+    /// The end of standard output and standard error together, in the order in which the command wrote them. Has at
+    /// most [`MAX_OUTPUT_BYTES`] bytes, with escaped control characters.
     pub output: String,
 }
 
@@ -91,11 +95,12 @@ pub fn truncate_front(output: &str, max_bytes: usize) -> Cow<'_, str> {
     let end = &output[start..];
     let starts_with_whole_line = output[..start].ends_with('\n');
     let lines = end.split_once('\n').map(|(_, lines)| lines).filter(|lines| !starts_with_whole_line && !lines.trim().is_empty());
-    // If the last line alone exceeds the limit, `lines` is `None`. The result is then the end of that line.
+    // `lines` is `None` if the end already begins with a whole line. It is also `None` if the last line alone exceeds
+    // the limit. The result is then the end of that line.
     format!("{TRUNCATION_MARK}{}", lines.unwrap_or(end)).into()
 }
 
-/// Returns the last lines of a failed command's output for a log entry, or `None` if there is no output.
+/// Returns the last lines of a failed command's output for a log entry, or `None` if the output is blank.
 #[must_use]
 pub fn log_excerpt(output: &str) -> Option<Cow<'_, str>> {
     let trimmed = output.trim_end();
@@ -175,8 +180,8 @@ mod tests {
         tail.into_text()
     }
 
-    /// Control characters are escaped and not removed. Without a carriage return, two states of a progress bar would be
-    /// one word.
+    /// Control characters are escaped and not removed, except a carriage return before a line end. Without a carriage
+    /// return in a line, two states of a progress bar would be one word.
     #[test]
     fn y09_output_tail_escapes_control_characters() {
         for (output, expected) in [
@@ -222,7 +227,8 @@ mod tests {
         assert!(excerpt.lines().skip(1).all(|line| line == "0123456789abcde"), "{excerpt}");
     }
 
-    /// Returns the last lines that fit into 1024 bytes. If the last line alone does not fit, returns its end.
+    /// The result contains the last lines that fit into 1024 bytes. If the last line alone does not fit, the result
+    /// contains the end of that line.
     #[test]
     fn y09_truncate_front_keeps_text_after_cut() {
         let long = "x".repeat(5000);

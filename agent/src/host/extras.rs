@@ -24,7 +24,7 @@ const SYSTEM_PREFIX: &[u8] = b"system.";
 /// file with new content does not get them.
 const CONTENT_ATTRIBUTES: [&CStr; 3] = [c"security.capability", c"security.ima", c"security.evm"];
 
-/// The inode flags that can be set only on an empty file.
+/// The inode flags that some file systems accept only on an empty file.
 pub(crate) const EMPTY_FILE_FLAGS: IFlags = IFlags::NOCOW.union(IFlags::COMPRESSED).union(IFlags::from_bits_retain(FS_NOCOMP_FL));
 
 /// The inode flags that a new file gets from the file that it replaces. `chattr` can set each of them. Flags that
@@ -91,8 +91,9 @@ const MAX_LISTED_EXTRAS: usize = 10;
 pub struct Extras {
     /// Values of the extended attributes, by name.
     pub attributes: BTreeMap<CString, Vec<u8>>,
-    /// Inode flags, except `LAYOUT_FLAGS`. A file that replaces this file gets only those that are in
-    /// `PRESERVED_FLAGS`. `None` for the flags that the file system gives to a new file.
+    /// Inode flags that are in `REPORTED_FLAGS`. A file that replaces this file gets only those that are in
+    /// `PRESERVED_FLAGS`. `None` if the file system does not support flags, or for the flags that it gives to a new
+    /// file.
     pub flags: Option<IFlags>,
 }
 
@@ -102,7 +103,8 @@ const ACL_ENTRY_BYTES: usize = 8;
 /// Size of the version number at the start of an access control list, in front of its entries.
 const ACL_VERSION_BYTES: usize = 4;
 
-/// The tags of the entries of an access control list. A tag is the kind of users to which the entry gives rights.
+/// The tags of the entries of an access control list. A tag is the kind of users to which the entry gives rights. The
+/// entry with the tag `MASK` gives no rights, but limits those of groups and named users.
 mod tag {
     pub(super) const USER: u16 = 0x01;
     pub(super) const NAMED_USER: u16 = 0x02;
@@ -150,8 +152,8 @@ impl Extras {
 
     /// Returns the mode that the file would have without its access control list. `mode` is its current mode.
     ///
-    /// If a file has such a list, the group bits of its mode are the mask of the list. In the result, they are the
-    /// rights of the owning group.
+    /// If a file has such a list, the group bits of its mode are the mask of the list. In the result, they are those
+    /// rights of the owning group that the mask allows.
     #[must_use]
     pub fn without_acl(&self, mode: u32) -> u32 {
         let group_entry = self.attributes.get(ACL).and_then(|acl| acl_entries(acl).find(|entry| entry.0 == tag::GROUP));

@@ -1,9 +1,10 @@
-//! The only access of the agent to the machine that it runs on.
+//! The machine that the agent runs on: its files, its accounts, its clock, and the commands that the agent runs.
 //!
-//! Everything that changes a host goes through [`Host`]. A test can therefore replace the machine, cut its power
-//! between any two system calls, and check which files the cut left. A directory is an open handle and is never looked
-//! up again by its path. So the agent changes the directory that it checked, even if someone renames entries in
-//! between.
+//! Tasks change a host only through [`Host`]. A test can therefore replace the machine, cut its power between any two
+//! changes, and check which files the cut left. Some other modules, for example `facts`, access the machine directly.
+//!
+//! A directory is an open handle and is never looked up again by its path. So the agent changes the directory that it
+//! checked, even if someone renames entries in between.
 
 pub mod atomic;
 pub mod command;
@@ -49,7 +50,7 @@ pub trait Host {
     ///
     /// # Errors
     /// [`HostError::Link`] if a component of the path is a symbolic link, [`HostError::WrongKind`] if a component is
-    /// another kind of file than a directory.
+    /// another kind of file than a directory, [`HostError::Io`] if a system call fails for another reason.
     fn dir(&self, path: &HostPath) -> Result<Option<Box<dyn Dir>>, HostError>;
 
     /// Opens the parent directory of a path. Returns `None` if the parent does not exist.
@@ -61,11 +62,12 @@ pub trait Host {
     }
 
     /// Returns the path and the metadata of the first directory on `path` that a user other than root and the agent's
-    /// user can write. Such a user could replace the directories below that directory after a check. Returns `None` if
-    /// every directory is safe. The root directory is not checked, because whoever started the agent chose it.
+    /// user can write. Such a user could replace the directories below that directory after a check. A symbolic link
+    /// counts as such a directory, because its mode is 0777. Returns `None` if every existing directory is safe. The
+    /// root directory is not checked, because the user who started the agent chose it.
     ///
     /// # Errors
-    /// As [`Self::dir`].
+    /// As [`Self::dir`], except [`HostError::Link`].
     fn first_untrusted_dir(&self, path: &HostPath) -> Result<Option<(String, Stat)>, HostError> {
         let (user, _) = self.user_and_group();
         let (mut dir, mut dir_path) = (self.root()?, String::new());
@@ -105,8 +107,13 @@ pub trait Host {
         Ok((dir, None))
     }
 
-    /// Runs a command until it exits or reaches its time limit. At the limit, or when the returned future is dropped,
-    /// the whole process group of the command is killed.
+    /// Runs a command until it exits or reaches its time limit. At the limit, the whole process group of the command is
+    /// ended by SIGTERM, and later by SIGKILL. If the command fails or the returned future is dropped, the remaining
+    /// processes of the group are killed. Those of a successful command, such as a daemon, continue to run.
+    ///
+    /// # Errors
+    /// [`HostError::BadWorkingDir`], [`HostError::NoAccount`], or [`HostError::Io`] if the command cannot be started. A
+    /// command that fails is not an error.
     fn run<'a>(&'a self, command: &'a HostCommand) -> Pending<'a, Result<CommandResult, HostError>>;
 
     /// Returns the path of a file on the real system, with the `--root` directory in front. A command needs this path,
@@ -116,21 +123,24 @@ pub trait Host {
     /// Returns the path of the `--root` directory on the real system, as commands and file events of the kernel use it.
     fn system_root(&self) -> PathBuf;
 
-    /// Returns the id of a user. `name` is the user's name, or the id in digits.
+    /// Returns the id of a user. `name` is the user's name, or an id in digits, for which no entry need exist.
     ///
     /// # Errors
-    /// [`HostError::NoAccount`] if no user has that name.
+    /// [`HostError::NoAccount`] if no user has that name or the id is too high, [`HostError::Io`] if the names cannot
+    /// be read.
     fn user_id(&self, name: &str) -> Result<u32, HostError>;
 
-    /// Returns the id of a group. `name` is the group's name, or the id in digits.
+    /// Returns the id of a group. `name` is the group's name, or an id in digits, for which no entry need exist.
     ///
     /// # Errors
-    /// [`HostError::NoAccount`] if no group has that name.
+    /// [`HostError::NoAccount`] if no group has that name or the id is too high, [`HostError::Io`] if the names cannot
+    /// be read.
     fn group_id(&self, name: &str) -> Result<u32, HostError>;
 
     /// Acquires an exclusive lock on a file, and returns the handle that holds the lock. The lock ends when the handle
-    /// is dropped or this process ends. The file is created if it is missing. Returns `None` if another process has the
-    /// lock. This default, for a test double that has no lock files, always returns `None`.
+    /// is dropped, this process closes another handle of the file, or this process ends. The file is created if it is
+    /// missing. Returns `None` if another process has the lock. This default, for a test double that has no lock files,
+    /// always returns `None`.
     ///
     /// # Errors
     /// If the lock file cannot be created.
@@ -138,10 +148,11 @@ pub trait Host {
         Ok(None)
     }
 
-    /// Returns whether another process holds the lock of [`Self::lock_file`] on this file.
+    /// Returns whether another process holds the lock of [`Self::lock_file`] on this file, or `false` if the file does
+    /// not exist. A process that holds the lock itself must not call this, because the call would end its lock.
     ///
     /// # Errors
-    /// If the lock file cannot be opened.
+    /// If the lock file exists and cannot be opened.
     fn is_file_locked(&self, _path: &HostPath) -> Result<bool, HostError> {
         Ok(false)
     }
@@ -176,8 +187,9 @@ pub trait Dir {
     /// [`HostError::Io`].
     fn stat(&self, name: &str) -> Result<Option<Stat>, HostError>;
 
-    /// Returns the version of an entry, or `None` if the entry does not exist. Two versions are equal if content,
-    /// owner, mode, attributes and number of links of the entry did not change in between.
+    /// Returns the version of an entry, or `None` if the entry does not exist. Two versions are equal only if content,
+    /// owner, mode, attributes and number of links of the entry did not change in between. [`FileVersion`] names an
+    /// exception.
     ///
     /// # Errors
     /// [`HostError::Io`].
@@ -188,7 +200,7 @@ pub trait Dir {
     /// # Errors
     /// [`HostError::Link`] if the entry is a symbolic link, [`HostError::WrongKind`] if it is another kind of file,
     /// [`HostError::HardLinks`] if it has several hard links, [`HostError::TooLarge`] if it has more than `limit`
-    /// bytes.
+    /// bytes, [`HostError::Io`] if a system call fails for another reason.
     fn read(&self, name: &str, limit: u64) -> Result<Option<Vec<u8>>, HostError> {
         let mut bytes = Vec::new();
         let exists = self.read_chunks(name, limit, &mut |piece| {
@@ -224,8 +236,8 @@ pub trait Dir {
     /// [`HostError::NotReplaceable`] if something prevents the change even for root, [`HostError::Io`].
     fn check_replaceable(&self, name: &str) -> Result<(), HostError>;
 
-    /// Returns whether the file system of this directory reports too little space for a new file of this size. Nothing
-    /// is written. A file system that does not report its space is treated as not full.
+    /// Returns whether the file system of this directory reports too little space, or no inode, for a new file of this
+    /// size. Nothing is written. A file system that does not report its space is treated as not full.
     ///
     /// # Errors
     /// [`HostError::Io`].
@@ -257,19 +269,21 @@ pub trait Dir {
     /// Opens a subdirectory. Returns `None` if the entry does not exist.
     ///
     /// # Errors
-    /// [`HostError::Link`] if the entry is a symbolic link, [`HostError::WrongKind`] if it is another kind of file.
+    /// [`HostError::Link`] if the entry is a symbolic link, [`HostError::WrongKind`] if it is another kind of file,
+    /// [`HostError::Io`] if a system call fails for another reason.
     fn dir(&self, name: &str) -> Result<Option<Box<dyn Dir>>, HostError>;
 
     /// Creates an empty file that only its owner can read and write.
     ///
     /// # Errors
-    /// [`HostError::Io`], also if the name exists.
+    /// [`HostError::NotReplaceable`] if something prevents the change even for root, else [`HostError::Io`], also if
+    /// the name exists.
     fn create(&self, name: &str) -> Result<Box<dyn NewFile>, HostError>;
 
     /// Creates a subdirectory with this mode (permission bits).
     ///
     /// # Errors
-    /// [`HostError::Io`], also if the name exists.
+    /// As [`Self::create`].
     fn make_dir(&self, name: &str, mode: u32) -> Result<(), HostError>;
 
     /// Sets the mode of this directory itself.
@@ -281,13 +295,14 @@ pub trait Dir {
     /// Renames `from` to `to`, and replaces an existing `to`.
     ///
     /// # Errors
-    /// [`HostError::Io`].
+    /// [`HostError::NotReplaceable`] if something prevents the change even for root, else [`HostError::Io`].
     fn rename(&self, from: &str, to: &str) -> Result<(), HostError>;
 
     /// Removes a file or a symbolic link.
     ///
     /// # Errors
-    /// [`HostError::Io`], also if the entry does not exist.
+    /// [`HostError::NotReplaceable`] if something prevents the change even for root, else [`HostError::Io`], also if
+    /// the entry does not exist.
     fn remove(&self, name: &str) -> Result<(), HostError>;
 
     /// Makes the entries of the directory durable (`fsync`).
@@ -369,11 +384,13 @@ pub struct Stat {
     pub links: u64,
 }
 
-/// The metadata by which two versions of a file are distinguished. Each change of the file changes at least one field.
+/// The metadata by which two versions of a file are distinguished. A change of the file changes at least one field. The
+/// exception is a change in place that keeps all of `stat` and falls into the same tick of the clock as the last
+/// change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FileVersion {
-    /// Kind, owner, mode and size. A comparison of the times alone is not enough, because a coarse clock may give two
-    /// changes the same time.
+    /// Kind, owner, mode, size and number of hard links. A comparison of the times alone is not enough, because a
+    /// coarse clock may give two changes the same time.
     pub stat: Stat,
     /// Device and inode.
     pub file_id: (u64, u64),
@@ -447,7 +464,8 @@ pub enum HostError {
         path: String,
         /// The path of the link, which is `path` or a directory above it.
         at: String,
-        /// The value of `path` with the link replaced by its target. `None` if the link cannot be read.
+        /// The value of `path` with the link replaced by its target. `None` if the link cannot be read, or its target
+        /// is not UTF-8.
         real: Option<String>,
     },
     /// The file is of another kind than expected, for example a directory instead of a regular file.
@@ -506,13 +524,13 @@ pub enum HostError {
     /// An extended attribute or flag that the system did not accept for the new file.
     #[error("cannot give the new file {what} of the old one, which is left as it was")]
     Extra {
-        /// The name of the attribute, or the words `the flags`.
+        /// The name of the attribute, or words such as `the flags` or `no access control list`.
         what: String,
         /// The error of the system.
         #[source]
         source: io::Error,
     },
-    /// The user or group does not exist on this host.
+    /// The name is not in `/etc/passwd` or `/etc/group` of this host, or it is a number that is too high.
     #[error("{}", no_account_message(kind, name))]
     NoAccount {
         /// `user` or `group`.
@@ -551,8 +569,9 @@ impl HostError {
         move |source| Self::Io { operation, path, source }
     }
 
-    /// Replaces the name of a temporary file in the error by the name of the target file. The reader of a message does
-    /// not know the temporary name, which also differs in each attempt.
+    /// Replaces the name of a temporary file in the path of [`HostError::Io`] by the name of the target file. Any other
+    /// error is unchanged. The reader of a message does not know the temporary name, which also differs in each
+    /// attempt.
     #[must_use]
     pub fn for_target(self, temporary: &str, target: &str) -> Self {
         match self {
@@ -580,7 +599,7 @@ impl HostError {
         }
     }
 
-    /// Returns the kind of the I/O error that the system returned, or `None` if no system call failed.
+    /// Returns the kind of the I/O error that this error contains, or `None` if it contains no I/O error.
     #[must_use]
     pub fn io_error_kind(&self) -> Option<io::ErrorKind> {
         match self {
@@ -602,7 +621,7 @@ impl HostError {
         matches!(self, Self::Io { source, .. } if source.kind() == kind)
     }
 
-    /// Returns the error and its cause in one line, with advice if there is any, for the message of a task result.
+    /// Returns the error and its cause in one line, with advice if there is any, for a message.
     pub fn sentence(&self) -> String {
         match self {
             Self::Io { source, operation, path } => {
@@ -683,8 +702,8 @@ fn working_dir_message(obstacle_path: &str, obstacle: &NotADirectory) -> String 
     format!("{obstacle_path} is {description}: {remedy}, or name another directory")
 }
 
-/// Returns whether a path is in a directory of the agent, or is its configuration file. Tasks cannot name such a path,
-/// so a message about the path does not advise the user to name another path.
+/// Returns whether a path is in a directory of the agent, or is its configuration file. Tasks may not write to such a
+/// path, so a message about the path does not advise the user to name another path.
 fn is_agent_path(path: &str) -> bool {
     [AGENT_STATE_DIR, AGENT_RUN_DIR, AGENT_CONFIG_FILE].into_iter().any(|agent_path| is_at_or_below(path, agent_path))
 }

@@ -2,6 +2,7 @@
 //!
 //! The function `check_path` of the crate `stemma_core` checks a path as text before any system call uses the path. A
 //! symbolic link on the path can be detected only on the disk. The module `real` refuses it when it opens the path.
+//! That module follows links only on the path of a command's working directory.
 
 use std::fmt;
 

@@ -22,7 +22,8 @@ const MAX_FILE_BYTES: u64 = 64 * 1024;
 pub enum ConnectionState {
     /// A controller serves this host.
     Connected,
-    /// No controller can be reached, or no controller responds as expected.
+    /// The last check-in failed: its controller could not be reached, or did not respond as expected. Other controllers
+    /// may not have been tried yet.
     Unserved,
     /// The controllers no longer know this host: its node was deleted, or its certificate was revoked.
     Unknown,
@@ -36,7 +37,7 @@ pub struct ConnectionRecord {
     /// The state of the connection.
     #[serde(rename = "standing")]
     pub state: ConnectionState,
-    /// URL of the last contacted controller.
+    /// URL of the controller for which the state and the cause were recorded.
     pub url: String,
     /// The cause of an outage, as a message. Empty if the host is connected.
     pub cause: String,
@@ -46,7 +47,8 @@ pub struct ConnectionRecord {
 
 /// Records the state of the connection, and determines which changes are logged.
 pub(super) struct ConnectionLog {
-    /// The record on disk. `None` if no state was stored yet.
+    /// The record that was last read from disk or written to it. It is also replaced if the write failed. `None` if
+    /// there is no valid record.
     stored_record: Option<ConnectionRecord>,
     /// The last state that this process recorded.
     state: Option<ConnectionState>,
@@ -73,7 +75,6 @@ impl ConnectionRecord {
         Self { state: ConnectionState::Connected, url, cause: String::new(), since }.store(host)
     }
 
-    /// Writes the record to disk.
     fn store(&self, host: &dyn Host) -> Result<(), HostError> {
         let dir = ensure_dir(host, &HostPath::from_static(DIR), 0o700)?;
         replace(host, &*dir, FILE_NAME, &serde_json::to_vec(self).expect("plain data"), &Attributes::with_mode(0o600))
@@ -102,8 +103,9 @@ impl ConnectionLog {
         self.logged_causes.insert(url.to_owned(), text.clone()).is_none_or(|previous| previous != text)
     }
 
-    /// Records the current state. Returns whether the caller should log the state, because the state or its cause
-    /// differs from those that this process recorded before.
+    /// Records the current state. Returns whether the caller should log the state: for a connected host, if the state
+    /// that this process recorded last was another one or there was none; for any other state, if the cause differs
+    /// from the last cause of this controller in the current outage.
     ///
     /// The record on disk is written only when it changes, not at each attempt. Older versions of the agent stored no
     /// record. So no record is written for a connected host without a record, because an upgrade of the agent must

@@ -96,8 +96,8 @@ pub(super) enum BodyKind {
     Profile,
     /// A blob that the profile names.
     Blob,
-    /// A profile or a blob. The kind is not known, because no controller has offered a desired state since this process
-    /// started. So both endpoints are tried.
+    /// A profile or a blob. The kind is not known, because no controller has offered a task set since this process
+    /// started, or the last one has no profile. So both endpoints are tried.
     Either,
 }
 

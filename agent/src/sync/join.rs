@@ -72,7 +72,8 @@ pub enum JoinError {
     /// The certificate in the response is not valid for this host.
     #[error("the certificate that the controller gave is refused")]
     Issued(#[from] CertificateRefusal),
-    /// The response does not match the request or the pinned root, for the contained reason.
+    /// The response does not match the pinned root or contains no readable certificate, or the list of controllers is
+    /// empty. The contained text is the reason.
     #[error("the controller's answer is refused: {0}")]
     Unexpected(&'static str),
     /// rustls rejected the configuration.
@@ -89,11 +90,13 @@ pub enum JoinError {
     State(#[from] StateError),
 }
 
-/// Advice if a server responds that is probably not the agents' listener of a controller.
+/// Advice if no server can be reached or the connection breaks, or if the server that responds is probably not the
+/// agents' listener of a controller.
 const LISTENER_ADVICE: &str = "is this the agents' listener (the controller prints it as `agents`)?";
 /// Advice if a certificate is not valid at the time of this host's clock.
 const CLOCK_ADVICE: &str = "is this host's clock right?";
-/// Advice if the server's certificate is not issued under the expected fleet root.
+/// Advice if the server's certificate, or the root or certificate in the response, does not match the expected fleet
+/// root.
 const HASH_ADVICE: &str = "compare --ca-hash with what `stemma token ca-hash` prints";
 
 impl From<KeyError> for JoinError {
@@ -215,7 +218,8 @@ pub async fn join_with_version(
     options: JoinOptions,
     clock: Arc<dyn Clock>,
 ) -> Result<HostIdentity, JoinError> {
-    // A host that has joined may join again only if its identity or credentials are damaged.
+    // A host that has joined may join again only if its identity cannot be read, or if its credentials are missing or
+    // damaged.
     if let Ok(identity) = HostIdentity::load(host)
         && !TlsCredentials::load(host).and_then(|tls| tls.check_usable(&identity)).is_err_and(|error| error.is_damaged())
     {

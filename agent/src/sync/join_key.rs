@@ -1,4 +1,4 @@
-//! The key of a join request, stored until the response has arrived.
+//! The key of a join request, stored until the host has joined or the controller has refused the key.
 //!
 //! The key is stored before the request is sent, because the response may be lost or the process may end. A repeated
 //! request uses the same key and token. By the key, the controller recognises the host for which it already created a

@@ -126,7 +126,8 @@ fn read_text(dir: &dyn Dir, name: &str, user: u32) -> Result<String, String> {
 }
 
 /// Parses the text of one file and adds its labels. A label replaces the label with the same key from an earlier line
-/// or file. Each line that is not a label, and each new label above [`MAX_LABELS`], adds a finding.
+/// or file. Skips empty lines and comments (`#`). Each other line that is not a label, and each new label above
+/// [`MAX_LABELS`], adds a finding.
 fn parse_lines(local_labels: &mut LocalLabels, file: &str, text: &str) {
     for (index, line) in text.lines().enumerate() {
         let line = line.trim();
@@ -169,7 +170,8 @@ mod tests {
     use crate::host::memory::MemoryHost;
     use crate::host::real::RealHost;
 
-    /// Creates the label directory below this root. Its mode is 0755 for any umask, so other users cannot write it.
+    /// Creates the label directory below this root. Its mode is at most 0755 for any umask, so other users cannot write
+    /// it.
     fn make_dir(root: &Path) -> PathBuf {
         let dir = root.join("etc/stemma/labels.d");
         DirBuilder::new().recursive(true).mode(0o755).create(&dir).unwrap();

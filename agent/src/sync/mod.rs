@@ -2,9 +2,10 @@
 //! host that can be read without privileges.
 //!
 //! The network half makes no decisions. It forwards the messages of a controller to the root half (`apply`) unchanged,
-//! and the root half verifies them. So a compromised network half can only send false reports about its own host. The
-//! network half uses one controller of its list, and switches to the next controller after a failure. The waits in
-//! between are random and grow exponentially, so that the hosts of a fleet do not reconnect at the same time.
+//! and the root half verifies them. So a compromised network half can only withhold messages and send false reports
+//! about its own host. The network half uses one controller of its list, and switches to the next controller after a
+//! failure. The waits in between are random and grow exponentially, so that the hosts of a fleet do not reconnect at
+//! the same time.
 
 mod backoff;
 mod checkin;

@@ -17,7 +17,7 @@ use crate::hook_files;
 use crate::host::Host;
 
 /// Maximum time for which a controller may hold a check-in open while no task runs, in milliseconds. It is less than
-/// the 90 s after which a host is `silent`.
+/// the 90 s after which a host is `silent` by default.
 const WAIT_MS: u32 = 45_000;
 /// Maximum time for which a controller may hold a check-in open while tasks run, in milliseconds. It is short, so that
 /// a controller gets the results of the tasks soon.
@@ -52,7 +52,8 @@ pub(super) struct Outbox {
     report: Report,
     /// The volatile facts, collected by the network half.
     volatile_facts: BTreeMap<String, String>,
-    /// True if the report has changed since the last check-in.
+    /// True if the next check-in contains the report, because the report has changed since the last check-in or must be
+    /// sent again.
     has_new_report: bool,
     requested_leases: Vec<LeaseKind>,
     /// The leases (permissions for an action, such as a reboot) and the roles of primary that this host does not need
@@ -122,7 +123,8 @@ impl Outbox {
     }
 
     /// Returns the next check-in for this wire version. It contains everything that no controller has acknowledged, up
-    /// to the maximum numbers of items.
+    /// to the maximum numbers of items. The report is then marked as sent, until it changes or [`Self::resend_all`] is
+    /// called.
     pub(super) fn check_in(&mut self, version: WireVersion) -> CheckIn {
         let digest = self.observation_digest(version);
         let report = std::mem::take(&mut self.has_new_report).then(|| {

@@ -23,12 +23,13 @@ use crate::host::Host;
 /// validity does not delay the renewal for years.
 const MAX_LIFETIME_S: u64 = 366 * 24 * 3600;
 
-/// Wait after the first failed renewal.
+/// Wait after a failed renewal. If the certificates of consecutive renewals cannot be used, the wait is doubled each
+/// time (`FailedRenewals`).
 pub(super) const RETRY_DELAY: Duration = Duration::from_mins(5);
 /// Maximum wait after repeated renewals whose certificate could not be used.
 const MAX_RETRY_DELAY: Duration = Duration::from_hours(4);
-/// Difference in seconds between the progress of the wall clock and of the monotonic clock, from which somebody must
-/// have set the wall clock.
+/// If the progress of the wall clock and that of the monotonic clock differ by this number of seconds or more, somebody
+/// has set the wall clock.
 const CLOCK_JUMP_S: u64 = 60;
 
 /// Returns the wait until the certificate should be renewed. The wait ends at 70 % of the lifetime, plus a random part
@@ -76,7 +77,8 @@ impl PendingKey {
 /// controller is wrong.
 ///
 /// The controller issues at most 256 certificates in 31 days for a node. So the waits between renewals increase. After
-/// somebody has set the clock, the next attempt is immediate, because the clock may be right now.
+/// somebody has set the clock, the wait no longer applies, because the clock may be correct now. The next check-in that
+/// is refused because of the expired certificate then starts a renewal.
 #[derive(Debug, Default)]
 pub(super) struct FailedRenewals {
     count: u32,

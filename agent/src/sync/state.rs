@@ -47,7 +47,7 @@ pub enum StateError {
     /// The file does not exist, although the host has joined.
     #[error("{DIR}/{CREDENTIALS_FILE} is gone")]
     Missing,
-    /// The file cannot be read or written.
+    /// The file, or the stored state of the connection, cannot be read.
     #[error("the agent's credentials")]
     Host(#[from] HostError),
     /// Other users can read or write the file with the key.
@@ -58,7 +58,7 @@ pub enum StateError {
         /// Permission bits of the file.
         mode: u32,
     },
-    /// The file is damaged, for the contained reason.
+    /// The file is damaged, or the identity has no valid fleet name, for the contained reason.
     #[error("{DIR}/{CREDENTIALS_FILE} is damaged ({0})")]
     Damaged(String),
     /// rustls does not accept the key or the certificate.
@@ -69,7 +69,7 @@ pub enum StateError {
 /// The reason why this host does not accept a certificate from a controller.
 #[derive(Debug, thiserror::Error)]
 pub enum CertificateRefusal {
-    /// The certificate is not valid in this fleet, so no controller would accept it.
+    /// The certificate is not valid in this fleet, or not at the present time of this host's clock.
     #[error(transparent)]
     Certificate(#[from] Refusal),
     /// The certificate names another node.
@@ -98,7 +98,7 @@ impl TlsCredentials {
     /// Reads the stored credentials.
     ///
     /// # Errors
-    /// [`StateError`] if the file is missing, is damaged, or can be read or written by other users.
+    /// [`StateError`] if the file is missing, is damaged, cannot be read, or can be read or written by other users.
     pub fn load(host: &dyn Host) -> Result<Self, StateError> {
         let dir = host.dir(&HostPath::from_static(DIR))?.ok_or(StateError::Missing)?;
         let stat = dir.stat(CREDENTIALS_FILE)?.ok_or(StateError::Missing)?;
@@ -206,7 +206,8 @@ pub(super) fn store_refused_renewal(host: &dyn Host, reason: Option<&str>) -> Re
     }
 }
 
-/// Returns the stored key of a renewal that has not ended, PKCS#8 DER, or `None` if there is no such renewal.
+/// Returns the stored key of a renewal, PKCS#8 DER, or `None` if no key is stored. The caller must check the key: it may
+/// be damaged, or already be in use if a process ended before it deleted the file.
 ///
 /// # Errors
 /// [`HostError`].

@@ -45,7 +45,8 @@ enum PathSensitivity {
     Secret,
 }
 
-/// The reason why the agent does not start: other users could have changed or read one of its files.
+/// The reason why a command of the agent does not run: other users could have changed or read one of the agent's files,
+/// or the files cannot be checked.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum AccessError {
     #[error(

@@ -95,7 +95,7 @@ fn explain_tag(desired: &Desired, name: &str) -> Option<Explanation> {
 }
 
 /// Explains a task: why it does not run or waits, how its last run ended, which tasks run before it, and which inputs
-/// it reads. Returns `None` if the host does not have the task.
+/// it reads. Returns `None` if the host does not have the task, or its profile (the list of tasks) has not arrived.
 fn explain_task(local: &LocalHost, desired: &Desired, id: &str) -> Result<Option<Explanation>> {
     let ledger = &local.site.ledger;
     let Some(profile) = ledger.profile(desired)? else { return Ok(None) };

@@ -29,8 +29,9 @@ const TOKEN_ADVICE: &str = "a token is ID.SECRET, as `stemma token create` print
 /// Joins a fleet with a token, and starts the agent's systemd unit if it is installed.
 ///
 /// # Errors
-/// Fails if the token cannot be read, no controller can be reached, or the controller refuses. The host has not joined
-/// then. Also fails if the host has joined and its unit cannot be started.
+/// Fails if an argument or the token is not valid, this host has joined before, no controller can be reached, the
+/// controller refuses, or its response is not accepted. The host has no new identity then. Also fails if the host has
+/// joined and its unit cannot be started.
 pub fn join(root: &Path, args: &JoinArgs) -> Result<AgentExit> {
     let controllers: Vec<Target> = args.controllers.iter().map(|url| url.parse()).collect::<Result<_, _>>()?;
     if let Some(plaintext_target) = controllers.iter().find(|target| !target.is_tls) {
@@ -57,7 +58,7 @@ pub fn join(root: &Path, args: &JoinArgs) -> Result<AgentExit> {
 }
 
 /// Returns the message that this host has joined. `name` is the requested name of the node. It is also the actual name,
-/// because a controller refuses a request whose name it cannot use.
+/// because a controller refuses another name. Only a node without a name accepts every name, and stays without one.
 fn joined_message(identity: &HostIdentity, name: &str) -> String {
     format!("joined {} as node {name} ({})\n", identity.fleet, identity.node)
 }

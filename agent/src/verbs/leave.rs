@@ -22,8 +22,9 @@ use crate::paths;
 /// `/run/stemma` and the agent's state. With `keep_state`, the agent is not stopped and its state is not removed.
 ///
 /// # Errors
-/// Fails if a running agent was not started by its systemd unit, or if other users could have written its state. Then
-/// nothing was removed.
+/// Fails if an agent or `once` still uses the state, or if other users could have written the state or read a secret.
+/// Then nothing was removed. An agent of the systemd unit still uses the state only with `keep_state`. Also fails if a
+/// file cannot be removed.
 pub fn leave(root: &Path, args: LeaveArgs) -> Result<AgentExit> {
     if !root.join(&paths::STATE[1..]).exists() {
         // This is checked first, because `LocalHost::open` would create the state.

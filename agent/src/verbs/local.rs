@@ -1,5 +1,5 @@
-//! The commands `pause`, `resume` and `resolve-unknown`. They store settings of this host in the ledger, the agent's
-//! records on disk.
+//! The commands `pause`, `resume` and `resolve-unknown`. They store the pause or the outcome of a task in the ledger, the
+//! agent's records on disk.
 
 use std::path::Path;
 
@@ -44,9 +44,9 @@ fn set_paused(root: &Path, paused: bool, message: &str) -> Result<AgentExit> {
     Ok(AgentExit::Done)
 }
 
-/// Returns a replacement for the journal step of a task, if the journal has lost the step and the recorded outcome of
-/// the task is unknown. Returns `None` for any other task. The journal contains a step for each command that was
-/// started.
+/// Returns a replacement for the journal step of a task, if the recorded outcome of the task is unknown. Returns `None`
+/// for any other task. The caller has found no step of the task. The journal contains a step for each command without
+/// guards (`creates`, `unless`, `only_if`) that was started.
 fn find_lost_step(local: &LocalHost, task: &str) -> Result<Option<Step>> {
     let record = local.site.ledger.get(&PROGRESS)?.unwrap_or_default().tasks.remove(task);
     let unknown_record = record.filter(|record| record.outcome == Outcome::Unknown);

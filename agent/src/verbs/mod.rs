@@ -32,7 +32,8 @@ use crate::apply::task::Site;
 use crate::host::real::RealHost;
 use crate::host::{HostError, HostPath};
 
-/// Path of the lock file. A process holds its lock while it applies tasks, so that only one process does.
+/// Path of the lock file. The command `run` holds its lock until it ends, and `once` and `leave` hold it while they work.
+/// So only one process applies tasks.
 const LOCK_PATH: &str = "/var/lib/stemma-agent/apply/lock";
 
 /// The result of a command. The number of a variant is the program's exit status.
@@ -42,7 +43,7 @@ pub enum AgentExit {
     Done = 0,
     /// 1: the command ran, and something failed.
     Failed = 1,
-    /// 3: the object named in the arguments does not exist, or there is no desired state yet.
+    /// 3: this host lacks the object that `explain` names, or `check` has no desired state or released task set.
     NotFound = 3,
     /// 6: something would change.
     WouldChange = 6,

@@ -16,7 +16,7 @@ pub(super) fn is_systemd_booted(root: &Path) -> bool {
     root == Path::new("/") && Path::new(SYSTEMD_DIR).exists()
 }
 
-/// Returns whether the agent's unit is installed on this host.
+/// Returns whether systemd runs the host with this root directory and has the agent's unit.
 fn is_installed(root: &Path) -> Result<bool> {
     Ok(is_systemd_booted(root) && systemctl(&["cat", UNIT])?.is_none())
 }

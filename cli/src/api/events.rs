@@ -72,7 +72,7 @@ impl EventSource {
     }
 
     /// Passes events to `sink` until `sink` fails. A broken stream is opened again and continues after the last
-    /// received event.
+    /// received event. If the controller no longer stores the next events, the stream continues with new events.
     ///
     /// # Errors
     /// The error of `sink`. Also the error of the stream, if the stream must not be opened again. If it was never open,

@@ -159,7 +159,7 @@ pub(crate) struct ApiClient {
     reason: Option<header::HeaderValue>,
     /// The limits on the number of hosts that the writes affect, and the hosts counted so far.
     limit: HostLimit,
-    /// The writes that have succeeded so far, as text.
+    /// The writes that [`Self::send`] has made or, with `--dry-run`, checked so far, as text.
     done_writes: Vec<String>,
     /// The messages about moved primaries that were already printed.
     announced_moves: BTreeSet<String>,
@@ -213,7 +213,8 @@ impl ApiClient {
     /// Sends a GET for a path, and returns the body of the response as JSON.
     ///
     /// # Errors
-    /// An error with the controller's own message and an [`Exit`] status.
+    /// If the controller refuses, an error with the controller's own message and an [`Exit`] status. Also fails if there
+    /// is no response or the response is not JSON.
     pub(crate) async fn get(&mut self, path: &str) -> Result<Value> {
         parse_json(path, &self.get_bytes(path).await?)
     }
@@ -260,8 +261,8 @@ impl ApiClient {
     ///
     /// # Errors
     /// [`ApiRefusal`] if the controller refuses. Also fails if the reach exceeds `--max-nodes`, or if the person does
-    /// not confirm. Fails with exit status 5 if the response was lost and the controller's record of the request could
-    /// not be read either.
+    /// not confirm. Fails with exit status 5 if the response was lost, and neither the controller's record of the
+    /// request nor a second attempt shows the result. The error lists the writes that [`Self::send`] made before.
     pub(crate) async fn send(&mut self, write: WriteRequest) -> Result<Value> {
         let result = self.send_unrecorded(&write).await;
         if result.is_ok() {
@@ -333,7 +334,8 @@ impl ApiClient {
         Ok(())
     }
 
-    /// Checks the number of hosts that writes affect. If the number is high, a person at a terminal must confirm it.
+    /// Checks the number of hosts that writes affect. More than ten hosts need `--max-nodes`, `--yes` or the confirmation
+    /// of the person at the terminal.
     ///
     /// # Errors
     /// Fails if the reach exceeds `--max-nodes`, or if the person does not confirm.
@@ -342,8 +344,8 @@ impl ApiClient {
     }
 
     /// Checks that the objects of this kind that a selector found may be changed. `selected` is their number, and
-    /// `changed` contains the names of those that the write changes. If the selector found several objects, a person at
-    /// a terminal must confirm the change.
+    /// `changed` contains the names of those that the write changes. If the selector found several objects and one of
+    /// them changes, the person at the terminal must confirm this or give `--yes`. Otherwise as [`Self::check_reach`].
     ///
     /// # Errors
     /// Fails if the reach exceeds `--max-nodes`, or if the person does not confirm.
@@ -352,7 +354,8 @@ impl ApiClient {
     }
 
     /// Requests confirmation from the person at a terminal before certificates and tokens of a principal become
-    /// invalid. `credential_names` contains their names. Does nothing if the list is empty.
+    /// invalid. `credential_names` contains their names. Does nothing if the list is empty. With `--yes`, only prints
+    /// them.
     ///
     /// # Errors
     /// Fails if the person does not confirm.
@@ -387,8 +390,8 @@ impl ApiClient {
         Ok((parse_body(&check_success(response, write, &path)?)?, reach))
     }
 
-    /// Makes a write whose reach was already checked. If the response is lost, determines the result from the
-    /// controller's record of the request. Returns the JSON of the response.
+    /// Makes a write whose reach was already checked and whose files were already sent. If the response is lost,
+    /// determines the result from the controller's record of the request. Returns the JSON of the response.
     ///
     /// # Errors
     /// As [`Self::send`], but does not fail because of the reach.
@@ -437,7 +440,7 @@ impl ApiClient {
     /// key, which a dry run does not have.
     fn request(&self, write: &WriteRequest, path: &str, key: Option<Uuid>) -> Result<Request<Bytes>> {
         let mut request = Request::builder().method(write.method()).uri(path).header(header::ACCEPT, "application/json");
-        // Without this header, the response to some writes does not contain the changed object.
+        // Without this header, the response to some writes has no body, and so does not list the changes.
         request = request.header("Prefer", "return=representation");
         if let Some(key) = key {
             request = request.header("Idempotency-Key", key.to_string());
@@ -466,8 +469,9 @@ impl ApiClient {
     }
 
     /// Reads the controller's record of a write whose response was lost, and returns the recorded response. If the
-    /// controller has no record, it never received the write. Then the write is sent again with the same idempotency
-    /// key, so that it is made only once. `error` is the error of the first attempt.
+    /// controller has no record, it has not made the write, because the write did not arrive, was refused or is still in
+    /// progress. Then the write is sent again with the same idempotency key, so that it is made only once. `error` is the
+    /// error of the first attempt.
     async fn recover_response(
         &mut self,
         write: &WriteRequest,

@@ -6,8 +6,8 @@ use stemma_wire::net::UnknownHost;
 use stemma_wire::tls::Refusal;
 
 /// Returns whether the controller may have carried out a request that failed. Unlike [`ClientError::outcome`], this
-/// function also recognizes a peer that rejected our certificate or speaks another protocol. Such a peer has carried
-/// out nothing.
+/// function returns [`RequestOutcome::NotSent`] for each failed TLS handshake, and for a peer that rejected our
+/// certificate or does not speak HTTP. Such a peer has carried out nothing.
 pub(super) fn request_outcome(error: &ClientError) -> RequestOutcome {
     match error {
         ClientError::Handshake { .. } => RequestOutcome::NotSent,
@@ -103,8 +103,7 @@ fn is_not_http(error: &ClientError) -> bool {
     matches!(error, ClientError::Broken { source } if source.is_parse())
 }
 
-/// Returns the TLS errors among the causes of an error. A cause is a TLS error itself, or an I/O error that contains
-/// one.
+/// Returns the TLS errors among the causes of an error, including those that an I/O error among the causes contains.
 fn tls_errors(error: &ClientError) -> impl Iterator<Item = &rustls::Error> {
     let causes = std::iter::successors(std::error::Error::source(error), |cause| cause.source());
     causes.filter_map(|cause| {

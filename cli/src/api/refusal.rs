@@ -23,11 +23,13 @@ pub(crate) struct ApiRefusal {
     pub(crate) message: String,
     /// The path of the field that the error is about.
     pub(crate) field: Option<String>,
-    /// The message without the names of the object and the field. `None` if an older controller sent the error.
+    /// The message without the names of the object and the field. `None` if the response has no such text, for example
+    /// if the error is about neither a field nor an object of an apply, or if an older controller sent the error.
     pub(crate) reason: Option<String>,
     /// Further lines about the error. They are printed below the message.
     pub(crate) detail: Option<String>,
-    /// All errors of a release that does not compile. Each is the path of a field, if known, and a message.
+    /// The errors of a release that does not compile or that every host would refuse, at most 50. Each is the path of a
+    /// field, if known, and a message.
     pub(crate) errors: Vec<(Option<String>, String)>,
     /// The fields and keys that the write would change, although other managers own them.
     pub(crate) conflicts: Vec<FieldConflict>,
@@ -35,17 +37,19 @@ pub(crate) struct ApiRefusal {
     pub(crate) warning: Option<String>,
     /// The command line with `--overwrite` added. It would also change what other managers own.
     pub(super) overwrite_command: Option<String>,
-    /// The key of the object that the error is about, such as `cluster/prod`. `None` if the error is about a field of
-    /// the request.
+    /// The key of the object that the error is about, such as `cluster/prod`. `None` if the response names no object,
+    /// as in most errors about a field of the request.
     pub(crate) object: Option<String>,
-    /// The key of the object whose write caused the error, if it is not the object in `object`.
+    /// The key of the object whose write caused the error about `object`. It may be the same object. `None` if the
+    /// response does not name it.
     pub(crate) written_object: Option<String>,
-    /// The keys of the objects that still use the object to delete, such as `node/web-1`.
+    /// The keys of the objects that still use the object to delete or the release to rename, such as `node/web-1`. At
+    /// most 1,000.
     used_by: Vec<String>,
-    /// The findings because of which the controller refused a write with `--strict`.
+    /// All findings of a write with `--strict` that the controller refused because of a warning or an error among them.
     pub(crate) findings: Vec<Finding>,
-    /// All refusals of an apply in which several objects are refused, including this one. Empty if only this one
-    /// exists.
+    /// The refusals that the response to an apply lists if several objects are refused, including this one. Empty if
+    /// only this one exists.
     refusals: Vec<ApiRefusal>,
 }
 
@@ -73,7 +77,8 @@ impl Exit {
 }
 
 impl ApiRefusal {
-    /// Returns whether a delete was refused because other objects still use the object.
+    /// Returns whether the controller refused the write because the object is in use. For a delete, other objects still
+    /// use the object.
     pub(crate) fn is_in_use(&self) -> bool {
         self.error_type == ErrorType::ObjectInUse.name()
     }
@@ -84,8 +89,8 @@ impl ApiRefusal {
         self.error_type == ErrorType::RequestQuery.name()
     }
 
-    /// Returns the keys of the objects that use the object to delete, such as `node/web-1`. Empty if an older
-    /// controller sent the error.
+    /// Returns the keys of the objects that use the object to delete, such as `node/web-1`. Empty if the response
+    /// contains none, as for a tag that is assigned to nodes, or in the response of an older controller.
     pub(crate) fn users(&self) -> &[String] {
         &self.used_by
     }
@@ -185,7 +190,8 @@ impl FieldConflict {
         Self { map: text("map"), key: text("key"), owner: text("manager"), value: value_text }
     }
 
-    /// Returns the path of the field in a manifest, such as `labels.tier`.
+    /// Returns the path of the field or key, such as `labels.tier`. A manifest of a node has no field at the path of a
+    /// tag or trait, such as `tags.db`.
     pub(crate) fn manifest_field(&self) -> String {
         if self.map == "fields" { self.key.clone() } else { format!("{}.{}", self.map, self.key) }
     }
@@ -232,7 +238,8 @@ mod tests {
         ApiRefusal::from_response(&response, "GET", "/v1/nodes")
     }
 
-    /// The refusals are a conflict, a body that is not JSON, and an unknown outcome. The conflict replaces the message.
+    /// The refusals are a conflict, a body that is not JSON, and an unknown outcome. The text of the conflict does not
+    /// contain the controller's message.
     #[test]
     fn refusal_text_and_exit_depend_on_response() {
         let conflict = refusal(

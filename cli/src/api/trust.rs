@@ -14,13 +14,14 @@ use crate::args::GlobalArgs;
 use crate::context::ClientContext;
 
 /// Returns the SHA-256 of the public key of the fleet's root certificate, in hex. An agent that joins with `--ca-hash`
-/// accepts only controllers with this root. The certificate is the file `ca` of the context.
+/// accepts only controllers with this root. The root is the first certificate in the file `ca` of the context.
 ///
-/// The context may be root's local socket on the controller's host. The permissions of the file are not checked then,
-/// because only root can write next to that socket.
+/// The context may be root's local socket on the controller's host. The file is then the `ca` of the first admin's
+/// context, which is stored next to that socket. Its permissions are not checked, because only root can write there.
 ///
 /// # Errors
-/// Fails if the context names no `ca`, or the file contains no certificate.
+/// Fails if the context names no `ca`, if the file contains no certificate, or if the context or the file can't be
+/// read.
 pub(crate) fn ca_hash(global: &GlobalArgs) -> Result<String> {
     let context = ClientContext::load(global)?;
     let is_socket = context.is_socket();
@@ -40,7 +41,8 @@ pub(crate) fn ca_hash(global: &GlobalArgs) -> Result<String> {
 /// the context names them.
 ///
 /// # Errors
-/// Fails if a file of the context can't be read or has the wrong content, or if only one of `cert` and `key` is set.
+/// Fails if the context names no `ca` or only one of `cert` and `key`, or if a file of the context can't be read, can
+/// be changed by other users, or has the wrong content.
 pub(super) fn tls_config(context: &ClientContext) -> Result<rustls::ClientConfig> {
     let ca = context.ca.as_ref().context("the context names no `ca`, which https needs")?;
     let roots = load_certificates(ca)?;
@@ -64,7 +66,7 @@ fn load_certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>> {
     parse_certificates(&config::read(file, FileSensitivity::Settings)?, file)
 }
 
-/// Parses the certificates in a PEM text. An error names the file.
+/// Parses the certificates in a PEM text. The list is empty if the text contains none. An error names the file.
 fn parse_certificates(text: &str, file: &Path) -> Result<Vec<CertificateDer<'static>>> {
     let certificates = CertificateDer::pem_slice_iter(text.as_bytes()).collect::<std::result::Result<Vec<_>, _>>();
     certificates.with_context(|| format!("{} contains no certificate", file.display()))

@@ -254,8 +254,8 @@ impl Command {
         }
     }
 
-    /// Returns whether the command writes to the controller. The error of such a command must report that nothing was
-    /// changed.
+    /// Returns whether the command writes to the controller. If such a command fails before it has changed anything,
+    /// its error must report that nothing was changed.
     pub(crate) fn is_write(&self) -> bool {
         match self {
             Self::Apply { .. }

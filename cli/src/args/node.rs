@@ -87,8 +87,9 @@ pub(crate) struct OwnedNodeListArgs {
 }
 
 impl NodeListArgs {
-    /// Splits the words into nodes and other names. Repeated names are dropped. If no word has the form `node/NAME` and
-    /// no option selects nodes, the first word is the node.
+    /// Splits the words into nodes and other names. Repeated other names are dropped. A word that begins with `node/`
+    /// contains nodes, separated by commas. If there is no such word and no option selects nodes, the first word
+    /// contains the nodes.
     pub(crate) fn split(&self) -> (Vec<String>, Vec<String>) {
         let is_node = |word: &&String| word.starts_with("node/");
         let (mut nodes, mut other_words): (Vec<&String>, Vec<&String>) = self.words.iter().partition(is_node);

@@ -6,8 +6,8 @@ use clap::{Args as ClapArgs, Subcommand, ValueEnum};
 use stemma_core::name::{closest_match, did_you_mean};
 use stemma_core::status::State;
 
-/// A kind of object that the command line names. The order of the variants matters: a kind precedes the kinds that its
-/// objects refer to.
+/// A kind of object that the command line names. The order of the variants matters for deletions: a kind precedes the
+/// kinds that its objects refer to. Join tokens are last, because no deletion is refused because of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
 pub(crate) enum KindArg {
     #[value(alias = "allocations")]

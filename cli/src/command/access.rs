@@ -65,8 +65,8 @@ async fn create_principal(api: &mut ApiClient, global: &GlobalArgs, args: Create
 }
 
 /// Runs `stemma principal update`. The write is first checked in a dry run. If it would end credentials of the
-/// principal, a person at a terminal must confirm it. With `--fleet`, the cluster is removed, so the role applies to
-/// the whole fleet.
+/// principal, a person at a terminal must confirm it, unless `--yes` is given. With `--fleet`, the cluster is removed,
+/// so the role applies to the whole fleet.
 async fn update_principal(api: &mut ApiClient, global: &GlobalArgs, args: UpdatePrincipalArgs) -> Result<()> {
     let UpdatePrincipalArgs { name, role, cluster, fleet, description } = args;
     let mut body = without_nulls(json!({"role": role.map(role_word), "cluster": cluster, "description": description}));
@@ -125,8 +125,9 @@ impl ContextTarget {
         new_context.to.as_deref().map(|to| Self::new(api, global, to, new_context.url.as_deref())).transpose()
     }
 
-    /// Creates the directory, checks the URL, and reads the caller's context. Everything that can fail is done here,
-    /// before a credential is requested. So no credential is issued that can't be written.
+    /// Reads the caller's context, checks the URL, and creates the directory. In a dry run, only checks that the
+    /// directory does not exist. These steps run before a credential is requested, so that a wrong path or URL leaves
+    /// no credential behind that can't be written.
     fn new(api: &ApiClient, global: &GlobalArgs, directory: &Path, url: Option<&str>) -> Result<Self> {
         let context = ClientContext::load(global)?.with_socket_context()?;
         let url = url.unwrap_or(&context.url).to_owned();
@@ -157,8 +158,9 @@ async fn create_certificate(api: &mut ApiClient, name: &str, target: ContextTarg
     target.write(&ContextSecret::Certificate { chain, key: &key.serialize_pem() })
 }
 
-/// Requests a new certificate for the key of the context, and replaces the context's certificate file. The controller
-/// accepts the old certificate for another hour, so the request can be repeated if its response is lost.
+/// Requests a new certificate for the key of the context, and replaces the context's certificate file. In a dry run,
+/// the file is unchanged. The old certificate remains valid for up to an hour, or until its original expiry if the
+/// controller does not trust its clock. So the request can be repeated if its response is lost.
 async fn renew_certificate(api: &mut ApiClient, global: &GlobalArgs, ttl_s: Option<u64>) -> Result<()> {
     let context = ClientContext::load(global)?;
     let (Some(cert), Some(key)) = (&context.cert, &context.key) else {
@@ -249,7 +251,6 @@ fn print_table(list: &Value, field: &str, head: &[&str], row: impl Fn(&Value) ->
     read::print_list(&entries, (kind, names.iter().map(String::as_str)), as_table, output)
 }
 
-/// Returns the table row of a principal.
 fn principal_row(principal: &Value) -> Vec<String> {
     let text = |field: &str| cell_text(principal.get(field));
     vec![text("name"), text("role"), text("cluster"), credentials(principal), text("description")]

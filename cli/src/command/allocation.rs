@@ -1,4 +1,4 @@
-//! Describes an allocation: which node it has and why, or why it has none and what the user can do.
+//! Describes an allocation: which node it has and why, or what the user can do if it has none.
 
 use anyhow::Result;
 use serde_json::Value;
@@ -37,8 +37,9 @@ pub(crate) fn reason(allocation: &Value) -> Option<String> {
     Some(text)
 }
 
-/// Returns the next step if no node was available, with the command that lists the nodes that would fit. The field
-/// `requirements` of the allocation is a map or a list of maps.
+/// Returns the next step if no node was available. It contains the command that lists the nodes with the group, traits
+/// and requirements of the allocation, whatever their resource class. The field `requirements` of the allocation is a
+/// map or a list of maps.
 pub(crate) fn next_step(name: &str, allocation: &Value) -> String {
     let mut command = "stemma get nodes".to_owned();
     for (option, field) in [("nodegroup", "nodegroup"), ("trait", "traits")] {

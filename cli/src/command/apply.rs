@@ -1,5 +1,5 @@
-//! `stemma apply`: sends all objects of the manifests, and the files that they name, in one request. Either all of the
-//! objects are applied or none.
+//! `stemma apply`: sends the files that the manifests name, each in its own request, and then all objects of the
+//! manifests in one request. Either all of the objects are applied or none.
 
 use std::collections::BTreeMap;
 
@@ -24,14 +24,16 @@ use crate::tree;
 pub(crate) struct ApplyOptions<'a> {
     /// True if the apply also changes fields and keys that another manager owns with another value.
     pub(crate) force: bool,
-    /// The manager from which the fields and keys in the applied objects move to the applying manager.
+    /// The manager whose fields and keys move to the applying manager, if the manifests contain them. With `:apply` or
+    /// `:update` at the end, only those that the manager owns by this kind of write move.
     pub(crate) adopt: Option<&'a str>,
 }
 
 /// Applies the objects in the files.
 ///
 /// # Errors
-/// Fails if the files contain errors, or if the controller refuses the apply. An error contains its place in the files.
+/// Fails if the files contain errors, if the controller refuses the apply, or if it does not respond. An error about an
+/// object contains its place in the files, if the place is known.
 pub(crate) async fn apply(api: &mut ApiClient, files: &ManifestArgs, options: ApplyOptions<'_>, output: Output) -> Result<()> {
     let manifests = manifest::read(&tree::expanded_paths(files)?)?;
     let objects: Vec<&str> = manifests.objects.iter().map(|object| object.json.as_str()).collect();
@@ -112,7 +114,7 @@ fn with_places_in_files(error: anyhow::Error, manifests: &Manifests) -> anyhow::
 }
 
 /// Adds the errors of one refused object to `problems`, each with its place in the files. For a release that does not
-/// compile, these are the errors in its list. For any other object, this is the reason of the refusal.
+/// compile, these are the errors in its list. For any other refusal, this is its reason with the details.
 fn add_refusal(refusal: &ApiRefusal, manifest: &Manifest, field: &str, problems: &mut Problems) {
     for (field, message) in &refusal.errors {
         let (place, message) = manifest.locate_error(field.as_deref().unwrap_or_default(), message);

@@ -197,7 +197,7 @@ fn source_address(entry: &Value) -> String {
 }
 
 /// Returns the actions of the principal, or why the request was refused. Of many objects, only the first three are
-/// listed. Of repeated refusals, one entry has the number of the others in `unsaid`.
+/// listed. The field `unsaid` of a refusal is the number of similar refusals that have no entry of their own.
 fn action_text(entry: &Value, uuids: &BTreeSet<&str>) -> String {
     const MAX_OBJECTS: usize = 3;
     if let Some(reason) = entry.get("refused").and_then(Value::as_str) {

@@ -2,7 +2,9 @@
 //! the writes at once, and they are sent one after another.
 //!
 //! The writes are not a transaction (an `apply` is): one write may fail while others succeed. Each success is printed
-//! at once. Failures are printed at the end with their reasons, and the exit status is 1.
+//! at once, except in JSON and YAML. Failures are printed at the end with their reasons. The exit status is then 1, or
+//! 5 if it is unknown whether a write was carried out. If the user named only one object, its error is the error of the
+//! command, with its own exit status.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -103,7 +105,9 @@ impl Targets {
     /// Returns the objects that are named as `KIND NAME…` or as `KIND/NAME …`, or the objects that a selection finds.
     ///
     /// # Errors
-    /// If no object is named, if names and a selection are both given, or if the list can't be read.
+    /// If neither names nor a selection are given, or both, if a name is invalid or has no kind although the first has
+    /// one, if the kind can't be selected, or if the list can't be read. A selection that finds nothing is not an
+    /// error.
     pub(crate) async fn from_args(api: &mut ApiClient, ObjectArgs { subject, names, selection }: &ObjectArgs) -> Result<Self> {
         let Some(first) = &subject.name else { return Self::for_kind(api, subject.kind, names, selection).await };
         check_names_or_selection(names, selection)?;
@@ -182,11 +186,12 @@ fn check_names_or_selection(names: &[String], selection: &SelectionArgs) -> Resu
         .with_message(format!("{} is named and others are selected: use names or a selection, not both", names.join(", "))))
 }
 
-/// Plans and checks the writes of each object, requests confirmation once, then sends the writes. Each success is
-/// printed at once. `plan` returns the writes for one object.
+/// Plans and checks the writes of each object, requests confirmation of all writes if necessary, then sends the writes.
+/// Each success is printed at once, or at the end in JSON and YAML. `plan` returns the writes for one object.
 ///
 /// # Errors
-/// If the user named one object, the error of that object. Otherwise a list of the failed, untried and changed objects.
+/// If the user does not confirm. If the user named one object, the error of that object. Otherwise a list of the
+/// failed, untried and successful objects.
 pub(crate) async fn run_batch(
     api: &mut ApiClient,
     targets: &Targets,
@@ -236,7 +241,8 @@ fn confirm(api: &ApiClient, targets: &Targets, planned: &[(&TargetObject, Option
 /// Plans the writes of all objects and checks them in a dry run. An object that other objects use can't be deleted yet,
 /// so it gets no plan. It is checked again after the other objects of the command were deleted.
 ///
-/// Objects without a plan are last in the result. Each of them precedes the objects that it refers to.
+/// Objects without a plan are last in the result. Each of them precedes the objects of other kinds that it refers to.
+/// The result does not contain the objects that failed, which are added to `failures`.
 async fn check_all<'a>(
     api: &mut ApiClient,
     targets: &'a Targets,
@@ -307,7 +313,8 @@ fn is_in_use(error: &Error) -> bool {
 }
 
 /// Returns whether an object outside this command also uses the object that could not be deleted. The controller lists
-/// users by name. So a target that is given by uuid is assumed to be any user of its kind.
+/// users by name. So a target that is given by uuid is assumed to be any user of its kind. Returns false if the error
+/// lists no users.
 fn is_used_outside(error: &Error, targets: &[TargetObject]) -> bool {
     let is_included = |user: &str| {
         let (kind, name) = user.split_once('/').unwrap_or((user, ""));
@@ -399,9 +406,9 @@ fn partial_error(error: Error, earlier: &[WriteRequest]) -> Error {
 }
 
 impl BatchFailures {
-    /// Records the failure of an object. An error that has an exit status but is not a refusal means that the
-    /// controller did not respond. This does not apply to an error after an earlier write of the same object
-    /// (`is_partial`).
+    /// Records the failure of an object. An error with the attached status [`Exit::Error`] or [`Exit::Unknown`] means
+    /// that the controller did not respond, because a refusal has no attached status. This does not apply to an error
+    /// after an earlier write of the same object (`is_partial`).
     fn add(&mut self, object: &TargetObject, error: &Error) {
         self.is_unknown |= Exit::from_error(error) == Exit::Unknown;
         self.is_partial |= exit::is_partial(error);

@@ -1,5 +1,6 @@
 //! `stemma describe`: one object for a person who has to act on it. Problems are first, then the fields, then the maps
-//! with their owners. Unset fields, and fields that only clients of other systems use, are left out.
+//! with their owners. Unset fields are left out. A field that only clients of other systems use is left out if it has
+//! its default value.
 
 use anyhow::{Result, bail};
 use serde_json::{Map, Value};
@@ -10,7 +11,7 @@ use crate::args::{FilterArgs, KindArg, Output};
 use crate::command::{allocation, manifest, primary, read};
 use crate::output::{cell_text, is_difference, is_failure, last_lines, printable, split_words, table, time_with_age};
 
-/// Maximum length of a printed value in a map, in characters.
+/// Maximum length of a printed value in a map, in characters. In a map that is printed with owners, values are not cut.
 const MAX_VALUE_CHARS: usize = 160;
 
 /// Maximum number of printed lines of a task's difference.
@@ -112,8 +113,8 @@ async fn cluster_details(api: &mut ApiClient, name: &str) -> Result<(Option<Stri
 }
 
 /// Returns a table of the findings about the cluster itself, and about the nodes that hold one of its tags as primary.
-/// There may be as many other findings as the cluster has nodes. So these are only counted, with the command that
-/// prints them from the API path `path`.
+/// The other findings are only counted, because there may be as many of them as the cluster has nodes. Their number is
+/// followed by the command that prints all findings from the API path `path`. Returns `None` if there are no findings.
 fn cluster_findings(findings: Option<&Value>, cluster: &str, primaries: &[&Value], path: &str) -> Option<String> {
     let holders = primaries.iter().filter_map(|primary| Some(format!("node/{}", primary.get("node")?.as_str()?)));
     let objects: Vec<String> = holders.chain([format!("cluster/{cluster}")]).collect();
@@ -161,8 +162,8 @@ fn current_results(report: &Value) -> Vec<&Value> {
     results.filter(|result| result.get("is_current") != Some(&Value::Bool(false))).collect()
 }
 
-/// Returns the tasks whose host state differs and was not corrected, each with the time and the difference. Returns
-/// `None` if there are no such tasks.
+/// Returns a table of the tasks with a difference that remains on the host, each with its outcome and time. The
+/// differences follow the table, each cut after [`MAX_DIFF_LINES`] lines. Returns `None` if there are no such tasks.
 fn difference_lines(results: &[&Value]) -> Option<String> {
     let differing: Vec<_> = results.iter().filter(|result| is_difference(result)).collect();
     let row = |result: &&&Value| {
@@ -245,7 +246,7 @@ fn plain_fields(kind: KindArg, object: &Map<String, Value>) -> String {
 }
 
 /// Returns whether a field is a map that gets a section of its own in the output. Maps without interest for people,
-/// maps that are printed elsewhere, and lists of owners get none.
+/// maps that are printed elsewhere, maps of owners, and empty maps get none.
 fn is_section(kind: KindArg, name: &str, value: &Value) -> bool {
     // These maps are for programs, or are printed in another form.
     let is_noise = ["links", "trait_sources", "driver_info", "clean_step", "deploy_step", "explanation"].contains(&name);

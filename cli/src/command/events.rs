@@ -22,7 +22,7 @@ use crate::output::{cell_text, printable};
 /// Time to wait after an event before objects are read again. Further events that follow closely then need no read of
 /// their own.
 const SETTLE_DELAY: Duration = Duration::from_millis(200);
-/// Maximum time between two polls. A poll reads all objects that do not meet the condition yet.
+/// Maximum time to wait for an event before the next poll. A poll reads all objects that do not meet the condition yet.
 const MAX_POLL_INTERVAL: Duration = Duration::from_secs(5);
 
 /// Prints events until Ctrl-C, which ends the command with status 0.
@@ -85,8 +85,8 @@ fn print_event(event: &ServerEvent, output: Output) -> Result<()> {
 }
 
 /// Returns the UTC time of an event, with the date if the event is not of today. Returns `None` for an event without a
-/// time, because status events are not stored. The time of the client is not shown in its place, because users would
-/// mistake it for the time of the event.
+/// time, such as a status event, which is not stored. The function does not return the time of the client instead,
+/// because users would mistake it for the time of the event.
 fn event_time(event: &ServerEvent, now: Timestamp) -> Option<String> {
     let at: Timestamp = event.data.get("at")?.as_str()?.parse().ok()?;
     let is_today = at.strftime("%Y-%m-%d").to_string() == now.strftime("%Y-%m-%d").to_string();
@@ -115,7 +115,7 @@ fn event_line(event: &ServerEvent) -> String {
 /// Returns the names of the objects to wait for: the given names, or the objects that a selection finds now.
 ///
 /// # Errors
-/// If names and a selection are both given. With status 3 if the selection finds no object.
+/// As [`select_names`], if a selection is given. With status 3 if the selection finds no object.
 pub(crate) async fn selected_names(
     api: &mut ApiClient,
     kind: KindArg,
@@ -132,12 +132,13 @@ pub(crate) async fn selected_names(
     Ok(matches)
 }
 
-/// Waits until all objects meet the condition. The objects are polled after each event, and at least every
-/// [`MAX_POLL_INTERVAL`].
+/// Waits until all objects meet the condition. The objects are polled after each event, and after
+/// [`MAX_POLL_INTERVAL`] without an event.
 ///
 /// # Errors
-/// With status 1 after the timeout, naming the objects that do not meet the condition. With 2 for an unknown field or
-/// state. With 3 if an object does not exist.
+/// With status 1 after the timeout, naming the objects that do not meet the condition. With 2 if no object is named, or
+/// for an unknown field or state. With 3 if an object does not exist and the condition is not its deletion. Also if the
+/// first poll fails, the stream of events can't be opened, or the controller refuses a later poll.
 pub(crate) async fn wait(api: &mut ApiClient, kind: KindArg, names: &[String], args: &WaitArgs) -> Result<()> {
     if names.is_empty() {
         return Err(Exit::Usage.with_message(format!("which {}? name some, or select them, as with -l KEY=VALUE", kind.name())));
@@ -155,7 +156,10 @@ pub(crate) async fn wait(api: &mut ApiClient, kind: KindArg, names: &[String], a
             match poll(api, kind, &names, args, is_first).await {
                 Ok(remaining) => (unmet, is_first) = (remaining, false),
                 // A controller that responded to the first poll is expected to respond again.
-                Err(error) if is_first || error.is::<ApiRefusal>() => return Err(error),
+                // A missing object has an error with a suggested name, which is no `ApiRefusal`.
+                Err(error) if is_first || error.is::<ApiRefusal>() || Exit::from_error(&error) == Exit::NotFound => {
+                    return Err(error);
+                }
                 Err(_) => {}
             }
             if unmet.is_empty() {
@@ -185,8 +189,8 @@ pub(crate) async fn wait(api: &mut ApiClient, kind: KindArg, names: &[String], a
     }
 }
 
-/// Fails if the condition is a state that no node can have, because the wait would never succeed. The kind of the
-/// objects must be `node`, because other kinds have other states.
+/// Fails if the condition is a state that no node can have, because the wait would never succeed. A condition for
+/// objects of another kind is accepted, because other kinds have other states.
 fn check_state_value(kind: KindArg, condition: &WaitCondition) -> Result<()> {
     let WaitCondition::Field { path, value } = condition else { return Ok(()) };
     let states = State::ALL.map(State::name);

@@ -54,7 +54,7 @@ pub(crate) struct ReleaseImport<'a> {
 ///
 /// # Errors
 /// If the library can't be read or translated, or the controller refuses the release. If no controller is contacted,
-/// for anything that a controller would refuse.
+/// for what [`check_release`] refuses.
 pub(crate) async fn import_release(global: &GlobalArgs, args: ReleaseImport<'_>) -> Result<()> {
     let full_name = args.version.map_or_else(|| args.name.to_owned(), |version| format!("{}@{version}", args.name));
     let name: ReleaseRef = full_name.parse().with_context(|| format!("{full_name:?} is not a release name"))?;
@@ -229,7 +229,8 @@ impl ImportedFiles {
     }
 }
 
-/// Reads a task library: the task and role files below a directory, or a single file with tasks or graphs.
+/// Reads a task library: the task and role files below a directory, or a single file with tasks or graphs. Of a single
+/// file, only the first YAML document is used. Fails if the directory contains no tasks or the file is empty.
 fn read_files(path: &Path) -> Result<ImportedFiles> {
     let mut imported = ImportedFiles::default();
     if path.is_dir() {

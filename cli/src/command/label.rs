@@ -33,7 +33,8 @@ pub(crate) struct LabelChange<'a> {
 
 /// Splits the words of `stemma label` into names of objects and changes. `has_names` is true if the command needs a
 /// name. The first word is then a name even if it ends with a dash. `has_changes` is true if the command needs a
-/// change. The last word is then a change whatever its form is, so that a mistake in it is reported.
+/// change. The last word is then a change whatever its form is, so that a mistake in it is reported. If there is only
+/// one word and the command needs both, the word is a name.
 pub(crate) fn split_words(words: &[String], has_names: bool, has_changes: bool) -> (&[String], &[String]) {
     let is_change = |word: &String| word.contains('=') || word.ends_with('-');
     let first = usize::from(has_names && !words.is_empty());
@@ -45,7 +46,7 @@ pub(crate) fn split_words(words: &[String], has_names: bool, has_changes: bool) 
 /// Runs `stemma label`. Each object is changed in one write, so it gets either all of the changes or none.
 ///
 /// # Errors
-/// If no change is given, or the controller refuses a write.
+/// If no change is given, a change is invalid, `stemma label` can't change labels of the kind, or a write fails.
 pub(crate) async fn label(api: &mut ApiClient, objects: &Targets, change: LabelChange<'_>, output: Output) -> Result<()> {
     let patch = label_patch(change.changes, change.not_inherited)?;
     let is_patch_only = change.not_inherited.is_empty() && change.merge.is_none();
@@ -232,8 +233,8 @@ mod tests {
         assert!(label_patch(&["bare".to_owned()], &[]).unwrap_err().to_string().contains("write KEY=VALUE or KEY-"));
     }
 
-    /// The second and third lists are the labels of a new object: an empty part of a value, and an option without a key
-    /// and value. The last list is valid, because a whole value may be empty.
+    /// The second and third lists are the labels of a new object. In the second list, a key or a part of a value is
+    /// empty. In the third list, a whole label is empty. The last list is valid, because a whole value may be empty.
     #[test]
     fn x06_label_patch_rejects_empty_key_or_entry() {
         for change in ["-", "=", "=v", " =v", " -"] {

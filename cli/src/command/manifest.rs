@@ -55,7 +55,7 @@ pub(crate) fn omission_comment(reason: &str) -> String {
 /// Fails if `apply` does not accept the kind, so that its objects have no manifest.
 ///
 /// # Errors
-/// The error names the commands that show and create objects of the kind.
+/// The error names the output formats that show objects of the kind, and the command that creates one.
 pub(crate) fn check_exportable(kind: KindArg) -> Result<()> {
     if kind.has_manifest() {
         return Ok(());
@@ -82,8 +82,8 @@ pub(crate) fn not_exported_reason(kind: KindArg, name: &str, object: &Value) -> 
     }
 }
 
-/// Returns the error for something without a manifest of its own, such as a tag or a task. It is part of the manifests
-/// of other objects. `noun` is its name for people.
+/// Returns the error for something without a manifest of its own, such as a tag, a task or a principal. `noun` is the
+/// name of its kind for people.
 pub(crate) fn no_manifest_error(noun: &str) -> Error {
     anyhow!("-o manifest: a {noun} has no manifest of its own: -o yaml or -o json shows it")
 }
@@ -106,7 +106,8 @@ pub(crate) async fn read_stored(api: &mut ApiClient, kind: KindArg, name: &str) 
 }
 
 /// Reads an object with the owners of its fields. For a namespace, the owners must be requested, because Glance's
-/// response does not contain them. If an older controller refuses this, the namespace is read without owners.
+/// response does not contain them. If this request fails, as with an older controller, the namespace is read without
+/// owners.
 pub(crate) async fn read_with_owners(api: &mut ApiClient, kind: KindArg, name: &str) -> Result<Value> {
     let path = kind.path(name)?;
     if kind == KindArg::Namespace
@@ -117,8 +118,8 @@ pub(crate) async fn read_with_owners(api: &mut ApiClient, kind: KindArg, name: &
     api.get(&path).await
 }
 
-/// Returns the manifest of an object from [`read_stored`] as text. If the object has several owners, a comment above
-/// the manifest lists them.
+/// Returns the manifest of an object from [`read_stored`] as text. Unless one manager applied all of the manifest, a
+/// comment above it lists the owners.
 ///
 /// # Errors
 /// As [`build_manifest`].
@@ -128,7 +129,7 @@ pub(crate) async fn manifest_text(api: &mut ApiClient, kind: KindArg, object: &V
 }
 
 /// Returns the part of an object's manifest that a manager applies, as text. Returns `None` if the manager applies
-/// nothing.
+/// nothing. A manifest that contains only the object's name is returned for each manager.
 ///
 /// # Errors
 /// As [`build_manifest`], and if the controller does not send the owners.
@@ -163,7 +164,8 @@ async fn build_manifest(api: &mut ApiClient, kind: KindArg, object: &Value) -> R
 }
 
 /// Returns the fields of a kind that an author may set, with their types, and its passthrough fields. Passthrough
-/// fields are stored for clients of Ironic and Magnum, and have no effect.
+/// fields are stored for clients of Ironic and Magnum. Most of them have no effect. Exceptions are fields of a node that
+/// an allocation or a filter reads, such as `resource_class`.
 pub(crate) fn kind_fields(kind: KindArg) -> (Vec<(&'static str, FieldType)>, &'static [PassthroughField]) {
     match kind {
         KindArg::Node => spec_fields::<NodeSpec>(),
@@ -196,8 +198,8 @@ pub(crate) fn without_unset_fields(kind: KindArg, object: &Value) -> Value {
     Value::Object(shown_fields.map(|(name, value)| (name.clone(), value.clone())).collect())
 }
 
-/// Returns the manifest of an object without the lists of a node. It contains the fields that the author set, and the
-/// fields that have an owner although their value is the default.
+/// Returns the manifest of an object, for a node without its traits and tags. The manifest contains the fields that the
+/// author set, and the fields that have an owner although their value is the default.
 fn manifest_fields(kind: KindArg, object: &Value) -> Map<String, Value> {
     if kind == KindArg::Namespace {
         return namespace_body(object);
@@ -294,7 +296,8 @@ fn spec_fields<S: SpecFields>() -> (Vec<(&'static str, FieldType)>, &'static [Pa
 }
 
 /// Adds the labels, annotations and parameters that this object itself provides, also empty maps and `null` values.
-/// Also adds `merge_labels` if the object provides labels, if the field is true, or if it has an owner.
+/// Also adds `merge_labels` if the object provides labels, if the field is true, or if it has an owner and was not reset
+/// to unset.
 fn add_maps(manifest: &mut Map<String, Value>, object: &Value) {
     for map in ["labels", "annotations", "parameters"] {
         let provided = object.get(format!("provided_{map}")).filter(|map| map.is_object());
@@ -319,8 +322,9 @@ fn add_node_lists(manifest: &mut Map<String, Value>, stored: &Value) {
     }
 }
 
-/// Adds the fields that operators set on a node of an older controller, and removes the others. The response for such a
-/// node also contains values of its group and its host.
+/// Replaces the roles, traits and tags in the manifest of a node by those that operators set on the node, and removes
+/// the mode unless the node itself sets it. An older controller has sent the node, so the response also contains values
+/// of the node's group and host.
 fn add_old_node_fields(manifest: &mut Map<String, Value>, object: &Value, roles: &Value, resolved: &Value) {
     let mut set_field = |field: &str, value: Option<Value>| match value.filter(|value| is_set(value) || is_owned(object, field)) {
         Some(value) => drop(manifest.insert(field.to_owned(), value)),

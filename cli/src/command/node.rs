@@ -1,5 +1,5 @@
-//! Writes to nodes: traits, roles and manually assigned tags, park and hold, group and name. Except `rename`, each
-//! command accepts several nodes, by name or by a selection.
+//! Writes to nodes: traits, roles and manually assigned tags, park and hold, group and name. Except `node rename` and
+//! `trait list`, each command accepts several nodes, by name or by a selection.
 
 use std::ops::ControlFlow;
 
@@ -83,7 +83,8 @@ pub(crate) async fn assign_tags(api: &mut ApiClient, args: &OwnedNodeListArgs, a
 /// refuses such a name.
 #[derive(Clone, Copy, Debug)]
 enum SkipRule {
-    /// Skip a name to remove that none of these fields of the node lists. The first value is the noun to print.
+    /// Skip a name to remove if none of these fields of the node contains the name. The first value is the noun to
+    /// print.
     Absent(&'static str, &'static [&'static str]),
     /// Skip a name to add that this field of the node already lists. The first value is the noun to print.
     Present(&'static str, &'static str),
@@ -205,7 +206,8 @@ async fn write_separately(
     run_batch(api, &nodes, output, plan).await
 }
 
-/// Runs `stemma trait list`: prints the traits of a node with their sources, and the suppressed traits.
+/// Runs `stemma trait list`: prints the traits of a node with their sources. Only the table also contains the
+/// suppressed traits.
 async fn list_traits(api: &mut ApiClient, node: &str, output: Output) -> Result<()> {
     let object = read::read_object(api, KindArg::Node, node).await?;
     let sources = object.get("trait_sources").cloned().unwrap_or_default();
@@ -219,8 +221,8 @@ async fn list_traits(api: &mut ApiClient, node: &str, output: Output) -> Result<
     read::print_list(&sources, ("trait", entries().map(|(name, _)| name.as_str())), as_table, output)
 }
 
-/// Adds traits to the suppressed traits of each node, or removes them if `should_add` is false. A selected node without
-/// a trait to remove is unchanged. For a node that the user named, this is an error.
+/// Adds traits to the suppressed traits of each node, or removes them if `should_add` is false. A trait to remove that
+/// is not suppressed is skipped on a selected node. On a node that the user named, such a trait is an error.
 async fn set_suppressed(api: &mut ApiClient, args: &OwnedNodeListArgs, should_add: bool, output: Output) -> Result<()> {
     let (nodes, names) = split_targets(api, &args.targets, "traits").await?;
     let plan = async |api: &mut ApiClient, node: &TargetObject| {
@@ -343,13 +345,12 @@ fn has_value(node: &Value, field: &str, value: &Value) -> bool {
     if value.is_string() { current == value } else { is_set(current) == is_set(value) }
 }
 
-/// Builds a PATCH request that sets fields of a node.
 fn node_patch(node: &TargetObject, fields: &Value) -> Result<WriteRequest> {
     Ok(KindArg::Node.write_request(Endpoint::PatchNode, &node.name, &[])?.with_json(fields))
 }
 
 /// Returns the end of a hold: the given text, or the UTC time after the duration in seconds. Returns `None` if neither
-/// is given. Fails for a time that is invalid or past.
+/// is given. Fails for a time that is invalid or past, and for a duration that is too long.
 fn hold_end(until: Option<&str>, duration: Option<u64>) -> Result<Option<String>> {
     let now = Timestamp::now();
     let now_ms = u64::try_from(now.as_millisecond()).unwrap_or_default();
@@ -388,8 +389,8 @@ async fn move_nodes(api: &mut ApiClient, args: &NodeFieldArgs, group: Option<&st
     run_batch(api, &nodes, output, plan).await
 }
 
-/// Returns a note about the consequences for a node that leaves its cluster, or `None` if the node stays in its
-/// cluster. A group has the form `CLUSTER/GROUP`.
+/// Returns a note about the consequences for a node that leaves its cluster. Returns `None` if the node is in no
+/// cluster or stays in its cluster. A group has the form `CLUSTER/GROUP`.
 fn leave_note(node: &Value, current: Option<&str>, group: Option<&str>) -> Option<String> {
     let cluster = |group: Option<&str>| Some(group?.split_once('/')?.0.to_owned());
     let old_cluster = cluster(current).filter(|old| cluster(group).as_ref() != Some(old))?;

@@ -39,8 +39,8 @@ enum OwnerLookup<'o> {
 }
 
 /// Removes from a manifest everything that a manager does not apply. Returns whether the rest should be printed: the
-/// manager applies a part of it, or the manifest contains only the object's name. If others own a part, empty maps are
-/// removed too, because nobody is recorded as their owner.
+/// manager applies a part of it, or the manifest contains only the object's name. If a part is removed, empty maps are
+/// removed too, as [`drop_empty_maps`] describes.
 ///
 /// # Errors
 /// For a namespace of an older controller, which does not send its owners.
@@ -107,9 +107,9 @@ fn first_names(names: &[String]) -> String {
     join_first(names.iter().map(String::as_str), MAX_NAMES)
 }
 
-/// Removes the empty maps of a manifest, because no response contains who applied an empty map. Empty labels remain if
-/// the owner applies `merge_labels`. A manifest without a map removes only keys of its own manager, so an apply leaves
-/// a stored empty map unchanged.
+/// Removes each empty map in which keys have owners of their own, because no response contains who applied such a map.
+/// Empty labels remain if the owner applies `merge_labels`. A manifest without a map removes only keys of its own
+/// manager, so an apply leaves a stored empty map unchanged.
 fn drop_empty_maps(manifest: &mut Value, object: &Value, owner: &str) {
     let Some(fields) = manifest.as_object_mut() else { return };
     let is_node = is_node(fields);
@@ -127,7 +127,8 @@ fn is_node(fields: &Map<String, Value>) -> bool {
 }
 
 /// Removes the entries of a manifest that `should_keep` rejects. A map or set that becomes empty is removed too. A map
-/// or set that was empty before remains.
+/// or set that was empty before remains. The fields of [`NAME_FIELDS`], and fields with unknown owners, remain without
+/// a call of `should_keep`.
 fn retain_fields(manifest: &mut Value, object: &Value, should_keep: &mut KeepFn<'_>) {
     let Some(fields) = manifest.as_object_mut() else { return };
     let is_node = is_node(fields);

@@ -1,4 +1,4 @@
-//! Commands that read: `stemma get`, `stemma describe` and `stemma explain`.
+//! The commands `stemma get` and `stemma explain`, and the functions that other commands use to read and print objects.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -26,7 +26,8 @@ pub(crate) async fn get(api: &mut ApiClient, kind: KindArg, names: &[String], fi
     print_objects(api, kind, names, &objects, filter, output).await
 }
 
-/// Warns of each role and tag in the filter that no object has. It may be misspelled if the list is empty.
+/// Warns of each role and tag in the filter that no object of the kind has. The caller found no object that matches the
+/// filter, so a role or tag may be misspelled.
 async fn warn_of_unused_names(api: &mut ApiClient, kind: KindArg, filter: &FilterArgs) -> Result<()> {
     let role = |name: &String| ("role", name.clone(), FilterArgs { role: vec![name.clone()], ..FilterArgs::default() });
     let tag = |name: &String| ("tag", name.clone(), FilterArgs { tag: vec![name.clone()], ..FilterArgs::default() });
@@ -76,7 +77,8 @@ pub(crate) async fn print_objects(
 
 /// Returns the manifests of objects, or with `--manager` the part of each that this manager applies. An object without
 /// a manifest is an error if the user named it. Otherwise it is left out, and a comment above the manifests names it.
-/// If there are no objects, standard error reports that.
+/// The same holds for an object of which the manager applies nothing. If there are no objects, standard error reports
+/// that.
 async fn manifest_texts(api: &mut ApiClient, kind: KindArg, names: &[String], objects: &[Value]) -> Result<String> {
     manifest::check_exportable(kind)?;
     if objects.is_empty() {
@@ -330,8 +332,8 @@ pub(crate) fn print_value(value: &Value, output: Output) -> Result<()> {
     Ok(())
 }
 
-/// Prints a list of items that are not objects but have names, in the requested format. The closure `table` returns the
-/// table for people.
+/// Prints a list of named items that have no [`KindArg`], such as tags or principals, in the requested format. The
+/// closure `table` returns the table for people. Fails for `-o manifest`.
 pub(crate) fn print_list<'a>(
     value: &Value,
     (kind, names): (&str, impl Iterator<Item = &'a str>),

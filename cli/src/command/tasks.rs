@@ -29,10 +29,11 @@ const COUNT_COLUMNS: &[(&str, &str)] = &[
     ("waiting", "waiting"),
 ];
 
-/// Runs `stemma get tasks`: prints the tasks of the nodes that a filter selects, or only the named tasks.
+/// Runs `stemma get tasks`: prints the tasks of the nodes that a filter selects, or only the named tasks. With
+/// `-o wide`, also prints their differences.
 ///
 /// # Errors
-/// If none of these nodes has a named task.
+/// With status 3 if none of these nodes has a named task. Also for an unknown field, and for `-o manifest`.
 pub(crate) async fn get(api: &mut ApiClient, names: &[String], filter: &FilterArgs, output: Output) -> Result<()> {
     let mut rows = read::read_pages(api, path::node_list_path(Endpoint::ListTasks, &[], filter)).await?;
     if let Some(name) = names.iter().find(|name| rows.iter().all(|row| row_task_id(row) != **name)) {
@@ -98,7 +99,6 @@ fn unique_ids(rows: &[Value]) -> Vec<String> {
     ids
 }
 
-/// Returns the id of the task in a row of the list.
 fn row_task_id(row: &Value) -> &str {
     row.get("task").and_then(Value::as_str).unwrap_or_default()
 }
@@ -113,7 +113,8 @@ fn count(row: &Value, field: &str) -> usize {
     row.get(field).and_then(Value::as_u64).and_then(|count| usize::try_from(count).ok()).unwrap_or_default()
 }
 
-/// Returns the table of tasks. Its columns are the requested fields, or else the number of nodes in each state.
+/// Returns the table of tasks. Its columns are the requested fields. If no field is requested, they are the task, its
+/// release, the number of all nodes and of those in each state, and the nodes on which the task failed.
 fn task_table(rows: &[Value], requested: &[String]) -> String {
     if !requested.is_empty() {
         let head: Vec<&str> = requested.iter().map(String::as_str).collect();
@@ -178,13 +179,13 @@ fn difference_text(row: &Value) -> Option<String> {
     Some(printable(&format!("task {} of {}", row_task_id(row), cell_text(row.get("release")))) + &differs)
 }
 
-/// Returns the groups of nodes in a field of a task, one line for each group. Returns `None` if there are no groups.
-/// Nodes in no listed group are only counted.
+/// Returns the groups of nodes in a field of a task, as the texts of [`group_line`]. Returns `None` if there are no
+/// groups. Nodes in no listed group are only counted.
 fn groups_text(row: &Value, field: &str) -> Option<String> {
     let groups = row.get(field).and_then(Value::as_array).filter(|groups| !groups.is_empty())?;
     let mut text: String = groups.iter().map(group_line).collect();
     let listed_count: usize = groups.iter().map(|group| count(group, "count")).sum();
-    // The response lists only the first groups. The number of all their nodes is in other fields of the task.
+    // The response lists only the first groups. The number of nodes in all groups is in other fields of the task.
     let total = match field {
         "failures" => count(row, "failed"),
         "not_run_because" => count(row, "not_run"),

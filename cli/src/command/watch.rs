@@ -6,6 +6,7 @@
 
 use std::collections::BTreeMap;
 use std::future::pending;
+use std::slice::from_ref;
 use std::time::Duration;
 
 use anyhow::Result;
@@ -18,11 +19,12 @@ use tokio::time::{sleep, timeout};
 use crate::api::ApiClient;
 use crate::args::{FilterArgs, KindArg, Output};
 use crate::command::read::{self, object_name, read_objects};
+use crate::exit::Exit;
 use crate::output::printable;
 
 /// Time to wait after an event before the list is read, so that one read covers changes that belong together.
 const SETTLE_DELAY: Duration = Duration::from_secs(1);
-/// Maximum time between two reads of the list. Some changes of the list have no event.
+/// Maximum time to wait for an event before the list is read again. Some changes of the list have no event.
 const MAX_POLL_INTERVAL: Duration = Duration::from_secs(5);
 
 /// The objects to watch, and the output format.
@@ -36,7 +38,7 @@ pub(crate) struct WatchOptions<'a> {
 /// Prints the list, and then each change until Ctrl-C, which ends the command with status 0.
 ///
 /// # Errors
-/// If the first list can't be read. Later only if standard output is closed.
+/// If the first list can't be read. A later read that fails is only reported.
 pub(crate) async fn watch(api: &mut ApiClient, options: WatchOptions<'_>) -> Result<()> {
     tokio::select! {
         signal_result = tokio::signal::ctrl_c() => Ok(signal_result?),
@@ -61,15 +63,18 @@ async fn follow_events(api: &mut ApiClient, options: &WatchOptions<'_>) -> Resul
     }
 }
 
-/// Prints the list, and after each further read only the differences from the previous list. The list is read after
-/// each wakeup, and at the latest after [`MAX_POLL_INTERVAL`]. A failed read is reported once and retried.
+/// Prints the list, and after each further read only the differences from the previous list. Only a table shows the
+/// first list as such. In the other formats, its objects are printed as added objects. The list is read after each
+/// wakeup, and after [`MAX_POLL_INTERVAL`] without one. The first read must succeed. A later read that fails is retried,
+/// and only the first of several failures in a row is reported.
 async fn print_lists(api: &mut ApiClient, options: &WatchOptions<'_>, wakeups: &mut UnboundedReceiver<()>) -> Result<()> {
     let WatchOptions { kind, names, filter, output } = *options;
     let mut previous: BTreeMap<String, Value> = BTreeMap::new();
     let mut is_first = true;
     let mut is_reported = false;
     loop {
-        match read_objects(api, kind, names, filter).await {
+        let result = if is_first { read_objects(api, kind, names, filter).await } else { read_existing(api, options).await };
+        match result {
             Ok(objects) => {
                 is_reported = false;
                 let current: BTreeMap<_, _> = objects.into_iter().map(|object| (object_name(kind, &object), object)).collect();
@@ -96,6 +101,22 @@ async fn print_lists(api: &mut ApiClient, options: &WatchOptions<'_>, wakeups: &
         sleep(SETTLE_DELAY).await;
         while wakeups.try_recv().is_ok() {}
     }
+}
+
+/// Reads the list again. Leaves out named objects that were deleted in the meantime.
+async fn read_existing(api: &mut ApiClient, options: &WatchOptions<'_>) -> Result<Vec<Value>> {
+    let WatchOptions { kind, names, filter, .. } = *options;
+    if names.is_empty() {
+        return read_objects(api, kind, names, filter).await;
+    }
+    let mut objects = Vec::new();
+    for name in names {
+        match read_objects(api, kind, from_ref(name), filter).await {
+            Err(error) if Exit::from_error(&error) == Exit::NotFound => {}
+            result => objects.extend(result?),
+        }
+    }
+    Ok(objects)
 }
 
 /// An object that was added, changed or deleted between two reads of the list.
@@ -145,7 +166,7 @@ fn print_change(options: &WatchOptions<'_>, change: &ObjectChange<'_>) -> Result
             read::print_value(&as_json(), Output::Yaml)?;
         }
         Output::Table | Output::Wide => {
-            let row = read::object_table(kind, std::slice::from_ref(change.object), &options.filter.fields, options.output);
+            let row = read::object_table(kind, from_ref(change.object), &options.filter.fields, options.output);
             let row = row.lines().skip(1).collect::<Vec<_>>().join("\n");
             outln!("{} {:<8} {row}", now.strftime("%H:%M:%S"), change.action);
         }

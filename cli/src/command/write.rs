@@ -137,7 +137,8 @@ fn add_labels(body: &mut Value, kind: &str, labels: &NewLabelArgs) -> Result<()>
     Ok(())
 }
 
-/// Runs `stemma tag`: lists, creates, updates and deletes user-defined tags, and assigns tags to nodes.
+/// Runs `stemma tag`: lists visible tags, creates, updates and deletes user-defined tags, and assigns tags to nodes or
+/// unassigns them.
 pub(crate) async fn tag(api: &mut ApiClient, command: TagCommand, output: Output) -> Result<()> {
     let (write, name, verb) = match command {
         TagCommand::List { owner } => return list_tags(api, &owner, output).await,

@@ -41,8 +41,8 @@ type ReleaseMap = BTreeMap<ReleaseRef, Arc<CompiledRelease>>;
 /// The purpose for which manifests are read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ReadPurpose {
-    /// To print the resolved result only. Errors for which hosts would refuse a task are not checked, because the
-    /// result does not depend on them.
+    /// To print the resolved result (`resolve`), or to render it (`render`). Errors for which hosts would refuse a task
+    /// are not checked, because the resolved result does not depend on them.
     Resolve,
     /// To find all errors in the manifests.
     Check,
@@ -58,8 +58,8 @@ pub(crate) struct LocalFleet {
 }
 
 impl LocalFleet {
-    /// Returns the manifest that contains a task of a release: the manifest of the release itself, or else of a release
-    /// that it imports. `None` if there is none.
+    /// Returns the manifest that contains a task of a release: the manifest of the release itself, or else of another
+    /// release that has a task with the same id and parameters, such as a release that it imports. `None` if there is none.
     fn task_manifest(&self, release: &ReleaseRef, task: &Task) -> Option<&Manifest> {
         let is_own = |key: &ObjectKey| matches!(key, ObjectKey::Release(name) if name == release);
         // An unrelated release may have another task with the same id, so the parameters of the task are compared too.
@@ -74,8 +74,9 @@ impl LocalFleet {
 /// Reads manifests and resolves them as a fleet.
 ///
 /// # Errors
-/// Fails with [`Problems`]: all errors of the first stage that has any. The stages are files, fields, names, releases
-/// and placement.
+/// Fails with [`Problems`]: all errors of the first stage that has any. The first stage reads the files, with the kinds
+/// and names of the objects. The others read the fields, compile the releases, and resolve the nodes. Errors in fields
+/// are reported together with the errors of releases.
 pub(crate) fn load(paths: &[PathBuf], purpose: ReadPurpose) -> Result<LocalFleet> {
     let (manifests, problems) = manifest::read_all(paths);
     let sources = Sources::read(manifests, problems, purpose)?;
@@ -111,9 +112,9 @@ impl Sources {
         Ok(Self { manifests: manifests.objects, documents, purpose })
     }
 
-    /// Returns errors in the bodies of objects, each with its place in the files. An error has the index of its
-    /// document. Adds the errors of the releases, because a release can be checked without the other objects. The other
-    /// objects need not be valid for that.
+    /// Returns errors in the bodies of objects, each with its place in the files. Each error in `errors` has the index of
+    /// its document. If the bodies of all releases are valid, also returns the errors of compiling them, because a release
+    /// can be checked even if the other objects are invalid.
     fn body_problems(&self, errors: Vec<(usize, BodyError)>, manager: &Manager) -> Problems {
         let mut problems = Problems::default();
         for (index, error) in errors {
@@ -133,7 +134,6 @@ impl Sources {
         self.manifest(key).map_or_else(|| key.to_string(), |manifest| manifest.locate(field))
     }
 
-    /// Returns the manifest of the object with this key.
     fn manifest(&self, key: &ObjectKey) -> Option<&Manifest> {
         let index = self.documents.iter().position(|document| document.key == *key)?;
         Some(&self.manifests[index])
@@ -150,8 +150,9 @@ impl Sources {
         Ok(releases)
     }
 
-    /// Adds the errors for which every host would refuse a task of a release. For [`ReadPurpose::Resolve`], adds only
-    /// cycles, because tasks that wait for each other have no order.
+    /// Adds these errors of the releases: tasks that every host would refuse, names that no object can have, and cycles
+    /// through a stage. For [`ReadPurpose::Resolve`], adds only the cycles, because tasks that wait for each other have no
+    /// order.
     fn check_releases(&self, objects: &ManifestObjects, problems: &mut Problems) {
         let is_fatal = |error: &ReleaseError| self.purpose == ReadPurpose::Check || matches!(error, ReleaseError::Cycle { .. });
         for release in &objects.releases {

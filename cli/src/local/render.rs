@@ -18,7 +18,8 @@ use crate::output::{printable_line, printable_lines};
 use crate::problem::Problems;
 use crate::tree;
 
-/// The task parameters whose text is printed as a block of lines. Each other parameter is printed in one line.
+/// The task parameters whose text is printed as a block of lines. The text of each other parameter is printed after `#`
+/// and the name of the parameter.
 const BODY_PARAMETERS: &[&str] = &["template", "script", "content"];
 
 /// The paths of the texts that the shell of a host runs. When such a text is rendered, the inserted values are quoted
@@ -42,7 +43,7 @@ impl Secrets for SecretPlaceholders {
 struct RenderedTask {
     id: String,
     kind: String,
-    /// The reason why the host refuses the task. `None` if the host accepts the task.
+    /// The reason why the host refuses the task because of a path or program. `None` if the host accepts these.
     refusal: Option<String>,
     /// The rendered texts, by the path of the parameter.
     texts: Vec<(String, String)>,
@@ -53,8 +54,9 @@ struct RenderedTask {
 /// Runs `render`: prints the rendered texts of all tasks of a node, or of one task.
 ///
 /// # Errors
-/// Fails with status 3 if the node or task does not exist. Otherwise fails with the errors in the manifests and
-/// templates, and in tasks or conditions that every host would refuse.
+/// Fails with status 3 if the node does not exist or has no tasks, or if the task does not exist or does not run on the
+/// node. Otherwise fails with the errors in the manifests and templates, in tasks or conditions that every host would
+/// refuse, and in paths or programs that the node's host would refuse.
 pub(crate) fn render(files: &ManifestArgs, node: &str, task: Option<&str>, output: Output) -> Result<()> {
     let local = load(&tree::expanded_paths(files)?, ReadPurpose::Resolve)?;
     let resolved = local.output.resolved_nodes.iter().find(|candidate| candidate.node().display_name() == node);
@@ -230,7 +232,7 @@ fn locate_error(manifest: &Manifest, field: &str, error: &RenderError) -> (Strin
 }
 
 /// Returns the reason why the host of a node refuses a task because of a path or program. `None` if the host accepts
-/// the task.
+/// the paths and programs of the task.
 fn refusal_reason(resolved: &ResolvedNode, task: &CompiledTask) -> Option<String> {
     refused_path(resolved, task).map(|(release, unusable)| unusable.message(release))
 }

@@ -27,7 +27,7 @@ use crate::yaml::{self, SourcePosition, YamlDocument};
 
 /// The maximum size of a file that is the `source` of a task (a blob), in bytes. The controller has the same limit.
 const MAX_BLOB_BYTES: u64 = 64 * 1024 * 1024;
-/// The maximum size of a manifest file, in bytes.
+/// The maximum size in bytes of a manifest, of a file whose text a manifest includes, and of a file to import.
 pub(crate) const MAX_MANIFEST_BYTES: u64 = 16 * 1024 * 1024;
 
 /// One object of a manifest file, as it is sent to the controller.
@@ -90,8 +90,8 @@ impl Manifest {
         Some(format!("{}:{}", file.display(), position.line))
     }
 
-    /// Returns the parameters of the task with this id, as the manifest sets them. `None` if the object is not a
-    /// release with such a task.
+    /// Returns the parameters of the task with this id, as they are sent to the controller: the files that the task names
+    /// are replaced with their text or hash. `None` if the object is not a release with such a task.
     pub(crate) fn task_parameters(&self, task: &str) -> Option<Map<String, Value>> {
         let release: Value = serde_json::from_str(&self.json).ok()?;
         let task = release.get("tasks")?.get(task_index(&self.json, task)?)?;
@@ -145,7 +145,7 @@ fn parse_task_field(field: &str) -> Option<(usize, &str)> {
 }
 
 /// Removes `line L, column C: ` from an error text. Returns the rest of the text, and this position. `None` if the text
-/// contains no position. The position is at the start of the text, or after its first `: `.
+/// contains no position. The position is at the start of the text, or after the first `: ` that the word `line` follows.
 fn split_text_position(message: &str) -> Option<(String, SourcePosition)> {
     let start = if message.starts_with("line ") { 0 } else { message.find(": line ")? + ": ".len() };
     let (position, rest) = message[start..].strip_prefix("line ")?.split_once(": ")?;
@@ -162,18 +162,20 @@ fn task_index(json: &str, id: &str) -> Option<usize> {
     release.get("tasks")?.as_array()?.iter().rposition(has_id)
 }
 
-/// Reads every manifest below the paths. A file that two paths lead to is read once.
+/// Reads the manifests at the paths. Of a directory, only the files directly in it are read. A file that two paths lead
+/// to is read once. Prints a warning about skipped files.
 ///
 /// # Errors
-/// Fails with [`Problems`] if a path can't be read, a text is not YAML, or an included file is missing or too large.
+/// Fails with [`Problems`] if a path can't be read, a text is not YAML, an included file is missing or too large, or no
+/// path contains an object.
 pub(crate) fn read(paths: &[PathBuf]) -> Result<Manifests> {
     let (manifests, problems) = read_all(paths);
     problems.into_result()?;
     Ok(manifests)
 }
 
-/// Reads every manifest below the paths, as [`read`] does. Returns the manifests without errors, and the problems of
-/// the others.
+/// Reads the manifests at the paths, as [`read`] does. Returns the manifests without errors, and the problems of the
+/// others.
 pub(crate) fn read_all(paths: &[PathBuf]) -> (Manifests, Problems) {
     let mut manifests = Manifests::default();
     let mut problems = Problems::default();
@@ -379,8 +381,8 @@ pub(crate) fn read_text(file: &Path, limit: u64) -> Result<String> {
     Ok(json::decode_utf8(bytes)?)
 }
 
-/// Adds the objects of a document to `manifests`. A JSON file may contain one object or an array of objects. Adds
-/// errors of included files to `problems`.
+/// Adds the objects of a document to `manifests`. A document in JSON or YAML is one object or a list of objects. Adds the
+/// errors of the document and of its included files to `problems`.
 fn add_document(manifests: &mut Manifests, file: &Path, document: YamlDocument, problems: &mut Problems) {
     if document.json.starts_with('[') {
         let items: Vec<Box<RawValue>> = serde_json::from_str(&document.json).unwrap_or_default();
@@ -405,8 +407,9 @@ fn add_document(manifests: &mut Manifests, file: &Path, document: YamlDocument, 
     }
 }
 
-/// Returns the JSON text of an object. Merges included files into a release, and adds the files that its tasks send to
-/// `manifests`. The text of other kinds is left unchanged. Each error has the path of its field.
+/// Returns the JSON text of an object. For a release, merges the included files into the text, and adds to `manifests`
+/// the files that the tasks send to hosts. The text of other kinds is left unchanged. Each error has the path of its
+/// field.
 fn resolve_includes(manifests: &mut Manifests, manifest: &mut Manifest) -> Result<String, Vec<(String, anyhow::Error)>> {
     let error_at = |field: &str| {
         let field = field.to_owned();
@@ -485,7 +488,7 @@ fn include_part(release: &mut Map<String, Value>, manifest: &mut Manifest, file:
 }
 
 /// Merges the fields of an included part into a release: lists are appended, and maps are joined. Fails for a duplicate
-/// key.
+/// key, for a field that is neither a list nor a map, and for a field that has another type in the release.
 fn merge(release: &mut Map<String, Value>, fields: Map<String, Value>, file: &Path) -> Result<()> {
     for (name, value) in fields {
         match (release.entry(name.clone()).or_insert_with(|| empty_of_same_type(&value)), value) {

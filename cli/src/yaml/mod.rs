@@ -54,7 +54,7 @@ pub struct SourcePosition {
 pub struct YamlError {
     /// The position of the error.
     pub at: SourcePosition,
-    /// One sentence with the error, and with advice to correct it.
+    /// One sentence with the error, and in many cases with advice to correct it.
     pub what: String,
 }
 
@@ -62,7 +62,8 @@ impl YamlDocument {
     /// Deserializes the document as a `T`.
     ///
     /// # Errors
-    /// Fails with [`BodyError`] if the document is not a `T`, or has a number that does not fit into 64 bits.
+    /// Fails with [`BodyError`] if the document is not a `T`, is nested deeper than [`MAX_DEPTH`], or has a number that
+    /// does not fit into 64 bits.
     pub fn read<T: DeserializeOwned>(&self) -> Result<T, BodyError> {
         stemma_core::manifest::read_json(self.raw())
     }
@@ -71,8 +72,8 @@ impl YamlDocument {
     /// text, with the digits of the document.
     ///
     /// # Errors
-    /// Fails with [`BodyError`] if the document is not a `T`, or if a number outside labels and annotations does not
-    /// fit into 64 bits.
+    /// Fails with [`BodyError`] if the document is not a `T`, if it is nested deeper than [`MAX_DEPTH`], or if a number
+    /// outside labels and annotations does not fit into 64 bits.
     pub fn read_body<T: DeserializeOwned>(&self) -> Result<T, BodyError> {
         stemma_core::manifest::read_json(&with_label_texts(self.raw()))
     }
@@ -88,8 +89,8 @@ impl YamlDocument {
         serde_json::from_str(&self.json).expect("a document is written down as JSON")
     }
 
-    /// Returns the part of the document at `path`, with its positions and without its JSON text. The paths in the part
-    /// are relative to `path`.
+    /// Returns the part of the document at `path`, with its positions and without its JSON text. The caller must set
+    /// the JSON text before it reads the part. The paths in the part are relative to `path`.
     #[must_use]
     pub fn sub_document(&self, path: &str) -> Self {
         let relocate =
@@ -134,7 +135,8 @@ impl SourcePosition {
 /// Reads every document of a file and skips empty ones. JSON is YAML, so a JSON file can be read too.
 ///
 /// # Errors
-/// Fails with [`YamlError`] if the text is not YAML, a key is a duplicate or not text, or a limit is exceeded.
+/// Fails with [`YamlError`] if the text is not YAML, a key is a duplicate or not text, a tag is not supported or does
+/// not fit its value, an alias or `<<` is invalid, or a limit is exceeded.
 pub fn read_documents(text: &str) -> Result<Vec<YamlDocument>, YamlError> {
     let text = &escapes::join_surrogates(text);
     let mut reader = YamlReader {
@@ -222,7 +224,8 @@ impl<'input> YamlReader<'input> {
     }
 
     /// Reads the value that begins with an event. An alias is replaced with a copy of its value. `depth` is the number
-    /// of lists and maps around the value. Fails if the value is nested too deep.
+    /// of lists and maps around the value. Fails if `depth` exceeds [`MAX_DEPTH`]. The nesting inside the value of an
+    /// alias is not counted here.
     fn read_node(&mut self, event: Event<'input>, depth: usize) -> Result<YamlNode, YamlError> {
         if depth > MAX_DEPTH {
             return Err(self.error(format!("nested deeper than {MAX_DEPTH} levels")));

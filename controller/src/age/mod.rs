@@ -58,7 +58,7 @@ pub enum BadRecipient {
     Unknown,
 }
 
-/// The reason why a text contains no identities. The error does not contain the text, because it may be a secret.
+/// The reason why a text is not a list of identities. The error does not contain the text, because it may be a secret.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadIdentities {
     /// A line is not an identity.

@@ -79,7 +79,8 @@ impl<W: Write> EncryptWriter<W> {
 }
 
 impl<W: Write> Write for EncryptWriter<W> {
-    /// Adds bytes to the current chunk, at most up to its maximum size. Returns how many bytes were added.
+    /// Adds bytes to the current chunk, at most up to its maximum size. If the chunk is already full, encrypts and
+    /// writes it first. Returns how many bytes were added.
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         // Whether a full chunk is the last one is known only when more bytes arrive.
         if self.chunk.len() == CHUNK_BYTES && !bytes.is_empty() {
@@ -104,7 +105,7 @@ pub struct DecryptReader<R> {
     chunk: Vec<u8>,
     /// Number of bytes of `chunk` that were returned already.
     position: usize,
-    /// True if the last chunk was decrypted, or if a chunk could not be decrypted.
+    /// True if the last chunk was decrypted, or if a chunk could not be read or decrypted.
     is_finished: bool,
 }
 
@@ -164,7 +165,8 @@ impl<R: BufRead> DecryptReader<R> {
 }
 
 impl<R: BufRead> Read for DecryptReader<R> {
-    /// Returns decrypted bytes of the current chunk, or else of the next one. Returns 0 after the last chunk.
+    /// Returns decrypted bytes of the current chunk, or else of the next one. Returns 0 after the last chunk, and also
+    /// after an error.
     fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
         if self.position == self.chunk.len() && !self.is_finished {
             self.next_chunk().inspect_err(|_| {

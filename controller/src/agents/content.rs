@@ -1,5 +1,6 @@
 //! The responses with profiles and blobs. A profile is the definitions and the order of the tasks on a host. Profiles
-//! and blobs are immutable and named by their hash. One is sent only while the node's own desired state names it.
+//! and blobs are immutable and named by their hash. A host gets a profile or a blob only while the desired state of its
+//! node names the hash.
 //!
 //! A profile is in memory with every state that names it, so it exists exactly as long as a node may read it. A blob
 //! may be 64 MiB. It is read in chunks, on a blocking thread, and is never in memory as a whole.
@@ -20,7 +21,7 @@ use crate::desired::slot::NodeSlot;
 const CHUNK_BYTES: usize = 64 * 1024;
 
 /// Returns the profile (the definitions of the node's tasks) with this hash. The profile has one encoding and one hash
-/// for each wire version. Returns `None` unless one of them has the hash in the node's desired state.
+/// for each wire version. Returns `None` if no encoding of the profile in the node's desired state has this hash.
 pub(super) fn profile(slot: &NodeSlot, hash: Hash) -> Option<Bytes> {
     let signed = slot.desired()?;
     let form = signed.desired.profile.as_ref()?.by_name(hash)?;

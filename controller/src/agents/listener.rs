@@ -89,8 +89,8 @@ impl AgentsListener {
         result.unwrap_or_else(|error| self.error_response(&peer, &error))
     }
 
-    /// Records that a request of a host was refused before it reached the handler. Has an effect only for a check-in:
-    /// its refusal is a finding of its node.
+    /// Records that a request of a host was refused before it reached the handler. Has an effect only for a check-in
+    /// with a valid certificate: the refusal is then a finding of the certificate's node.
     pub fn record_refusal(&self, peer: &Arc<Peer>, path: &str, kind: ErrorType) {
         if path == CHECK_IN_PATH
             && let Ok(slot) = self.authenticate(peer)
@@ -99,7 +99,8 @@ impl AgentsListener {
         }
     }
 
-    /// Answers a check-in. If the check-in is refused, records that as a finding of its node.
+    /// Answers a check-in. If a check-in with a valid certificate is refused, records the refusal as a finding of the
+    /// node.
     async fn check_in(&self, peer: &Arc<Peer>, body: RequestBody) -> Result<Response<AgentBody>, ApiError> {
         let slot = self.authenticate(peer)?;
         let result = self.check_in_on_slot(Arc::clone(&slot), peer, body).await;
@@ -127,7 +128,8 @@ impl AgentsListener {
         Ok(response)
     }
 
-    /// Answers a request by its path. Fails if the caller's class may not use the endpoint.
+    /// Answers a request by its path. Fails if the path is unknown, if the path does not allow the method, or if the
+    /// caller's class may not use the endpoint.
     async fn route(&self, peer: &Arc<Peer>, request: Request<RequestBody>) -> Result<Response<AgentBody>, ApiError> {
         let path = request.uri().path().to_owned();
         let (endpoint, parameters) = match find_route(SocketKind::Agents, request.method().as_str(), &path) {
@@ -230,7 +232,8 @@ impl AgentsListener {
         if error.status() == 503 {
             headers.insert(RETRY_AFTER, HeaderValue::from_static("10"));
         }
-        // The agent's node was deleted, so the agent has no further use for the connection.
+        // The certificate was revoked, or the agent's node was deleted. So the agent has no further use for the
+        // connection.
         if matches!(error.kind, ErrorType::AuthRevoked) {
             headers.insert(CONNECTION, HeaderValue::from_static("close"));
         }
@@ -238,7 +241,8 @@ impl AgentsListener {
     }
 }
 
-/// Returns the response with a message. All messages have the media type of the check-in.
+/// Returns the response with the message of an enrolment or a renewal. The media type of all messages is the one that
+/// the endpoint table has for check-ins.
 fn message_response<M: Message>(version: WireVersion, message: &M) -> Response<AgentBody> {
     response(Endpoint::CheckIn, BodySource::Whole(Some(encode_as(version, message).into())))
 }

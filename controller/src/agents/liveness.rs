@@ -1,9 +1,10 @@
-//! Liveness of the nodes. The controller determines it in memory from the check-ins. It writes to the store only when a
-//! silence begins or ends.
+//! Liveness of the nodes. The controller determines the liveness in memory from the check-ins. It writes the liveness
+//! to the store only when a silence begins or ends. This module also stores which hosts have confirmed their desired
+//! state.
 //!
 //! Stored heartbeats are the bottleneck of other systems' stores, and make a restart of the controller look like the
-//! loss of its fleet. Here a restarted controller gives every node its full timeout again, and an uneventful restart
-//! writes nothing.
+//! loss of its fleet. Here a restarted controller gives every node that was not silent its full timeout again. A node
+//! that was silent remains so until it checks in. An uneventful restart writes nothing.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,7 +18,7 @@ use crate::desired::slot::NodeSlot;
 use crate::identity::Identities;
 use crate::intake::{Intake, LivenessChange};
 
-/// Interval between two checks for silent nodes.
+/// Interval between two checks for silent nodes. Each check also stores the confirmations of hosts.
 const CHECK_INTERVAL: Duration = Duration::from_secs(5);
 
 /// Creates the slot (the data in memory about check-ins) of each enrolled node, with the reports of its host that are
@@ -36,7 +37,8 @@ fn create_slot(desired: &DesiredTable, identities: &Identities, intake: &dyn Int
     Some(slot)
 }
 
-/// Checks for silent nodes and stores confirmations in regular intervals. The future never completes.
+/// Updates the status of each node at regular intervals: its liveness, and whether two hosts use its identity. Stores
+/// which nodes became silent, and which hosts confirmed their desired state. The future never completes.
 pub async fn watch_silence(
     desired: Arc<DesiredTable>,
     identities: Arc<Identities>,

@@ -3,8 +3,9 @@
 //! It has two layers. [`http`] is the protocol: it reads a request, finds its endpoint in the table
 //! `stemma_wire::endpoint`, and renders the response. [`principal`] authenticates the caller. [`resource`] maps each
 //! endpoint to its handler, by an exhaustive match. Resources use the protocol, and the protocol does not depend on
-//! resources. Handlers read from the cache and write through the registry. Only events, the audit and the records of
-//! earlier requests are read from the store, and no decision depends on these. No handler uses a socket or a clock.
+//! resources. Handlers read objects from the cache and write through the registry. From the store itself, handlers read
+//! only events, the audit, the records of earlier requests, and backups. No handler uses a socket. Handlers get the
+//! current time from the registry.
 
 mod http;
 mod principal;
@@ -51,7 +52,8 @@ pub struct Api {
     pub registry: Arc<Registry>,
     /// The stored contents of files.
     pub blobs: Arc<BlobStore>,
-    /// The desired states that were sent to hosts, and the waiting check-ins of hosts. `None` in a test without agents.
+    /// The desired state of every node, and the check-ins that wait for a change of it. `None` in a test without
+    /// agents.
     pub desired: Option<Arc<DesiredTable>>,
     /// The reconciler, which explains what nodes wait for. `None` in a test without agents.
     pub reconciler: Option<Arc<Reconciler>>,

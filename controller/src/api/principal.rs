@@ -34,11 +34,12 @@ const JOIN_TOKEN_HINT: &str =
 const ROOT_NAME: &str = "root";
 
 impl Api {
-    /// Returns the caller, or `None` if the request has no credentials. On a listener with certificates, a token has
-    /// precedence over the certificate.
+    /// Returns the caller. On a listener with certificates, a token has precedence over the certificate. The result is
+    /// `None` if the request has neither a token nor the certificate of a principal. On any other listener, a caller
+    /// without a principal's token is an admin.
     ///
     /// # Errors
-    /// [`AuthFailure`], if the credentials are invalid.
+    /// [`AuthFailure`], if the credentials are invalid, or if there are too many connections.
     pub(super) fn authenticate(&self, peer: Option<&Peer>, headers: &HeaderMap) -> Result<Option<Requester>, AuthFailure> {
         let model = self.cache().model();
         // On each listener, a caller that tries to use a token must not be treated as someone else, such as the
@@ -78,8 +79,8 @@ impl Api {
     }
 
     /// Returns the failure for an invalid token. If the token may be a guess, counts the attempt for the client's
-    /// address. After too many attempts the failure is `ServerBusy`, so the client does not learn that the token is
-    /// wrong.
+    /// address. After too many attempts the type of the failure is `ServerBusy` instead of `AuthRequired`, so the client
+    /// has to wait before it tries again.
     fn auth_failure(&self, peer: Option<&Peer>, wrong_token: WrongToken) -> AuthFailure {
         let address = peer.map(|peer| peer.address.ip()).filter(|_| wrong_token.is_guess);
         let is_busy = address.is_some_and(|client| !self.record_attempt(client));
@@ -95,7 +96,7 @@ impl Api {
     /// [`ErrorType::ServerBusy`], if there are too many connections and none of them can be closed instead.
     fn admit_connection(&self, peer: &Peer, requester: &Requester) -> Result<(), AuthFailure> {
         let outcome = peer.admit(&requester.holder());
-        // Counted if the connection got no place, and also if another connection was closed for it.
+        // Counts a refusal if the connection got no place, and also if another connection was closed to make a place.
         if outcome != AdmitOutcome::Admitted {
             self.rejections.record(PRINCIPAL_LIMIT_REASON, Some(peer.address.ip()));
         }
@@ -179,17 +180,17 @@ impl Api {
         }
     }
 
-    /// Counts a wrong token of a client address. Returns whether the response may show that the token is wrong. After
-    /// too many attempts, the response asks the client to try again later instead.
+    /// Counts a wrong token from a client address. Returns false if the network of this address, or all networks
+    /// together, had sent too many wrong tokens before. The response then asks the client to try again later.
     fn record_attempt(&self, address: IpAddr) -> bool {
         // The clock of the registry counts milliseconds.
         let now_s = self.registry.now().0 / 1000;
         let is_allowed = self.token_attempts.is_allowed(address, now_s);
-        let may_show = self.token_attempts.record_failure(address, now_s) && is_allowed;
-        if !may_show {
+        let has_attempts_left = self.token_attempts.record_failure(address, now_s) && is_allowed;
+        if !has_attempts_left {
             self.rejections.record("token_guesses", Some(address));
         }
-        may_show
+        has_attempts_left
     }
 }
 

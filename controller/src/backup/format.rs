@@ -71,7 +71,7 @@ pub enum BackupPart {
 /// The reason why a file cannot be used as a backup.
 #[derive(Debug, thiserror::Error)]
 pub enum BackupError {
-    /// The operating system could not read the file.
+    /// The file could not be read or decrypted.
     #[error("it cannot be read")]
     Io(#[from] io::Error),
     /// The file does not begin with [`MAGIC_PREFIX`], so it is not a backup.
@@ -149,7 +149,8 @@ impl<R: Read> BackupReader<R> {
     /// Reads the magic and the head of a backup. Returns the reader for the following parts, and the head.
     ///
     /// # Errors
-    /// Fails if the file is not a backup, is damaged, or was written by a newer program ([`BackupError`]).
+    /// Fails if the file cannot be read, is not a backup, is damaged or truncated, or was written by a newer program
+    /// ([`BackupError`]).
     pub fn begin(mut source: R) -> Result<(Self, BackupHeader), BackupError> {
         let mut magic = vec![0; MAGIC.len()];
         source.read_exact(&mut magic).map_err(|error| match error.kind() {
@@ -251,8 +252,9 @@ fn parse_file(bytes: &Bytes) -> Result<BackupPart, BackupError> {
     Ok(BackupPart::File { name, bytes })
 }
 
-/// Returns whether a name is a relative path without empty segments, `.` and `..`. Other names could make a restore
-/// write outside of the data directory. The checksum does not prevent this, because anyone can compute it.
+/// Returns whether a name is a relative path without empty segments, `.` and `..`. It may have at most
+/// [`MAX_NAME_BYTES`] bytes, and no backslash or NUL. Other names could make a restore write outside of the data
+/// directory. The checksum does not prevent this, because anyone can compute it.
 fn is_file_name(name: &str) -> bool {
     let is_valid_segment = |segment: &str| !matches!(segment, "" | "." | "..") && !segment.contains(['\\', '\0']);
     name.len() <= MAX_NAME_BYTES && name.split('/').all(is_valid_segment)

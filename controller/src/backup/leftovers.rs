@@ -86,8 +86,8 @@ pub(crate) fn sweep_at_start(directory: &Path) {
     }
 }
 
-/// Removes the leftovers of backups from a directory. Files that a running backup writes are locked, so they are not
-/// removed.
+/// Removes the leftovers of backups from a directory, if they belong to the current user. Returns what was found. Files
+/// that a running backup writes are locked, so they are not removed.
 pub(super) fn sweep_backups(directory: &Path) -> Vec<Leftover> {
     let remove_unlocked = |path: PathBuf| {
         let _lock = try_lock(&path)?;

@@ -62,7 +62,7 @@ impl MissingKeys {
     }
 }
 
-/// The progress of reading a backup. The variant is the part that is read next.
+/// The progress of a backup that is created. The variant is the part that comes next.
 enum BackupStage {
     Begin(Box<BackupHeader>),
     Entries(Encoder, KeyRange),

@@ -30,17 +30,17 @@ const SKIPPED_REVISIONS: u64 = 1_000_000;
 const EXCLUDED_PREFIXES: [&str; 2] = [key::TOKENS, key::REQUESTS];
 
 /// Creates a fleet from a backup, in a data directory that contains no fleet. The program opens the backup and reads
-/// the decryption keys as the user that started it. If another user owns the directory, the program then continues as
-/// that user.
+/// the decryption keys as the user that started it. If root started it and another user owns the existing directory,
+/// the program then continues as that user.
 ///
 /// # Errors
 /// After an error the directory contains no new files, except files that could not be removed. The error names these
-/// files.
+/// files. One error differs: the fleet is restored, but the directory could not be synced to the disk.
 pub fn restore(args: &RestoreArgs) -> Result<()> {
     let directory = args.place.data_dir()?;
     let layout = Layout::new(&directory);
     // The lock is held until the end. So no second restore can run at the same time, and no fleet can appear in the
-    // directory after the check.
+    // directory after the check. A directory that does not exist yet is locked and checked after its creation below.
     let lock = directory.exists().then(|| files::lock_directory(&directory)).transpose()?;
     check_empty(&layout)?;
     let backup = BackupFile::from_args(args)?;
@@ -95,7 +95,7 @@ fn become_owner(directory: &Path) -> io::Result<()> {
     Ok(set_thread_uid(Uid::from_raw(owner.uid()))?)
 }
 
-/// Fails if the directory contains a fleet or a part of a fleet.
+/// Fails if the directory contains a store, or a key or certificate of a fleet's authority or first admin.
 fn check_empty(layout: &Layout) -> Result<()> {
     let existing_path = if layout.store().exists() { Some(layout.store()) } else { layout.authority()? };
     if let Some(existing_path) = existing_path {
@@ -128,7 +128,7 @@ struct BackupFile<'a> {
 
 impl<'a> BackupFile<'a> {
     /// Opens the backup file, detects whether it is encrypted, and reads the decryption keys. Fails if it is encrypted
-    /// and no keys were given, or the other way round.
+    /// and no keys were given, or the other way round. Also fails for an age file in text form ([`ARMOR`]).
     fn from_args(args: &'a RestoreArgs) -> Result<Self> {
         let (path, file_name) = (&*args.file, args.file.display());
         check_regular_file(path)?;

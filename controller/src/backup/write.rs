@@ -31,21 +31,23 @@ struct BackupSummary {
 enum BackupSource {
     /// A running controller, which is called through its Unix socket.
     Running(RunningController),
-    /// The opened store of a stopped controller.
+    /// The opened store of a stopped controller. The client only provides the runtime in which the store is used.
     Stopped(RunningController, RedbStore),
 }
 
-/// A writer of the backup file. If recipients are configured, it encrypts the file with age.
+/// A writer of the backup file. It encrypts the file with age, except with `--unencrypted`.
 enum BackupWriter<W> {
     Plain(W),
     Encrypted(Box<EncryptWriter<W>>, FileKey),
 }
 
 /// Writes a backup of a fleet to a new file, reads the file back to verify it, and prints a summary of its content.
+/// Records the time of the backup in the fleet. Also removes files that killed backups left in the same directory.
 ///
 /// # Errors
-/// Fails if the file exists or cannot be written, or if the fleet cannot be read. After an error the file does not
-/// exist, unless the error states otherwise.
+/// Fails if no recipient is configured (without `--unencrypted`), if the file exists or cannot be written, or if the
+/// fleet cannot be read. After an error the backup does not exist, unless the error states otherwise or the directory
+/// could not be synced.
 pub fn backup(args: &BackupArgs) -> Result<()> {
     let config = args.place.config()?;
     let recipients = if args.unencrypted { &[][..] } else { &config.backup_recipients[..] };
@@ -99,8 +101,8 @@ fn placement_error(args: &BackupArgs, error: io::Error) -> anyhow::Error {
     anyhow::Error::new(error).context(format!("{}: nothing was written", args.file.display()))
 }
 
-/// Prints a summary of a backup, and who can decrypt it. `bytes` is the size of the file, and `recipients` is the
-/// number of keys to which it is encrypted.
+/// Prints a summary of a backup, who can decrypt it, and a warning if it lacks keys of the fleet. `bytes` is the size
+/// of the file. `recipients` is the number of keys to which it is encrypted, or 0 if it is not encrypted.
 fn print_summary(args: &BackupArgs, summary: &BackupSummary, bytes: u64, recipients: usize) -> io::Result<()> {
     let BackupSummary { head, entries, files, missing: missing_keys } = summary;
     let (mut out, file_name) = (io::stdout().lock(), args.file.display());
@@ -160,8 +162,8 @@ fn copy_backup(layout: &Layout, output: &mut impl Write) -> Result<BackupSource>
 }
 
 impl BackupSource {
-    /// Records in the store that a backup of this revision and size was written now. `encrypted` is true if the file is
-    /// encrypted.
+    /// Records in the store that a backup of this revision and size was written now. `is_encrypted` is true if the file
+    /// is encrypted.
     fn record_backup(self, revision: u64, bytes: u64, is_encrypted: bool) -> Result<()> {
         match self {
             Self::Running(mut client) => {

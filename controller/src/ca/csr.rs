@@ -93,7 +93,7 @@ fn extra_fields(request: &X509CertificationRequest<'_>) -> Vec<String> {
     names
 }
 
-/// Returns the name of an extension in RFC 5280, or `None` if this list does not have it.
+/// Returns the name of an extension in RFC 5280, or `None` for an extension that is not in the list below.
 fn extension_name(extension: &ParsedExtension<'_>) -> Option<String> {
     let name = match extension {
         ParsedExtension::SubjectAlternativeName(_) => "subjectAltName",

@@ -2,8 +2,8 @@
 //! only for their owner (S71).
 //!
 //! A person who can replace the private key of a certificate authority controls the fleet. When a file is read,
-//! `stemma_wire::config` checks that other users have no access to it. This module checks that other users cannot
-//! replace the file.
+//! `stemma_wire::config` checks that other users cannot write or replace it and, for a secret, cannot read it.
+//! [`check_directory`] checks a whole directory before its files are read.
 
 use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
 use std::io::{self, Write};
@@ -149,8 +149,8 @@ pub fn write(path: &Path, sensitivity: FileSensitivity, bytes: &[u8]) -> Result<
     sync_directory(path.parent().unwrap_or(Path::new("."))).map_err(error("sync the directory of"))
 }
 
-/// Creates a directory to which only its owner has access. If the directory exists, its permissions are changed to
-/// this.
+/// Creates a directory to which only its owner has access, and its missing parents in the same way. If the directory
+/// exists, its permissions are changed to this.
 ///
 /// # Errors
 /// Fails with [`FileError`], for example if the directory exists and belongs to another user.
@@ -176,9 +176,10 @@ impl DirectoryLock {
     }
 }
 
-/// Locks a directory in which a fleet is created, so that only one process at a time creates a fleet there. The lock
-/// ends when the returned value is dropped or the process ends. If the file system does not support locks, the function
-/// succeeds without a lock, because a fleet must be possible there too.
+/// Locks a directory in which a fleet is created, so that only one process at a time creates a fleet there. A
+/// controller that starts also holds the lock while it removes what a killed restore left. The lock ends when the
+/// returned value is dropped or the process ends. If the file system does not support locks, the function succeeds
+/// without a lock, because a fleet must be possible there too.
 ///
 /// # Errors
 /// Fails with [`FileError::Busy`] if another process holds the lock, and otherwise with [`FileError::Io`].

@@ -122,7 +122,7 @@ impl Authority {
     }
 
     /// Returns a draft with the content that all certificates of hosts, people and controllers have: the identity as a
-    /// SPIFFE URI, a serial number, and the validity from `now_s` for `seconds`.
+    /// SPIFFE URI, a serial number, and the validity from [`BACKDATE_S`] before `now_s` until `seconds` after it.
     fn new_draft(&self, class: IdentityClass, now_s: u64, seconds: u64) -> Result<CertificateDraft, IssueError> {
         let serial = new_serial()?;
         let uri = SpiffeId { fleet: self.fleet.clone(), class }.to_string();
@@ -157,8 +157,8 @@ impl CertificateDraft {
     }
 }
 
-/// Creates the key and the self-signed certificate of the fleet's root. The root has no usages, so it can issue
-/// authorities for all usages. Its chains have at most one authority below it.
+/// Creates the key and the self-signed certificate of the fleet's root. The root has no extended key usages, so it can
+/// issue authorities for all of them. Its chains have at most one authority below it.
 pub(super) fn create_root(fleet: &FleetName, now_s: u64) -> Result<IssuerKey, IssueError> {
     let params = authority_params(fleet, "root", 1, Vec::new(), now_s, ROOT_VALIDITY_S)?;
     let key = new_key()?;
@@ -168,8 +168,9 @@ pub(super) fn create_root(fleet: &FleetName, now_s: u64) -> Result<IssuerKey, Is
 
 /// Creates the key and the certificate of one of the three authorities below the root: `agents`, `admin` or `signers`.
 pub(super) fn create_issuer(fleet: &FleetName, name: &str, root: &IssuerKey, now_s: u64) -> Result<IssuerKey, IssueError> {
-    // A certificate is only valid if the certificate of its authority has the same usages. So these usages prevent an
-    // authority from issuing certificates of the other authorities' kinds.
+    // A certificate is only valid for a usage that the certificate of its authority has too. So only `admin` can issue
+    // certificates of servers, and only `signers` those of signers. Client certificates of `agents` and `admin` differ
+    // in the listener that trusts them.
     let usages = match name {
         "agents" => vec![Extended::ClientAuth],
         "admin" => vec![Extended::ClientAuth, Extended::ServerAuth],
@@ -203,7 +204,8 @@ fn authority_params(
     Ok(params)
 }
 
-/// Returns the parameters that every certificate has: subject, serial number, and validity from `now_s` for `seconds`.
+/// Returns the parameters that every certificate has: subject, serial number, and validity from [`BACKDATE_S`] before
+/// `now_s` until `seconds` after it.
 fn params(subject: DistinguishedName, serial: [u8; 16], now_s: u64, seconds: u64) -> CertificateParams {
     let epoch = date_time_ymd(1970, 1, 1);
     let mut params = CertificateParams::default();

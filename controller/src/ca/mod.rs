@@ -2,10 +2,10 @@
 //! that they issue.
 //!
 //! There are three issuers because each listener trusts only one of them. So the admin listener never accepts an
-//! agent's certificate, whatever that certificate contains. No issuer can issue the certificates of another
+//! agent's certificate, whatever that certificate contains. A certificate that the wrong issuer issued is refused
 //! (docs/trust.md, rule 3). The documentation of `stemma_wire::tls` has a table of the contents of certificates. The
-//! private key of each issuer is in its own file in the directory `trust/` of the data directory. No private key is in
-//! the store.
+//! private key of each issuer is in its own file in the directory `trust/` of the data directory, or is a credential
+//! that the service manager provides. No private key is in the store.
 
 pub mod csr;
 pub mod files;

@@ -32,7 +32,8 @@ impl Cache {
     /// Loads the fleet from the store.
     ///
     /// # Errors
-    /// Fails with the error of the store, or with [`StoreError::Corrupt`] if a record cannot be decoded.
+    /// Fails with the error of the store. If a record cannot be decoded, this is [`StoreError::Corrupt`], or
+    /// [`StoreError::Newer`] if a newer program wrote the record.
     pub async fn load(store: &dyn Store) -> Result<Self, StoreError> {
         let model = load_model(store).await?;
         let (sender, _) = watch::channel(model.revision);
@@ -64,7 +65,8 @@ impl Cache {
         (self.model(), changes.clone())
     }
 
-    /// Waits until the cache has applied a change. Returns at once if it has applied one since the last call.
+    /// Waits until the cache has applied a change. Returns at once if it has applied one since the last call. A change
+    /// ends the wait of only one caller, so only one caller may use this function.
     pub async fn changed(&self) {
         self.notify.notified().await;
     }
@@ -99,10 +101,11 @@ impl Cache {
 
     /// Builds the next model from the present model and one change of the store, and publishes it.
     fn apply_change(&self, change: &Change) -> Result<(), StoreError> {
-        let mut model = Model::clone(&self.model.load());
+        let previous = self.model.load();
+        let mut model = Model::clone(&previous);
         let mut affected = AffectedNodes::default();
-        // The events are applied in the order of their keys, because the load at a start reads the objects in this
-        // order too. So the objects that one commit creates have the same order in lists before and after a restart.
+        // The events are applied in the order of their keys. So the common values of a commit are in the model before
+        // the task sets that refer to them.
         let mut events: Vec<_> = change.events.iter().collect();
         events.sort_by(|left, right| left.key.cmp(&right.key));
         for event in events {
@@ -116,6 +119,7 @@ impl Cache {
             affected.extend(model.apply_entry(&event.key, &stored_value)?);
         }
         model.revision = change.revision;
+        model.log_broken_releases(&previous);
         self.publish(model, affected);
         Ok(())
     }
@@ -166,5 +170,6 @@ async fn load_model(store: &dyn Store) -> Result<Model, StoreError> {
     }
     // The entries are only in the indexes so far. This call computes the fleet from them.
     model.finish_load();
+    model.log_broken_releases(&Model::default());
     Ok(model)
 }

@@ -12,7 +12,8 @@ use uuid::Uuid;
 use super::Model;
 use crate::records::reported::{ProfileRecord, ReleasedRecord};
 
-/// Returns the ids of the tasks in a released task set, without those that are left out (for example by a condition).
+/// Returns the ids of the tasks in a released task set, without those that are left out (for example by a condition). The
+/// result is empty if the profile of the task set is not stored or cannot be read.
 pub(crate) fn task_ids<'a>(model: &'a Model, released: &'a ReleasedRecord) -> impl Iterator<Item = &'a str> {
     released.running_tasks(profile(model, released))
 }
@@ -24,8 +25,9 @@ pub(crate) fn counted_task_ids<'a>(model: &'a Model, released: &'a ReleasedRecor
     task_ids(model, released).filter(move |task| observed.is_none_or(|observed| !observed.contains(*task)))
 }
 
-/// Returns the released tasks that the host neither runs nor checks, because their own mode is `observe`. Returns
-/// `None` if the task set has no profile, which lists the definitions of its tasks.
+/// Returns the ids of the tasks in a task set's profile that hosts neither run nor check, because their own mode is
+/// `observe`. Tasks that are left out on this node are included. Returns `None` if the task set has no profile, or if the
+/// profile is not stored.
 pub(crate) fn observed_task_ids<'a>(model: &'a Model, released: &ReleasedRecord) -> Option<&'a BTreeSet<String>> {
     profile(model, released).map(ProfileRecord::observed)
 }
@@ -84,8 +86,8 @@ fn release_key(model: &Model, released: &ReleasedRecord, version: DigestVersion)
     }
 }
 
-/// Returns the size of the node's record in the store, with its released task set. `next` is `None`, because no new
-/// task set is released.
+/// Returns the size of the stored record of a node's released task set. `next` is `None`: a caller that is about to
+/// release another task set must set it.
 pub(crate) fn record_size(model: &Model, node: Uuid) -> RecordSize {
     RecordSize {
         node: NodeId(node),

@@ -3,11 +3,13 @@
 //! Two hosts with one identity replace each other's check-in at every turn. One host never alternates: each boot has
 //! its own boot id, which never returns, and a new connection comes from the same address. So there are two signs of
 //! two hosts. The first sign is a *return*. A boot id returns after a check-in of another boot, or an address of the
-//! same boot returns after a check-in from another address and replaces a waiting check-in without news.
+//! same boot returns after a check-in from another address. In the second case, the returning check-in must have no news
+//! and replace a waiting one.
 //!
 //! The second sign is a *takeover*, for two agents on one machine, which share boot id and address. Each agent replaces
 //! the other's waiting check-in within a minute. A single host does this only after it renewed its certificate, or
-//! after its connection broke without its notice. So the number of takeovers in a short time shows two agents.
+//! after its connection broke and the controller did not notice. So the number of takeovers in a short time shows two
+//! agents.
 //!
 //! A check-in has *news* if it reports something new. A host that repeats the local state (pause, hold, park) before
 //! its last one has no news, because a paused copy and its original contradict each other at each turn.
@@ -92,9 +94,10 @@ impl DuplicateDetector {
     /// Records a check-in, and returns the addresses of both hosts if this check-in is the first to show two hosts.
     /// `has_replaced` is true if the check-in replaced a waiting one.
     ///
-    /// Adds a return if the boot differs from the last one and equals an earlier one. Also adds a return if an earlier
-    /// address of the same boot is back, and the check-in replaces a waiting one without news. Adds a takeover if a new
-    /// connection of the same boot and address replaces a waiting check-in without news. No other check-in is a sign.
+    /// Adds a return if the boot differs from the last one and equals the different one before that. Also adds a return if
+    /// the address differs from the last one, the address before that is back with the same boot, and the check-in has no
+    /// news and replaces a waiting one. Adds a takeover if a check-in of the same boot and address, over another
+    /// connection, has no news and replaces a waiting one. No other check-in is a sign.
     pub(super) fn observe(&mut self, check_in: CheckInOrigin, has_replaced: bool, now: Instant) -> Option<HostAddresses> {
         let was_detected = self.duplicate_addresses(now).is_some();
         let last = self.last.replace(check_in)?;

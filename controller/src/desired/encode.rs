@@ -41,10 +41,11 @@ pub(crate) struct ProfileCache {
     obsolete_barriers: HashMap<(Hash, Hash), Arc<[Barrier]>>,
 }
 
-/// Maximum length of the reason why a task is left out, as the reason is sent to a host, in characters. `explain` shows
-/// the full reason.
+/// Maximum length of the reason why a task is left out, as the reason is sent to a host, in characters. The ellipsis of a
+/// shortened reason is not counted. `explain` shows the full reason.
 pub(crate) const MAX_REASON_CHARS: usize = 200;
-/// Maximum number of cached profiles, more than a fleet has in use. When the cache is full, all of it is cleared.
+/// Maximum number of entries in each map of a [`ProfileCache`], more than a fleet has in use. When a map is full, the
+/// whole map is cleared.
 const MAX_PROFILES: usize = 10_000;
 
 impl ProfileCache {
@@ -77,7 +78,8 @@ impl ProfileCache {
     }
 }
 
-/// Returns the cached value of a key, or computes and caches the value. Clears the whole cache first if it is full.
+/// Returns the cached value of a key, or computes and caches the value. `cache` is one map of the [`ProfileCache`]. If it
+/// is full, all of it is cleared first, even if it has the key.
 fn get_or_insert<K: Eq + std::hash::Hash, V: Clone>(cache: &mut HashMap<K, V>, key: K, compute: impl FnOnce() -> V) -> V {
     if cache.len() >= MAX_PROFILES {
         cache.clear();

@@ -359,8 +359,8 @@ impl DesiredTable {
     }
 
     /// Applies one pass of the reconciler: signs the changed states as one batch, removes deleted nodes, and wakes the
-    /// check-ins of these nodes. Also wakes the check-ins that waited for the revision of the pass. Returns the nodes
-    /// with a changed state.
+    /// check-ins of these nodes. Also wakes all check-ins that wait for a later revision, even if the pass has not reached
+    /// that revision. Returns the nodes with a changed state, without the deleted nodes.
     ///
     /// May take a millisecond for each thousand changed states, so call it from the reconciler's own thread.
     pub fn publish(&self, batch: PassResult) -> Vec<Uuid> {
@@ -390,8 +390,8 @@ impl DesiredTable {
         changed_nodes
     }
 
-    /// Replaces the signer, and signs all published states again. So agents accept these states after the certificate
-    /// of the old signer has expired. No check-in is woken, because no digest changes.
+    /// Replaces the signer, and signs all published states and their grants again. So agents accept them after the
+    /// certificate of the old signer has expired. No check-in is woken, because no digest changes.
     pub fn change_signer(&self, signer: Signer) {
         self.signer.store(Arc::new(signer));
         let _one_at_a_time = lock(&self.publish_lock);
@@ -401,8 +401,8 @@ impl DesiredTable {
     }
 
     /// Continues in another epoch. Signs all published states again, with the revision at which all nodes are resolved.
-    /// Wakes all check-ins, because each agent must learn of the new epoch. Returns false and does nothing if the
-    /// epochs are the present ones.
+    /// Wakes the check-ins of all nodes with a published state, because their agents must learn of the new epoch. Returns
+    /// false and does nothing if the epochs are the present ones.
     pub(crate) fn change_epoch(&self, epochs: &EpochHistory) -> bool {
         let _one_at_a_time = lock(&self.publish_lock);
         if **self.epoch_line.load() == *epochs {
@@ -440,8 +440,8 @@ impl DesiredTable {
     }
 
     /// Sets the open barriers of nodes. Each entry has a node, the digest of its published task set, and all barriers
-    /// that are now open for that task set. An empty list shuts all barriers. Returns the nodes whose open barriers
-    /// changed.
+    /// that are now open for that task set. An empty list shuts all barriers. Signs a grant with `revision` for each node
+    /// whose open barriers changed, and wakes the node's check-ins. Returns these nodes.
     pub fn open_barriers(&self, open_by_node: Vec<(Uuid, PartDigest, Vec<Barrier>)>, revision: Revision) -> Vec<Uuid> {
         // The signer must not change in the meantime. A new signer would sign again only the published grants, not the
         // grants that are signed here.
@@ -497,8 +497,8 @@ impl DesiredTable {
         self.status.inputs(node).map(|inputs| inputs.liveness).or_else(from_slot).unwrap_or_default()
     }
 
-    /// Returns whether a node's host holds its desired state. The answer is from the host's last check-in, and is
-    /// unknown if the host has not checked in since the controller started.
+    /// Returns whether a node's host holds its desired state. The answer is from the host's last check-in. It is unknown if
+    /// the host has not checked in since the controller started, or if nothing is published for the node.
     pub(crate) fn confirmation(&self, node: Uuid) -> HostConfirmation {
         read(&self.slots).get(&node).map_or(HostConfirmation::Unknown, |slot| slot.confirmation())
     }
@@ -539,7 +539,8 @@ impl DesiredTable {
         signed.is_some_and(|signed| signed.desired.parts.iter().any(|parts| parts.task_set.name == digest))
     }
 
-    /// Returns the time since a node last checked in, or `None` if it has not checked in since this process started.
+    /// Returns the time since a node's last check-in began or, if that check-in waited, since its wait ended. Returns `None`
+    /// if the node has not checked in since this process started.
     pub(crate) fn time_since_check_in(&self, node: Uuid) -> Option<Duration> {
         read(&self.slots).get(&node)?.time_since_check_in(Instant::now())
     }
@@ -674,8 +675,9 @@ impl DesiredTable {
         }
     }
 
-    /// Signs states in one batch, and publishes them in their slots. A grant that stays in force gets the revision of
-    /// the new state. An agent that applies this state would otherwise treat the grant as one of an earlier task set.
+    /// Signs states in one batch, and publishes them in their slots. A grant that stays in force is signed again too, and
+    /// gets the revision of the new state if its own revision is earlier. An agent that applies this state would otherwise
+    /// treat the grant as one of an earlier task set.
     fn sign(&self, states: Vec<(Arc<NodeSlot>, DesiredState)>) {
         if states.is_empty() {
             return;

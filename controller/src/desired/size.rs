@@ -11,9 +11,10 @@ use super::encode;
 /// Upper bound of the bytes that an entry of a list or map needs in addition to its own texts. A label needs the most,
 /// because its origin names its level, such as `cluster NAME`.
 const ENTRY_BYTES: usize = 640;
-/// Maximum number of bytes that one byte of a JSON text needs after escaping.
+/// Maximum number of bytes that JSON needs for one byte of a string, because of escapes such as `\u0000`.
 const MAX_ESCAPE_FACTOR: usize = 6;
-/// An upper bound of the bytes of those values that are not in a list or map.
+/// Upper bound of the bytes of all values that are not counted separately: those outside of lists and maps, except the
+/// reason of the hold, and also the lifecycle limits.
 const FIXED_BYTES: usize = 4 * 1024;
 
 /// The error for a desired state that is larger than an agent accepts.
@@ -121,7 +122,8 @@ fn tasks_upper_bound(resolved: &ResolvedNode) -> usize {
 }
 
 /// Checks both parts of a desired state against the limits of an agent. `part_bytes` are the sizes of the two parts as
-/// they are sent, in bytes. Returns their sum.
+/// they are sent, in bytes. Returns the sum of both sizes. Fails if one of the checked lists or maps has too many
+/// entries, or if the sum is too large. The numbers of labels and annotations are not checked.
 pub(crate) fn check_parts(known: &Known, task_set: &TaskSet, part_bytes: (usize, usize)) -> Result<usize, TooLarge> {
     let counts = [
         ("tags", task_set.tags.len(), MAX_LISTED),

@@ -1,9 +1,9 @@
 //! One node's slot: its desired state, what it last reported, and which of its check-ins is the latest.
 //!
-//! A slot has a few hundred bytes and its own lock. So 100,000 nodes need some tens of megabytes, and ten thousand
-//! check-ins never compete for one lock. A `Notify` wakes every waiting check-in of the node. Each woken check-in polls
-//! the slot again, and continues to wait if the slot has nothing for it. The wakeup carries no data, so no data can be
-//! lost with it.
+//! A slot has a few hundred bytes and its own lock. So 100,000 nodes need some tens of megabytes, and check-ins of
+//! different nodes do not wait for the same slot. A `Notify` wakes every waiting check-in of the node. Each woken
+//! check-in polls the slot again, and continues to wait if the slot has nothing for it. The wakeup carries no data, so
+//! no data can be lost with it.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, Weak};
@@ -30,13 +30,15 @@ use crate::intake::{AgentState, ConfirmedState, SentParts, StoredReports};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct CheckInNumber(u64);
 
-/// The slot of one node: all that the controller stores in memory about the node's check-ins.
+/// The slot of one node: its desired state and grants in memory, and what the controller must remember of its
+/// check-ins.
 #[derive(Debug)]
 pub(crate) struct NodeSlot {
     node: Uuid,
     wake: Notify,
-    /// Locked while a record of this node is written to the store, so that an older record never overwrites a newer
-    /// one.
+    /// Locked while the agent's state, its `Report`, the node's silence, or the desired state that is about to be sent
+    /// is written to the store. So an older record cannot overwrite a newer one. The writes of results, Observations
+    /// and confirmations do not use this lock.
     write_lock: tokio::sync::Mutex<()>,
     state: Mutex<SlotState>,
 }
@@ -44,7 +46,8 @@ pub(crate) struct NodeSlot {
 #[derive(Debug)]
 struct SlotState {
     latest_check_in: u64,
-    /// The number of the check-in whose `Report` (the agent's report about itself) was stored last.
+    /// The number of the latest check-in whose `Report` (the agent's report about itself) the controller has begun to
+    /// store.
     reported_check_in: u64,
     is_waiting: bool,
     is_deleted: bool,
@@ -56,16 +59,18 @@ struct SlotState {
     /// them.
     grants_sent_on: Weak<Peer>,
     silent_after: Duration,
-    /// The time at which the last check-in began or, if that check-in waited, at which its wait ended.
+    /// The time at which the last check-in began or, if that check-in waited, at which its wait ended. Before the first
+    /// check-in, it is the time at which the slot was created.
     last_contact: Instant,
     stored_silence: StoredSilence,
-    /// A copy of what the store contains about the reports of the node, or `None` if that was not read yet.
+    /// A copy of what the store contains about the reports of the node, or `None` if that was not read yet. Its field
+    /// `is_silent` keeps the value that was read first. `stored_silence` has the later values.
     stored: Option<StoredReports>,
     /// The digest of the last `Observation` (the facts, traits and labels that the host reports), if it was refused.
     refused_observation: Option<PartDigest>,
     /// The time at which an `Observation` was last stored or refused.
     observed_at: Option<Instant>,
-    /// The agent's state in the store, without results; `None` if it is unknown.
+    /// The agent's state, without results, that was stored or refused last. `None` if it is unknown which one that is.
     stored_state: Option<Box<AgentState>>,
     /// The desired state that the node's agent last reported to hold.
     held: Option<HeldDesired>,
@@ -74,13 +79,14 @@ struct SlotState {
     duplicates: DuplicateDetector,
 }
 
-/// The revisions at which a node's desired state was published and confirmed.
+/// The revision of the desired state that is published for a node, and of the one that its host holds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct NodeRevisions {
     /// The revision at which the node's desired state was published; `None` if nothing was published for the node.
     pub(crate) published: Option<u64>,
-    /// The revision of the desired state that the node's host last reported to hold. `None` if the host has reported no
-    /// state of the present epoch since the controller started.
+    /// The revision of the desired state that the host held at its last check-in. `None` if nothing was published for
+    /// the node, if the host has not checked in since the controller started, or if it held no state of the epoch of
+    /// `published`.
     pub(crate) confirmed: Option<u64>,
 }
 
@@ -114,7 +120,6 @@ enum GrantKey {
 }
 
 impl GrantKey {
-    /// Returns the kind of a grant.
     fn for_grant(grant: &Grant) -> Self {
         match grant {
             Grant::Barriers { .. } => Self::Barriers,
@@ -141,7 +146,7 @@ impl SlotState {
     }
 }
 
-/// The data of a check-in that the slot records when the check-in begins.
+/// The data of a check-in that the slot records, or compares with its own data, when the check-in begins.
 #[derive(Debug)]
 pub(crate) struct CheckInStart<'a> {
     /// The state of the agent, without results.
@@ -169,7 +174,8 @@ pub(crate) struct CheckInStarted {
     pub(crate) has_ahead_changed: bool,
     /// True if the agent holds another desired state than before, or if this is its first check-in.
     pub(crate) has_held_changed: bool,
-    /// True if the node was silent until now, or if this is unknown.
+    /// True if the store has the node as silent, or if its value is unknown. The end of the silence must then be
+    /// stored.
     pub(crate) has_silence_ended: bool,
     /// True if an `Observation` was refused earlier, and the host now reports the stored one again.
     pub(crate) has_refusal_ended: bool,
@@ -243,7 +249,7 @@ impl NodeSlot {
     }
 
     /// Returns whether the agent holds the node's desired state. The answer is unknown before the agent's first
-    /// check-in, or if nothing is published for the node.
+    /// check-in since the controller started, or if nothing is published for the node.
     pub(crate) fn confirmation(&self) -> HostConfirmation {
         let state = lock(&self.state);
         match (&state.desired, state.held) {
@@ -284,8 +290,8 @@ impl NodeSlot {
         state.last_contact = now;
         let stored = *state.stored.get_or_insert_with(read_stored);
         state.stored_silence.set_if_unread(stored);
-        // The refusal ends, because the host reports the stored `Observation` again. The same refused one would be
-        // refused again.
+        // The host reports the stored `Observation` again, so the refusal of another one ends. While the host reports
+        // the refused one, the refusal stays, because the store would refuse it again.
         let has_refusal_ended =
             state.has_stored_observation(start.observation_digest) && state.refused_observation.take().is_some();
         let has_new_state = state.stored_state.as_deref() != Some(start.state);
@@ -460,15 +466,15 @@ impl NodeSlot {
         }
     }
 
-    /// Records that the host's results are stored up to this sequence number.
+    /// Records that the host's results up to this sequence number are stored, or are refused and not to be sent again.
     pub(crate) fn note_acknowledged(&self, sequence: u64) {
         if let Some(stored) = &mut lock(&self.state).stored {
             stored.acknowledged_sequence = sequence;
         }
     }
 
-    /// Waits until no other asynchronous task stores a record of this node. No other can store one until the guard is
-    /// dropped.
+    /// Waits until no other asynchronous task has this lock, and holds the lock until the returned guard is dropped.
+    /// The field `write_lock` lists the records that are written under it.
     pub(crate) async fn lock_writes(&self) -> MutexGuard<'_, ()> {
         self.write_lock.lock().await
     }
@@ -495,7 +501,7 @@ impl NodeSlot {
         is_latest
     }
 
-    /// Records that this state of the agent is stored now.
+    /// Records that this state of the agent is stored now, or that the store refused it and would refuse it again.
     pub(crate) fn note_state_stored(&self, state: AgentState) {
         lock(&self.state).stored_state = Some(Box::new(state));
     }
@@ -523,13 +529,15 @@ impl NodeSlot {
         lock(&self.state).observed_at.map(|observed_at| observed_at + interval)
     }
 
-    /// Returns the time since the node last checked in, or `None` if it has not checked in since this process started.
+    /// Returns the time since the node's last check-in began or, if that one waited, since its wait ended. Returns
+    /// `None` if the node has not checked in since this process started.
     pub(crate) fn time_since_check_in(&self, now: Instant) -> Option<Duration> {
         let state = lock(&self.state);
         (state.latest_check_in > 0).then(|| now.saturating_duration_since(state.last_contact))
     }
 
-    /// Returns for how long the node has been silent, or `None` if it is not silent.
+    /// Returns the time since the node's last contact if the node is silent, or `None` if it is not. The time includes
+    /// `silent_after`, during which the node was not silent yet.
     pub(crate) fn silent_for(&self, now: Instant) -> Option<Duration> {
         lock(&self.state).liveness_inputs(now).silence()
     }
@@ -572,8 +580,8 @@ impl NodeSlot {
     }
 }
 
-/// A guard for a waiting check-in. It is dropped after a response, or when the connection breaks. The check-in then no
-/// longer waits, and the time of the node's last contact is set to that moment.
+/// A guard for a waiting check-in. It is dropped when the response is ready, or when the connection breaks. The
+/// check-in then no longer waits, and the time of the node's last contact is set to that moment.
 #[derive(Debug)]
 pub(crate) struct WaitingCheckIn {
     slot: Arc<NodeSlot>,

@@ -33,7 +33,8 @@ pub(super) struct EnrolResult {
     pub(super) record: AgentRecord,
 }
 
-/// An enrolment request after those checks that need only the request itself. `token` is the id of the token.
+/// An enrolment request whose name and certificate request were checked before the commit. `token` is the id of the
+/// token.
 struct JoinRequest<'a> {
     token: &'a str,
     name: NodeName,
@@ -46,9 +47,9 @@ impl Enrolment {
     /// request gets another certificate and uses up nothing.
     ///
     /// # Errors
-    /// Fails with the error for the host. The error is the same for every invalid token. After too many wrong tokens,
-    /// it is [`ErrorType::ServerBusy`]. With a valid token, it states what is wrong with the request, or why the name
-    /// or group of the node is refused.
+    /// Fails with the error for the host. For a text that cannot be a token, it states the correct form. It is the same
+    /// for every other invalid token. After too many wrong tokens, it is [`ErrorType::ServerBusy`]. With a valid token,
+    /// it states what is wrong with the request, or why the name or group of the node is refused.
     pub async fn enrol(&self, from: SocketAddr, request: EnrollRequest) -> Result<EnrollResponse, ApiError> {
         let now_s = self.clock.unix_seconds();
         if !self.token_attempts.is_allowed(from.ip(), now_s) {
@@ -94,8 +95,8 @@ impl Enrolment {
     }
 
     /// Returns the id of a token that is valid now. A wrong token counts as a failure of the client's network. A text
-    /// that cannot be a token does not count, because it is not a guess. After too many failures, the error is
-    /// `ServerBusy` instead of the true reason.
+    /// that cannot be a token does not count, because it is not a guess. After too many failures of all networks
+    /// together, the error is `ServerBusy` instead of `TokenInvalid`.
     fn verify_token(&self, text: &str, from: SocketAddr) -> Result<String, ApiError> {
         let now_s = self.clock.unix_seconds();
         let may_reveal = match token::find(&self.registry.cache().model(), text) {
@@ -189,8 +190,8 @@ fn place_with_maker_rights(context: &Context<'_>, work: &mut PendingWrite<'_>, t
 }
 
 /// Returns the node that the host takes over, with the record of the node's earlier agent if there was one. Returns
-/// `None` if a new node is to be created. Fails if the token does not permit this name, or if the node already has a
-/// host.
+/// `None` if a new node is to be created. Fails if the token does not permit this name, if the node already has a host,
+/// or if the node or group of the token no longer exists.
 fn find_node(
     context: &Context<'_>,
     token: &TokenRecord,

@@ -1,7 +1,7 @@
 //! Tokens, enrolment and renewal: how hosts join a fleet and stay in it.
 //!
-//! One transaction uses a token, creates the node or takes over one that never enrolled, and records its certificate.
-//! So if a token is used twice at once, exactly one use succeeds (S21), and a failed enrolment uses up nothing.
+//! One transaction uses a token, creates the node or takes over one without a host, and records its certificate. So if
+//! a token is used twice at once, exactly one use succeeds (S21), and a failed enrolment uses up nothing.
 
 mod join;
 mod keys;

@@ -29,7 +29,8 @@ impl Enrolment {
     /// Issues the next certificate of a node, whose agent presented `identity`, its present certificate.
     ///
     /// # Errors
-    /// If the request is invalid, the node was deleted, or its present certificate may not be renewed.
+    /// Fails if the request is invalid, if its key belongs to another node, if the node was deleted or has too many
+    /// certificates, or if the present certificate may not be renewed.
     pub async fn renew(
         &self,
         node: Uuid,
@@ -91,10 +92,11 @@ pub(super) fn rate_limit_error() -> ApiError {
 }
 
 /// Checks, by the record of the node, that the holder of a certificate may get the next one for `key`. A certificate
-/// that is revoked may never be renewed. A certificate that has not expired may always be renewed.
+/// that is revoked, or whose node was deleted, may never be renewed. Any other certificate may be renewed until it
+/// expires, even if the record does not list it.
 ///
-/// An expired certificate may be renewed only if all newer ones are for the same key and not revoked, or if there is no
-/// newer one. If there are newer ones, the responses with them were lost, and only the same host can have the key.
+/// An expired certificate may be renewed only if the record lists it, and all newer ones are for `key` and not revoked.
+/// If there are such newer ones, the responses with them were lost, and only the same host can have the key.
 fn check_renewal(record: &AgentRecord, identity: &Identity, key: &[u8; 32], now_s: u64) -> Result<(), ErrorType> {
     let is_presented = |certificate: &CertificateRecord| certificate.serial.0[..] == *identity.serial;
     if record.retired || record.certificates.iter().any(|certificate| is_presented(certificate) && certificate.revoked) {

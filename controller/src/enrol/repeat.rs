@@ -1,9 +1,10 @@
-//! Repeated join requests. A host whose response was lost sends the same token, key and name again, gets the same
-//! response, and uses up nothing.
+//! Repeated join requests. A host whose response was lost sends the same token, keys and name again, joins as the same
+//! node, and uses up nothing.
 //!
-//! The certificates of a node are not stored, so the node gets a new certificate for its key. The host is recognized by
-//! its token and its key: it signs the request with the key, and the response is useless without the key. A request can
-//! be repeated until the token expires or the node gets a certificate for another key.
+//! The certificates of a node are not stored, only their serial numbers and keys. So the node gets a new certificate
+//! for its key. The host is recognized by its token and its key: it signs the request with the key, and the response is
+//! useless without the key. A request can be repeated until the token expires or is deleted, a certificate of the key
+//! is revoked, or the node gets a certificate for another key or has too many certificates.
 
 use std::net::SocketAddr;
 
@@ -86,7 +87,8 @@ impl Enrolment {
     }
 }
 
-/// Returns whether a node's agent joined with this token and this key, and has had no other key since then.
+/// Returns whether a node's agent joined with the token, certificate key and sealing key of the request, and has had no
+/// other certificate key since then. Returns false if the agent is retired (its node was deleted).
 fn has_joined_with(record: &AgentRecord, repeat: &RepeatedJoin) -> bool {
     !record.retired
         && record.token == repeat.token

@@ -77,7 +77,8 @@ pub(crate) fn find<'a>(model: &'a Model, text: &str) -> Option<&'a TokenRecord> 
 /// to do.
 ///
 /// # Errors
-/// Fails if a field or name is unknown, a number is out of range, or the node has a host. Also any error of the store.
+/// Fails if a field or name is unknown, a number is out of range, the node has a host, or the caller may not create a
+/// token for this target. Also any error of the store.
 pub async fn create(registry: &Registry, caller: &Caller, body: &Value) -> Result<StoredAnswer, ApiError> {
     let request: CreateTokenBody = read_value(body).map_err(|error| bad_field("join token", &error))?;
     let (uses, ttl_s) = (request.uses.unwrap_or(DEFAULT_USES), request.ttl_seconds.unwrap_or(DEFAULT_TTL_S));
@@ -166,7 +167,7 @@ pub fn get(model: &Model, id: &str) -> Result<Value, ApiError> {
 /// Deletes a join token. `answer` builds the response from the token in the form of the API.
 ///
 /// # Errors
-/// Fails if no token has this id. Also any error of the store.
+/// Fails if no token has this id, or if the caller may not see or write it. Also any error of the store.
 pub async fn delete(
     registry: &Registry,
     caller: &Caller,
@@ -188,7 +189,7 @@ pub async fn delete(
 }
 
 /// Adds the token's node or group to the audit event, and the token as the changed part of that object. If the token is
-/// bound to neither, sets `action` as the action on the fleet instead.
+/// bound to neither, or if its node or group no longer exists, sets `action` as the action on the fleet instead.
 fn record_in_audit(work: &mut PendingWrite<'_>, token: &TokenRecord, action: FleetAction) {
     let node = if let TokenTarget::Node(id) = token.bound { work.model.nodes.get(id).cloned() } else { None };
     let group = if let TokenTarget::Group(id) = token.bound { work.model.groups.get(id).cloned() } else { None };

@@ -73,8 +73,9 @@ impl ExtensionClient for Extensions {
         self.0.contains_key(name)
     }
 
-    /// Sends a question to its extension, and returns the body of the answer. Fails at once if too many questions wait
-    /// for the extension. Fails after the timeout of the extension.
+    /// Sends a question to its extension, and returns the body of the answer. Fails at once if no such extension is
+    /// configured, or if too many questions wait for it. Fails after the timeout of the extension, which includes the
+    /// wait for its turn.
     fn ask<'a>(&'a self, question: &'a ExtensionQuestion) -> BoxFuture<'a, Result<Bytes, ApiError>> {
         Box::pin(async move {
             let Some(extension) = self.0.get(&question.extension) else {
@@ -97,7 +98,7 @@ impl ExtensionClient for Extensions {
 
 impl Extension {
     /// Sends a question to the extension over a new connection, and returns the body of the answer. First waits while
-    /// the extension answers as many other questions as it may at the same time.
+    /// the extension answers [`MAX_CONCURRENT`] other questions. Fails if the status of the answer is not 200.
     async fn call(&self, question: &ExtensionQuestion) -> Result<Bytes, ExtensionError> {
         let _permit = self.running.acquire().await.expect("the semaphore is never closed");
         // The caller ends the whole call after `timeout`, so these limits of its steps never apply first.

@@ -81,8 +81,8 @@ impl Layout {
         self.directory.join("blobs")
     }
 
-    /// Returns the path of any key or certificate file of a fleet's authority, or `None` if the directory contains
-    /// none.
+    /// Returns the path of the first file in the directories `trust` and `admin`, whose files belong to a fleet's
+    /// authority and first admin. Returns `None` if both are empty or missing.
     ///
     /// # Errors
     /// [`FileError`] if the directories cannot be read.
@@ -91,9 +91,10 @@ impl Layout {
         Ok(trust.into_iter().chain(admin).next())
     }
 
-    /// Checks that other users cannot read the keys or the store, write any file, or replace files in a directory
-    /// (S71). A missing file is not an error here, because the code that needs the file reports it. The key of the root
-    /// may be stored elsewhere.
+    /// Checks that other users cannot read the keys or the store, cannot write the store, the root certificate or a
+    /// file in `trust` or `admin`, and cannot replace files in `trust`, `admin` and `blobs` (S71). The caller checks
+    /// the data directory itself. A missing file is not an error here, because the code that needs the file reports it.
+    /// The key of the root may be stored elsewhere.
     ///
     /// # Errors
     /// [`FileError`], with the command that corrects the access.
@@ -218,7 +219,7 @@ pub fn init(directory: &Path, names: &[String], now_s: u64) -> Result<InitResult
     Ok(InitResult { fleet, ca_hash: Hex(&hash).to_string(), context: layout.context() })
 }
 
-/// Fails if the directory contains a store, or any file of a certificate authority.
+/// Fails if the directory contains a store, or any file in its directories `trust` and `admin`.
 fn check_free(layout: &Layout) -> Result<(), InitError> {
     let directory = layout.directory();
     if fs::symlink_metadata(layout.store()).is_ok() {

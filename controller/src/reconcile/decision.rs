@@ -48,7 +48,7 @@ pub(super) struct NodeDecision {
     /// Barriers of the profile that the node continues to run, which the present order of tasks no longer has. The
     /// controller opens them, so that the node does not wait for them.
     pub(super) obsolete_barriers: Arc<[Barrier]>,
-    /// The record to be stored first; `None` if it is stored already.
+    /// The record to be stored first; `None` if nothing is to be stored.
     record: Option<NewRecord>,
 }
 
@@ -60,7 +60,8 @@ pub(super) struct NewRecord {
     /// The encoded record, with the chunks of its own texts; `None` if the stored record is current.
     record: Option<(Bytes, ChunksByHash)>,
     profile: Option<SentProfile>,
-    /// The common values of the node's group to which the record refers; `None` if it refers to none.
+    /// The common values of the node's group to which the record refers. `None` if it refers to none, or if the present
+    /// task set is kept, because its common values are stored already.
     common: Option<Arc<NamedValues>>,
     pinned: Vec<PinnedRelease>,
 }
@@ -173,7 +174,8 @@ impl NodeResolution<'_> {
             (Some(previous), Some(current)) if plan.has_obsolete_barriers => profiles.obsolete_barriers(previous, current),
             _ => Arc::default(),
         };
-        // The levels above the node may name another release by now. Then the task set is still from the recorded one.
+        // If the next task set is withheld, the levels above the node may name another release by now. The kept task
+        // set is still from the recorded one.
         let recorded_release = || model.fleet.release(&ReleaseRef::new(record.release.as_deref()?).ok()?);
         let release = if plan.is_from_levels { node.release() } else { recorded_release() };
         let pinned = release.map(|release| releases_to_pin(model, release)).unwrap_or_default();
@@ -206,8 +208,9 @@ impl NodeResolution<'_> {
     }
 }
 
-/// Returns the versions of releases that the commit must pin when a task set of `release` is released to a node:
-/// `release` itself, and the versions that it imports. Versions that are pinned already are omitted.
+/// Returns the versions of releases that the commit must pin for a node's task set of `release`: `release` itself, and
+/// the versions that it imports. A release without a version is not pinned. Versions that are pinned already are
+/// omitted.
 fn releases_to_pin(model: &Model, release: &CompiledRelease) -> Vec<PinnedRelease> {
     release
         .versions()
@@ -266,15 +269,16 @@ pub(super) fn record_sizes(
     nodes.map(|node| RecordSize { next: new_sizes.get(&node).copied(), ..record_size(model, node) }).collect()
 }
 
-/// Returns the records to store for decisions, in groups that each fit into one commit.
+/// Returns the records to store for decisions, in groups of at most [`MAX_NODES_PER_COMMIT`] nodes.
 pub(super) fn new_records(decided: &[(Uuid, NodeDecision)]) -> Vec<Vec<(Uuid, &NewRecord)>> {
     let records: Vec<_> = decided.iter().filter_map(|(node, decision)| Some((*node, decision.record.as_ref()?))).collect();
     records.chunks(MAX_NODES_PER_COMMIT).map(<[_]>::to_vec).collect()
 }
 
-/// Returns the commits that store records. Whatever the model shows as stored already is omitted. The last commit
-/// contains the records, and the commits before it contain the chunks of texts that the records name. If the last
-/// commit fails, no record names these chunks, and a later sweep deletes them.
+/// Returns the commits that store records. Profiles, common values, chunks of texts and pins that the model has already
+/// are omitted. The last commit contains the records, and the profiles, common values and pins that they need. The
+/// commits before it contain the chunks of texts that the records name. If the last commit fails, no record names these
+/// chunks, and a later sweep deletes them.
 pub(super) fn transactions_for(model: &Model, records: &[(Uuid, &NewRecord)]) -> Vec<Transaction> {
     let mut transaction = Transaction::new();
     let mut chunks = ChunksByHash::new();
@@ -339,8 +343,9 @@ fn chunk_transactions(chunks: impl Iterator<Item = (Hash, Arc<str>)>) -> Vec<Tra
     transactions
 }
 
-/// Returns how many bytes the commits store for the release to each node. Values that several nodes share precede the
-/// records in the commits. Their bytes are added to those of the node whose record is the next.
+/// Returns how many bytes the commits store for the release to each node, without profiles. Common values and chunks of
+/// texts, which several nodes share, precede the records in the commits. Their bytes are added to those of the node
+/// whose record is the next.
 pub(super) fn bytes_by_node(transactions: &[Transaction]) -> Vec<(Uuid, u64)> {
     let (mut node_bytes, mut common_bytes) = (Vec::new(), 0);
     let shared_key_readers = [key::read_common_values, key::read_common_part, key::read_common_chunk];
@@ -387,7 +392,8 @@ fn used_chunks(model: &Model, used_parts: &BTreeSet<Hash>) -> BTreeSet<Hash> {
     by_address.into_values().map(|chunk| message::hash_content(chunk.as_bytes())).collect()
 }
 
-/// Returns the commits that delete all records of deleted nodes.
+/// Returns the commits that delete the entries of deleted nodes ([`key::node_entries`]), and the images of their
+/// Observations. The records of their agents remain.
 ///
 /// # Errors
 /// The error of the store.

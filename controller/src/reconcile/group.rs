@@ -47,8 +47,9 @@ impl<'a> GroupInputCache<'a> {
         encoded
     }
 
-    /// Encodes the values that the nodes of a group have in common: inputs, left-out tasks and tags. A text or part
-    /// that another group has too is stored once for both groups.
+    /// Encodes the values that the nodes of a group have in common: inputs, left-out tasks and tags. Values beyond the
+    /// limits of [`CommonValues`] are left out. A text or part that another group has too is in memory once for both
+    /// groups.
     fn common_values(&mut self, group: &GroupInputs) -> NamedValues {
         let (mut values, mut total_bytes) = (CommonValues::default(), 0);
         for (reference, input) in group.inputs() {
@@ -76,7 +77,7 @@ impl<'a> GroupInputCache<'a> {
 
 impl EncodedGroup {
     /// Returns the encoded form of a node's input if the group provides the same input. Returns `None` if the node has
-    /// another input.
+    /// another input, or if the input is not among the common values because they would be too large.
     pub(super) fn encoded_input(&self, reference: &Reference, input: &Input) -> Option<InputValue> {
         let is_of_group = self.group.input(reference)?.is_identical(input);
         is_of_group.then(|| self.common.values.input(reference.as_str()).cloned()).flatten()

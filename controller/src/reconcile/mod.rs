@@ -1,6 +1,7 @@
-//! Computes the desired state of each node from the stored objects. A change of the cache or a slow timer starts a
-//! pass, which has no arguments. A pass reads the changes since the last pass and resolves the affected nodes. It then
-//! publishes all nodes with a different result as one batch. The first start, a restart and a repair use the same pass.
+//! Computes the desired state of each node from the stored objects. A change of the cache, the end of a hold, a retry
+//! or a slow timer starts a pass, and so does a node that begins or ceases to hold up others. A pass reads the changes
+//! since the last pass and resolves the affected nodes. It then publishes all nodes with a different result as one
+//! batch. The first start, a restart and a repair use the same pass.
 //!
 //! ```text
 //!   cache ──changes──▶ fleet ──dirty──▶ resolve ──▶ known ─────────────────────────────▶ publish ──▶ waiting check-ins
@@ -49,7 +50,7 @@ use waves::{PassChanges, Waves};
 /// Interval of the full resolve, which checks the other passes and should find nothing to do.
 const FULL_RESOLVE_INTERVAL: Duration = Duration::from_mins(10);
 /// Minimum number of common values that must be added to the store after a sweep before the next sweep. If the last
-/// sweep left more values than this, as many as it left must be added.
+/// sweep left more values than this, as many as it left must be added. A full resolve sweeps in any case.
 const MIN_NEW_VALUES_FOR_SWEEP: usize = 64;
 /// Delay before the next pass if nodes are left for it, for example because the store failed to write.
 const RETRY_DELAY: Duration = Duration::from_secs(1);
@@ -65,8 +66,8 @@ pub struct Reconciler {
     counters: Arc<Counters>,
     pass_state: Mutex<PassState>,
     waves: Mutex<Waves>,
-    /// The sender of requests for a full resolve. Each request has a sender for its result, the number of changed
-    /// nodes.
+    /// The sender of requests for a full resolve. Each request has a sender for its result, the number of nodes that
+    /// earlier passes had missed.
     full_requests: mpsc::Sender<oneshot::Sender<usize>>,
     /// The receiver of the requests for a full resolve. Only [`Reconciler::run`] locks it.
     full_request_queue: tokio::sync::Mutex<mpsc::Receiver<oneshot::Sender<usize>>>,
@@ -76,8 +77,8 @@ pub struct Reconciler {
 #[derive(Default)]
 struct PassState {
     profiles: ProfileCache,
-    /// The nodes that the next pass resolves again. Either the store failed to write their records, or their cluster
-    /// has room for their records again.
+    /// The nodes that the next pass resolves again. Either the store failed to write in a pass over these nodes, or
+    /// their cluster has room for their records again.
     unpublished: BTreeSet<Uuid>,
     /// The nodes whose task results arrived in a pass that failed, with the ids of the tasks.
     unpublished_results: BTreeMap<Uuid, BTreeSet<String>>,
@@ -142,9 +143,9 @@ impl Reconciler {
         }
     }
 
-    /// Runs a full resolve now, but after the first pass of [`Reconciler::run`]. Otherwise a full resolve runs every
-    /// ten minutes. Returns the number of nodes that earlier passes had missed, or `None` if the reconciler was stopped
-    /// in the meantime.
+    /// Requests a full resolve, and waits until [`Reconciler::run`] has done it, after its first pass. Without a
+    /// request, a full resolve runs every ten minutes. Returns the number of nodes that earlier passes had missed, or
+    /// `None` if the future of [`Reconciler::run`] was dropped during the full resolve.
     pub async fn resolve_all_now(&self) -> Option<usize> {
         let (sender, receiver) = oneshot::channel();
         self.full_requests.send(sender).await.ok()?;
@@ -152,15 +153,16 @@ impl Reconciler {
     }
 
     /// Returns the barriers that are shut for a node according to a model, with the nodes that they wait for. If the
-    /// last pass was for this model, the result is from that pass. Otherwise, and while a pass holds the lock, the
-    /// result is computed from the model.
+    /// last pass was for this model, the result is from that pass. Otherwise, or while the waves are locked, the result
+    /// is computed from the model.
     pub(crate) fn shut_barriers(&self, model: &Model, node: NodeId) -> Vec<waves::ShutBarrier> {
         self.shut_barriers_in_last_pass(model, node)
             .unwrap_or_else(|| waves::shut_barriers(waves::TaskOutcomes { table: &self.table, model }, node))
     }
 
     /// Returns the barriers that are shut for a node, as the last pass computed them. Returns `None` if that pass was
-    /// for another model, or while a pass holds the lock.
+    /// for another model, if the node has no cluster or profile, or while a pass or another caller has locked the
+    /// waves.
     pub(crate) fn shut_barriers_in_last_pass(&self, model: &Model, node: NodeId) -> Option<Vec<waves::ShutBarrier>> {
         self.waves.try_lock().ok().and_then(|mut waves| waves.shut_barriers(model, node))
     }
@@ -198,14 +200,16 @@ impl Reconciler {
         info!(nodes = count, revision = revision.get(); "fleet resolved");
     }
 
-    /// Runs a pass over the nodes that changed since the last pass, and the nodes whose hold has ended.
+    /// Runs a pass over the nodes that changed since the last pass, the nodes that earlier passes left, and the nodes
+    /// whose hold has ended. Sweeps afterwards if many common values were added since the last sweep.
     async fn run_pass(&self) {
         let (model, affected) = self.cache.take_changes();
         let now = self.registry.now();
         let mut dirty: BTreeSet<Uuid> = std::mem::take(&mut self.lock_state().unpublished);
         dirty.extend(self.take_expired_holds(now));
         dirty.extend(affected_nodes(&model, &affected));
-        // Then it is not known which results are new, so the waves are built again from the store.
+        // If all nodes count as affected, it is not known which results are new. So the waves are built again from the
+        // store.
         if affected.all {
             self.lock_waves().clear();
         }
@@ -220,8 +224,9 @@ impl Reconciler {
         }
     }
 
-    /// Resolves every node. If the result of a node differs from what is published, an earlier pass missed that node.
-    /// Logs and returns the number of such nodes.
+    /// Runs a pass, and then resolves and publishes every node. If the result of a node still differs from what was
+    /// published, an earlier pass missed that node. Logs and returns the number of such nodes, without those that
+    /// changed in the meantime. Sweeps afterwards.
     async fn resolve_all(&self) -> usize {
         let now = self.registry.now();
         self.run_pass().await;
@@ -292,8 +297,9 @@ impl Reconciler {
         nodes.into_iter().map(|node| node.0).collect()
     }
 
-    /// Resolves nodes, stores what is released to them, and publishes their desired states. Returns the nodes for which
-    /// the desired state or the barriers changed.
+    /// Resolves nodes, stores what is released to them, and publishes their desired states. Then updates the status
+    /// table, grants the open barriers and stores the primaries. Returns the nodes for which the desired state or the
+    /// barriers changed. If the store fails, publishes nothing and leaves the nodes for the next pass.
     async fn publish(
         &self,
         model: &Model,
@@ -379,7 +385,7 @@ impl Reconciler {
     }
 
     /// Returns the decision for each resolved node: which desired state it gets, and whether its new task set is
-    /// released. A node whose desired state is too large has none.
+    /// released. A node whose desired state is too large has none. Also records when the hold of each node ends.
     fn decide(&self, model: &Model, resolved: &[Arc<ResolvedNode>], now: Timestamp) -> Vec<(Uuid, NodeDecision)> {
         let mut state = self.lock_state();
         let (mut decided, mut groups) = (Vec::new(), GroupInputCache::new(model.resolve_cache.texts()));
@@ -462,8 +468,8 @@ impl Reconciler {
         }
     }
 
-    /// Stores the newly released task sets, before anything is sent. Returns the nodes whose release the store can
-    /// never accept, with the reason.
+    /// Stores the newly released task sets, before anything is sent, and deletes the entries of deleted nodes. Returns
+    /// the nodes whose release the store can never accept, with the reason.
     ///
     /// # Errors
     /// An error of the store, if the same write may succeed later.
@@ -515,9 +521,10 @@ impl Reconciler {
         }
     }
 
-    /// Reports the nodes whose release is not stored as findings, and those whose release is stored again. Returns the
-    /// decisions without the refused ones. A refused node keeps its state, and is tried again when it changes and in
-    /// each full resolve.
+    /// Records the reason for each node whose release is not stored, which is then a finding of the node. Removes the
+    /// reason if the release is stored now. Returns the decisions without those that the store refused. A node over the
+    /// budget of its cluster retains the decision to keep its task set. A refused node keeps its state, and is tried
+    /// again when it changes and in each full resolve.
     fn drop_refused(
         &self,
         mut decided: Vec<(Uuid, NodeDecision)>,
@@ -595,8 +602,8 @@ fn stored_value_count(model: &Model) -> usize {
     model.value_lists.len() + model.common_parts.len() + model.common_chunks.len()
 }
 
-/// Returns the nodes that the changes in `affected` concern: changed nodes, deleted nodes or, after a change of
-/// everything, all nodes.
+/// Returns the nodes that the changes in `affected` concern: changed nodes, deleted nodes and, if all nodes count as
+/// affected, every node. A node may be returned several times.
 fn affected_nodes<'a>(model: &'a Model, affected: &'a AffectedNodes) -> impl Iterator<Item = Uuid> + 'a {
     let all_nodes = affected.all.then(|| model.nodes.iter().map(|node| node.meta.uuid));
     let changed_nodes = affected.dirty.nodes(&model.fleet).map(|id| id.0);

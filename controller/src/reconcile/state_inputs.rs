@@ -27,8 +27,8 @@ use crate::records::reported::StoredResult;
 /// ([`confirmation`]). The latter is unknown without a table.
 ///
 /// The status table sets the other inputs: whether the agent is connected or expected, whether two hosts have the
-/// node's identity, whether the host is ahead of the store, and whether the store waits. It also sets whether the
-/// host's last report was refused, and whether the store refuses what is released to the node.
+/// node's identity, whether the host is ahead of the store, whether the node is blocked, and whether the store waits.
+/// It also sets whether the host's last report was refused, and whether the store refuses what is released to the node.
 pub(crate) fn state_inputs(
     model: &Model,
     table: Option<&DesiredTable>,
@@ -59,7 +59,7 @@ pub(crate) fn state_inputs(
         is_stuck: stuck.is_some(),
         can_run_tasks_when_stuck: stuck.is_some_and(|stuck| stuck.can_run_tasks),
         is_held,
-        has_orphaned_paths: !orphans(model, node.meta.uuid).is_empty(),
+        has_orphans: !orphans(model, node.meta.uuid).is_empty(),
         is_observing: resolved.is_some_and(|resolved| resolved.mode().value == Mode::Observe),
         is_blocked: false,
         next_task_set: next,
@@ -95,13 +95,15 @@ pub(crate) fn orphans(model: &Model, node: Uuid) -> OrphanedPaths {
 /// 1. A record that the host became silent without a confirmation. Then the host is unconfirmed.
 /// 2. The digests of the parts that were last sent to the host. If they differ from those of the desired parts, the
 ///    host has not received the desired parts. If they are equal, the record shows whether the host confirmed them.
-/// 3. The results of the task set. They decide if the record of an earlier version has no digests, or if there is none.
+/// 3. The revision that was last sent to the host, if the record of an earlier version has no digests. If the task set
+///    was released after this revision in the same epoch, the host is unconfirmed. Otherwise the results decide.
+/// 4. The results of the task set.
 ///
 /// A confirmation is stored some seconds after the host sent it. If a crash loses the confirmation, the host is
 /// unconfirmed until it checks in again.
 ///
 /// `resolved` is the resolved node. `task_set_digests` are the digests of the task set that was released to it
-/// ([`task_set`]).
+/// ([`released_task_set_digests`]).
 pub(crate) fn confirmation(
     model: &Model,
     table: &DesiredTable,
@@ -145,8 +147,9 @@ fn is_current(parts: SentParts, resolved: Option<&ResolvedNode>, task_set_digest
     known.as_ref().is_none_or(has_digest) && (task_set_digests.is_empty() || task_set_digests.contains(&parts.task_set))
 }
 
-/// Returns whether a node's host holds its released task set. This is known if the host has sent results for that task
-/// set, or if the task set has tasks.
+/// Returns whether a node's host holds its released task set, from the stored results of its tasks. The host holds the
+/// task set if a result is for it. If all results are for other task sets, the host does not hold a task set with
+/// tasks. Without results, and for a task set without tasks, this is unknown.
 fn confirmation_from_results(model: &Model, node: Uuid, task_set_digests: &[PartDigest]) -> HostConfirmation {
     let Some((released, results)) = model.released.get(&node).zip(model.results.get(&node)) else {
         return HostConfirmation::Unknown;
@@ -182,7 +185,7 @@ pub(crate) fn desired_too_large(model: &Model, resolved: &ResolvedNode, now: Tim
     })
 }
 
-/// Returns a summary of the tasks that were released to a node.
+/// Returns a summary of the tasks that were released to a node. Tasks whose own mode is `observe` do not count.
 pub(crate) fn task_summary(model: &Model, node: Uuid) -> TaskSummary {
     summarize_tasks(model, node, &released_task_set_digests(model, node))
 }

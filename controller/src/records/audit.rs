@@ -1,6 +1,7 @@
-//! The stored audit log: the effect of each commit on objects, and the refused requests.
+//! The stored audit log: the effect of each write of a caller on objects, and the refused requests.
 //!
-//! A commit writes its own audit event, so a commit without an event, or an event without a commit, cannot exist.
+//! The commit of such a write contains its audit event, so a write without an event, or an event without a write,
+//! cannot exist. Commits of reports, results and released task sets have no event.
 
 use std::collections::BTreeSet;
 
@@ -40,7 +41,8 @@ pub struct AuditEvent {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind")]
 pub enum FleetAction {
-    /// An admin resumed the fleet after the store was restored, and so moved the hosts to a new epoch.
+    /// An admin resumed the fleet after the store was restored, or while hosts were ahead of the store. This moved the
+    /// hosts to a new epoch.
     #[serde(rename = "fleet.resumed")]
     Resumed {
         /// The epoch in which the hosts were before.
@@ -60,7 +62,8 @@ pub enum FleetAction {
         /// The token's id, without the secret.
         token: String,
     },
-    /// A join token that is bound to neither a node nor a node group was deleted.
+    /// A join token that is bound to neither a node nor a node group was deleted, or one whose node or node group no
+    /// longer exists.
     #[serde(rename = "token.deleted")]
     TokenDeleted {
         /// The token's id.
@@ -78,7 +81,8 @@ pub enum AuditRecord {
     Refusal(RefusalRecord),
 }
 
-/// A refused request of an authenticated caller. The key of the record contains its revision in the audit log.
+/// A refused request of an authenticated caller. The key of the record contains the revision of the store that wrote
+/// it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RefusalRecord {
@@ -135,12 +139,14 @@ pub enum Action {
     Updated,
     /// The object was deleted.
     Deleted,
-    /// The object already was as the request wanted it.
+    /// The object was not changed. An audit event lists it because the write is about it, for example a join token for
+    /// a node. As the result of a write, this means that the object already was as the request wanted it.
     Unchanged,
 }
 
 /// The effect of a commit on one object, as stored in the audit event. The history has the images of the object: the
-/// state before the commit at the revision `before`, and the state after it at the revision of the event.
+/// state before the commit at the revision `before` and, if the commit changed the object, the state after it at the
+/// revision of the event.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AuditedObject {
     /// The kind of the object.
@@ -168,8 +174,8 @@ pub struct AuditedObject {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub left: Option<ClusterId>,
     /// The part of the object that was created, issued, deleted or revoked. It is `certificates.SERIAL` or `tokens.ID`
-    /// of a principal or of a node that joined. It is `join-tokens.ID` of the node or node group that a join token is
-    /// for.
+    /// of a principal, or several of these separated by `, `. It is `certificates.SERIAL` of a node that joined, and
+    /// `join-tokens.ID` of the node or node group that a join token is for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub part: Option<String>,
     /// The effect on `part`, or `None` in a record of an older version.

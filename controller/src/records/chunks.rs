@@ -1,4 +1,5 @@
 //! Large texts of records, stored in chunks. Each chunk is stored once under its hash, for all records that contain it.
+//! A short chunk is stored in the record itself.
 //!
 //! The tasks of many nodes may read one map in which each node has an entry of its own. Then no two of these texts are
 //! equal, but nearly all of each text is also in the others ([`stemma_core::shared_text`]).

@@ -9,7 +9,8 @@ use stemma_core::object::Timestamp;
 pub struct ClockRecord {
     /// The time that the clock showed when it was last trusted.
     pub at: Timestamp,
-    /// True if the clock has jumped since then. What was written after the jump may have wrong timestamps.
+    /// True if the clock has jumped since it was last trusted. `at` is then the time that the clock should have shown
+    /// at the jump. What was written after the jump may have wrong timestamps.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_suspect: bool,
     /// The earlier jumps of the clock, after each of which it was trusted again.

@@ -25,11 +25,11 @@ use super::codec::{self, BadRecord};
 /// Minimum size of the common values to which a task set refers, in bytes. Smaller values are stored in the node's
 /// record, because a reference would save too little.
 const MIN_COMMON_BYTES: usize = 1024;
-/// Maximum total size of the common values of one record, in bytes: about the size of the two largest task sets.
+/// Maximum total size of the common values of one record, in bytes: twice the maximum size of a desired state.
 const MAX_COMMON_BYTES: usize = 512 * 1024;
-/// Maximum total size of the encoded records of common values, in bytes. This limit is needed because some characters
-/// take several bytes when encoded. If the store refused the record of common values, no node that refers to it could
-/// get its task set.
+/// Maximum total size of the encoded parts of common values and of the chunks of their texts, in bytes. This limit is
+/// needed because some characters take several bytes when encoded. If the store refused the record of common values, no
+/// node that refers to it could get its task set.
 const MAX_RECORDS_BYTES: usize = 1024 * 1024;
 /// Approximate maximum number of parts of common values. One commit must be able to store all parts. If many parts are
 /// small, there can be four times as many.
@@ -272,7 +272,7 @@ impl ValueList {
 /// A builder that splits common values into parts.
 #[derive(Default)]
 struct PartBuilder {
-    /// Minimum size of a part, in bytes. A part before a large value may be smaller.
+    /// Minimum size of a part, in bytes. A part before a large value may be smaller, and so may the last part.
     min_bytes: usize,
     finished: Vec<CommonValues>,
     current: CommonValues,
@@ -305,8 +305,8 @@ impl PartBuilder {
     }
 }
 
-/// Returns whether a part may end with this key. The hash of the key decides this, and is true for one key in eight. So
-/// parts end at the same keys, whatever the values are.
+/// Returns whether a part may end with this key. The hash of the key decides this: about one key in eight is a
+/// boundary. So parts end at the same keys, whatever the values are.
 fn is_part_boundary(key: &str) -> bool {
     hash_content(key.as_bytes()).0[0] < 32
 }
@@ -335,7 +335,8 @@ impl CommonValuesRef {
     /// Checks that `values` can be the values to which this reference refers.
     ///
     /// # Errors
-    /// [`BadRecord::Damaged`] if `values` has another number of keys than the reference.
+    /// [`BadRecord::Damaged`] if a subset of the reference is not a valid bitmap, or does not have the length for the
+    /// number of keys in `values`.
     pub(super) fn check_values(&self, values: &ValueList) -> Result<(), BadRecord> {
         let has_right_length = self.inputs.has_len(values.inputs().count()) && self.left_out.has_len(values.left_out().count());
         if has_right_length { Ok(()) } else { Err(self.damaged_record("are others")) }

@@ -55,7 +55,8 @@ pub struct AgentRecord {
     pub joined_at: Timestamp,
     /// The id of the token that the agent joined with.
     pub token: String,
-    /// The certificates that can still be presented, the newest last. Revoked ones are included.
+    /// The certificates that can still be presented, the newest last. Revoked ones are included. A certificate whose
+    /// grace period has ended stays until the next join or renewal.
     pub certificates: Vec<CertificateRecord>,
     /// True if the node was deleted. All of its certificates are then invalid.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -89,7 +90,7 @@ impl AgentRecord {
     /// Returns the serial numbers of the certificates that may be renewed after they expired. The newest one always
     /// may. An older one may if all later certificates are for one key and not revoked. The responses with the later
     /// certificates may have been lost, and the host then requests another one with the older certificate and the same
-    /// key. The code that handles such a request refuses another key.
+    /// key. The code that handles such a request refuses another key, and a certificate that is itself revoked.
     pub fn renewable_serials(&self) -> impl Iterator<Item = [u8; 16]> {
         let list = &self.certificates;
         let may_renew =
@@ -159,9 +160,9 @@ pub struct TokenRecord {
 pub enum TokenTarget {
     /// Any new node, without a group.
     Fleet,
-    /// New nodes of this group, and nodes of this group that never enrolled.
+    /// New nodes of this group, and nodes of this group that have no agent or a retired one.
     Group(Uuid),
-    /// This node, if it never enrolled.
+    /// This node, if it has no agent or a retired one.
     Node(Uuid),
 }
 

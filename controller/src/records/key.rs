@@ -1,7 +1,8 @@
 //! The keys of the store. All of them are defined here, so that no prefix has two meanings.
 //!
 //! Keys are text with slashes. They contain uuids instead of names, so that a rename changes one index entry and no
-//! history. In the few keys that contain a name, the name is last, because it can be long.
+//! history. In most keys that contain a name, the name is last, because it can be long. The exception is the record of a
+//! request of a caller that is not a principal: the idempotency key follows the caller's name.
 
 use std::fmt;
 
@@ -22,14 +23,16 @@ pub const AUDIT: &str = "audit/";
 pub const REQUESTS: &str = "request/";
 /// Prefix of the last Observation of each node: the facts, traits and labels that its host reported.
 pub const OBSERVATIONS: &str = "observation/";
-/// Prefix of the latest images of a node's Observations, by node and revision. An image is an earlier state.
+/// Prefix of the latest images of a node's Observations, by node and revision. An image is a stored version. The newest
+/// image is equal to the record under [`OBSERVATIONS`].
 pub const OBSERVATION_IMAGES: &str = "observed/";
 /// Prefix of the task set that was released to each node, by node.
 pub const RELEASED: &str = "released/";
 /// Prefix of the profiles to which released task sets refer, by hash.
 pub const PROFILES: &str = "profile/";
 /// Prefix of the common values to which released task sets refer, by hash. At a start and within a commit, they are
-/// read before the task sets, because entries are read in the order of keys.
+/// read before the task sets. The entries of a commit are read in the order of their keys, and a start reads the
+/// prefixes in an order of its own.
 pub const COMMON_VALUES: &str = "common/";
 /// Prefix of the parts of common values, by hash. They are read before the common values.
 pub const COMMON_PARTS: &str = "common-part/";
@@ -44,9 +47,9 @@ pub const REPORTS: &str = "report/";
 pub const REPORTED_STATES: &str = "said/";
 /// Prefix of the time at which a node's silence began or ended, by node.
 pub const LIVENESS: &str = "seen/";
-/// Prefix of the desired state that was last sent to each node's host: epoch, revision, and the digests of both parts.
-/// The record is stored before the state is sent. So if a host holds a later state, it received that from another copy
-/// of the store.
+/// Prefix of the desired state that was last sent to each node's host: epoch, revision, the digests of both parts, and
+/// whether the host has confirmed the state. The record is stored before the state is sent. So if a host holds a later
+/// state, it received that from another copy of the store.
 pub const SENT_STATES: &str = "told/";
 /// Prefix of the records of agents, by node. A record outlives its node (see [`super::enrolled`]).
 pub const AGENTS: &str = "agent/";
@@ -65,15 +68,17 @@ pub const SENT_SINCE: &str = "told-since";
 pub const EPOCH_LINE: &str = "epoch/line";
 /// The key of the record of the last backup.
 pub const LAST_BACKUP: &str = "backup/last";
-/// The key of the last time at which the controller's clock was trusted.
+/// The key of the record of the controller's clock: the last time at which the clock was trusted, whether it is suspect
+/// now, and its earlier jumps.
 pub const CLOCK: &str = "clock/last";
 
 /// The prefixes of marks. A mark is an entry without a value that orders writes of different objects. A write that
 /// needs something to be unchanged requires that the revision of its mark is unchanged.
 pub const MARKS: [&str; 9] = ["referred/", "order/", "placed/", "fixed/", "allocated/", "instance/", "makers/", ADMINS, RULES];
 
-/// The key of the mark (an empty entry that orders writes) for admins. Every write that removes an admin writes it, and
-/// requires it unchanged. So two concurrent writes cannot remove the last two admins.
+/// The key of the mark (an empty entry that orders writes) for admins of the whole fleet. Every write that deletes such
+/// an admin, or takes its role away or binds it to a cluster, writes the mark and requires it unchanged. So two
+/// concurrent writes cannot remove the last two of these admins.
 pub const ADMINS: &str = "admins/";
 
 /// The prefixes of entries by node that are deleted with the node: what its host reported, and what was sent to its
@@ -91,7 +96,7 @@ pub fn history(kind: Kind, uuid: Uuid) -> String {
 }
 
 /// Returns the key of the entry that names the object with a name. A name is unique within a `scope`: for a node group
-/// its cluster, otherwise the fleet (`None`).
+/// or a primary its cluster, otherwise the fleet (`None`).
 pub fn name(kind: Kind, scope: Option<Uuid>, name: &str) -> String {
     match scope {
         Some(scope) => format!("name/{}/{scope}/{name}", kind.word()),
@@ -101,7 +106,8 @@ pub fn name(kind: Kind, scope: Option<Uuid>, name: &str) -> String {
 
 /// Returns the key of the mark (an empty entry that orders writes) for references to an object. Every write that adds a
 /// reference to the object writes it. The write that deletes the object requires it unchanged. So no reference to a
-/// deleted object can arise, and many references can be added concurrently.
+/// deleted object can arise, and many references can be added concurrently. `id` is the uuid of the object, or the name
+/// of a release.
 pub fn reference_mark(kind: Kind, id: &dyn fmt::Display) -> String {
     format!("referred/{}/{id}", kind.word())
 }
@@ -121,7 +127,7 @@ pub fn placement_mark(cluster: Uuid) -> String {
 
 /// Returns the key of the mark (an empty entry) that pins a version of a release: from then on, the content of the
 /// version is fixed. The mark is written with the first released task set that uses the version, directly or through an
-/// import. It is deleted with the release.
+/// import. It is deleted when the release is deleted or gets another name.
 pub fn pin_mark(release: &str) -> String {
     format!("fixed/{release}")
 }

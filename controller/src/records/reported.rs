@@ -93,9 +93,9 @@ pub struct StoredResult {
 pub struct ReportRecord {
     /// The time at which the Report arrived.
     pub at: Timestamp,
-    /// The Report of the host, except for facts and texts over a limit.
+    /// The Report of the host, without invalid facts and facts over a limit, and with long texts cut.
     pub report: Report,
-    /// Numbers of the facts and texts of the Report that were not stored.
+    /// The numbers of facts that were dropped and of texts that were cut.
     #[serde(default, skip_serializing_if = "DroppedReportCounts::is_empty")]
     pub left_out: DroppedReportCounts,
 }
@@ -152,7 +152,8 @@ pub struct ReleasedRecord {
     /// The task set without the entries that are among the common values.
     #[serde(rename = "task_set", deserialize_with = "deserialize_task_set")]
     own: TaskSet,
-    /// The name of the release that the task set was computed from, for `stemma explain`. `None` if there are no tasks.
+    /// The name of the release that the task set was computed from, for `stemma explain`. `None` if no level of the node
+    /// named a release.
     pub release: Option<String>,
     /// The reference to the common values that the task set uses, or `None` if it uses none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -232,7 +233,8 @@ impl ReleasedRecord {
     }
 
     /// Returns the size of the values that are specific to the node, in bytes: tags, inputs, and the reasons why tasks
-    /// are left out. The stored record is some hundred bytes larger.
+    /// are left out. A chunk of a text that is stored separately counts only as a reference. The stored record is
+    /// larger, because of the JSON syntax around each value and of its other fields.
     pub fn own_bytes(&self) -> u64 {
         let TaskSet { tags, primaries, left_out, inputs, .. } = &self.own;
         let texts = tags.iter().chain(primaries).map(String::len);
@@ -249,8 +251,8 @@ impl ReleasedRecord {
         own_bytes + common_bytes
     }
 
-    /// Returns the task set without the common values. Its tags, primaries, inputs and left-out tasks are incomplete,
-    /// and all other fields are complete.
+    /// Returns the task set without the common values. Its tags, primaries, inputs and left-out tasks are incomplete if
+    /// it uses common values. All other fields are complete.
     pub fn base(&self) -> &TaskSet {
         &self.own
     }
@@ -303,8 +305,8 @@ fn deserialize_task_set<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Ta
 /// stored so that it is available after a restart, whatever the release contains by then.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProfileRecord {
-    /// The wire version that `bytes` is encoded in. A record that an early program (commit 118d023) wrote lacks this
-    /// field, and is in the first version.
+    /// The wire version that `bytes` is encoded in. A stored record in the first version lacks this field, as do the
+    /// records that an early program (commit 118d023) wrote.
     #[serde(default = "first", skip_serializing_if = "is_first", deserialize_with = "known_version")]
     version: WireVersion,
     /// The profile, encoded in the wire version `version`.

@@ -11,8 +11,8 @@ pub const REQUEST_RETENTION_MS: u64 = 24 * 3600 * 1000;
 /// Maximum size of all stored records of requests together, in bytes.
 pub const MAX_REQUESTS_BYTES: u64 = 64 << 20;
 
-/// The record of a request. It is retained for 24 hours. The controller answers `/v1/requests/{id}` and a repetition of
-/// the same request from it.
+/// The record of a request. It is retained for 24 hours, or for a shorter time if all records together exceed
+/// [`MAX_REQUESTS_BYTES`]. The controller answers `/v1/requests/{id}` and a repetition of the same request from it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RequestRecord {
     /// The time of the request.
@@ -41,10 +41,11 @@ pub struct RequesterRecord {
 }
 
 impl RequestRecord {
-    /// Returns whether a principal sent this request. The record is stored under the name of the caller, and another
-    /// principal may have had that name before. If the record has no uuid, the principal sent the request if it existed
-    /// at that time. For example, the record of the first principal's first request has no uuid, because that request
-    /// may have created the principal.
+    /// Returns whether a principal sent this request. `created_at` is the time at which the principal was created. The
+    /// check is for a record whose key contains the caller's name instead of a uuid, because another principal may have
+    /// had that name before. If the record has no uuid, the principal sent the request if it existed at that time. For
+    /// example, the record of the first principal's first request has no uuid, because that request may have created
+    /// the principal.
     pub fn is_made_by(&self, principal: Uuid, created_at: Timestamp) -> bool {
         match self.asked_by.and_then(|requester| requester.principal) {
             Some(recorded_principal) => recorded_principal == principal,

@@ -14,8 +14,8 @@ use tokio::time::{Instant, sleep_until, timeout};
 
 use super::Requester;
 
-/// Maximum number of requests of one principal that wait for a budget of bytes. It equals the maximum number of streams
-/// of a principal.
+/// Maximum number of requests of one principal that wait for a budget, except for a budget of permits. It is a little
+/// more than the number of event streams that one principal may have (250), so each of them can wait.
 const MAX_WAITING_PER_PRINCIPAL: usize = 256;
 
 /// Time that the holder of a share has to release it after a notification. After this time another share is notified.
@@ -75,8 +75,8 @@ impl SharedBudget {
         Self::with_yielding(shares, None)
     }
 
-    /// Creates a budget in which a share must yield to waiting requests of other principals after the time
-    /// `yields_after`.
+    /// Creates a budget in which a share must yield after the time `yields_after`, if a principal that holds less
+    /// waits. With `None`, shares never yield.
     pub(crate) fn with_yielding(shares: Shares, yields_after: Option<Duration>) -> Self {
         Self(Arc::new(BudgetInner {
             shares,
@@ -120,7 +120,8 @@ impl SharedBudget {
             return Some(share);
         }
         let (ticket, receiver) = self.0.enqueue(requester, amount)?;
-        // `_queue_ticket` is dropped before `receiver`, so no share is sent to a request that has ended.
+        // When this future ends, the ticket removes the request from the queue. A share that was sent and not received
+        // is dropped with `receiver`, and its amount returns to the budget.
         let _queue_ticket = QueueTicket { budget: &self.0, principal: &requester.name, ticket };
         self.0.serve_waiters();
         // This future requests shares to yield for as long as there are such shares, and never completes.
@@ -155,7 +156,8 @@ impl Drop for QueueTicket<'_> {
 }
 
 impl BudgetState {
-    /// Changes the amount that a principal holds from `from` to `to`.
+    /// Changes the amount of one share from `from` to `to`, in the amounts that its principal, its cluster and all
+    /// principals hold.
     fn change_holding(&mut self, holder: &ShareHolder, from: u64, to: u64) {
         self.total = self.total.saturating_sub(from).saturating_add(to);
         self.holdings.update(holder, from, to);
@@ -195,7 +197,6 @@ impl BudgetState {
     }
 }
 
-/// The operations on the shared state.
 impl BudgetInner {
     /// Acquires a share without a check of the limits. If the shares of the budget can be requested to yield, registers
     /// the share for this notification.

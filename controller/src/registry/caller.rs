@@ -23,7 +23,8 @@ pub struct Caller {
     /// The manager name that owns the written fields and keys. It is the principal's name, unless the request names
     /// another manager.
     pub manager: Manager,
-    /// The client's address and port, such as `127.0.0.1:4711`. Empty for the controller itself.
+    /// The client's address and port, such as `127.0.0.1:4711`, or `unix` for a client of the local socket. Empty for
+    /// the controller itself.
     pub address: String,
     /// The reason that the user gave for the write.
     pub reason: Option<String>,

@@ -37,7 +37,8 @@ impl ContentionQueues {
         QueueGuard { _guards: guards }
     }
 
-    /// Returns the entries over which the transaction can fail and for which other writes wait. An entry that the
+    /// Returns the entries over which the transaction can fail and whose queues are in use. A queue is in use while a
+    /// write waits in it or has its turn. That may be the write of this transaction itself. An entry that the
     /// transaction only requires to be present is left out, because a change of the entry by another write does not
     /// break that precondition.
     pub(super) fn contended_entries(&self, transaction: &Transaction) -> BTreeSet<Bytes> {

@@ -40,8 +40,8 @@ pub struct Context<'a> {
     pub trusted_now: Option<Timestamp>,
     /// Maximum number of nodes in the fleet, as configured.
     pub(super) max_nodes: usize,
-    /// The byte counts of the stored records of released task sets, by node and cluster. A larger record of a node is
-    /// refused if its cluster would exceed its quota.
+    /// The byte counts of the stored records of released task sets, by node and cluster. A write is refused if the
+    /// records of a cluster would exceed their quota, and would exceed it by more than without the write.
     pub(super) record_quota: &'a Mutex<RecordQuota>,
     pub(super) reads: &'a ContextReads,
     pub(super) extension_answers: &'a ExtensionAnswers,
@@ -84,7 +84,7 @@ impl ContextReads {
 
 /// Returns whether these rights allow a write of an object in the scope `scope` (a cluster, shared objects, or unplaced
 /// nodes). The role must allow `api`, the API call that creates such an object, and the rights must include the
-/// scope.
+/// scope. No rights allow the write if `api` is `None`, because no API call creates such an object.
 pub(super) fn may_write(rights: Rights, api: Option<Endpoint>, scope: AccessScope) -> bool {
     api.is_some_and(|api| api.allows(rights.role.into())) && rights.verdict(AccessVerb::Write, scope) == Verdict::Allowed
 }
@@ -129,8 +129,8 @@ impl Context<'_> {
         self.extension_answers.get(question)
     }
 
-    /// Returns the revision at which a mark was last written, or `None` if never. A mark is an entry without content
-    /// that writes change so that a concurrent write fails.
+    /// Returns the revision at which a mark was last written, or `None` if the mark does not exist. A mark is an entry
+    /// without content that writes change so that a concurrent write fails.
     pub(super) fn mark_revision(&self, mark: &str) -> Option<Revision> {
         self.full_model.marks.get(mark).copied()
     }
@@ -142,7 +142,8 @@ impl Context<'_> {
         self.mark_revision(&key::reference_mark(kind, &id))
     }
 
-    /// Returns the entry of the store at a key whose entries are not in the model, or `None` if there is no entry.
+    /// Returns the entry of the store at a key, or `None` if there is no entry. This is for entries that the model does
+    /// not contain.
     ///
     /// # Errors
     /// [`DecisionError::NeedsRead`] if the entry was not read yet.
@@ -151,8 +152,8 @@ impl Context<'_> {
         Ok(entry.as_ref())
     }
 
-    /// Returns the record at a key whose entries are not in the model, with the revision that wrote the record. Returns
-    /// `None` if there is no record.
+    /// Returns the record at a key, with the revision that wrote the record, or `None` if there is no record. This is
+    /// for records that the model does not contain.
     ///
     /// # Errors
     /// [`DecisionError::NeedsRead`] if the record was not read yet, or an error if it is damaged.

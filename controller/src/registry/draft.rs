@@ -103,7 +103,8 @@ impl Draft {
         self.put_keys.contains(key::object(kind, uuid).as_bytes())
     }
 
-    /// Replaces the encoded form of an object that the draft already writes. The object's name must be unchanged.
+    /// Replaces the encoded form of an object that the draft already writes. The object's name and references must be
+    /// unchanged.
     pub(super) fn replace_encoded<S: Resource>(&mut self, object: &Object<S>, encoded: &Bytes) {
         // The draft has two operations with this encoded form: one for the object, and one for its history.
         let (object_key, history) = (key::object(S::KIND, object.meta.uuid), key::history(S::KIND, object.meta.uuid));
@@ -183,7 +184,7 @@ impl Draft {
         }
     }
 
-    /// Returns whether this commit itself creates the entry at a key.
+    /// Returns whether this commit itself writes the entry at a key, so that the entry exists after the commit.
     fn is_created(&self, target_key: &str) -> bool {
         let creates = |op: &Op| matches!(op, Op::Put { key, .. } if key.as_ref() == target_key.as_bytes());
         self.put_keys.contains(target_key.as_bytes()) || self.ops.iter().any(creates)

@@ -20,8 +20,8 @@ pub trait ExtensionClient: Send + Sync {
     /// Returns whether an extension of this name is declared.
     fn is_declared(&self, name: &str) -> bool;
 
-    /// Sends a question to an extension and returns its answer. Fails if the extension does not answer within its
-    /// timeout.
+    /// Sends a question to an extension and returns its answer. Fails if the extension is not declared, if too many
+    /// questions wait for the extension, or if it does not answer within its timeout.
     fn ask<'a>(&'a self, question: &'a ExtensionQuestion) -> BoxFuture<'a, Result<Bytes, ApiError>>;
 }
 

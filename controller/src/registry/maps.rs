@@ -65,11 +65,12 @@ impl MapName {
         Self::ALL.into_iter().find(|map| map.name() == name)
     }
 
-    /// Applies a write to this map of a level (template, cluster, node group or node). New entries get the time `now`.
+    /// Applies a write to this map of a level (template, cluster, node group or node). New and changed entries get the
+    /// time `now`.
     ///
     /// # Errors
-    /// Fails if an entry is invalid, if there are too many entries, or if one of the transferred keys is not owned by
-    /// `from`.
+    /// Fails if an entry is invalid, if there are too many entries, if annotations or parameters are too large in total,
+    /// or if one of the transferred keys is not owned by `from`.
     pub fn write(
         self,
         inherited: &mut Inherited,
@@ -109,8 +110,8 @@ impl MapName {
     }
 }
 
-/// Returns the map of a level after a write. New entries get the time `now`. Fails in the same cases as
-/// [`MapName::write`].
+/// Returns the map of a level after a write. New and changed entries get the time `now`. Fails in the same cases as
+/// [`MapName::write`], but does not check the total size.
 fn change_map<K, V>(
     map: MapName,
     layer: &Layer<K, V>,

@@ -4,7 +4,8 @@
 //! decision depends on is unchanged. If something changed, the write is decided again on the new state. If several
 //! writes failed over the same entry, they are decided again in order (`contention`). A write without a conflict
 //! therefore takes no lock. Any number of writes share one durable commit of the store. A decision is a function that a
-//! test can call. Handlers use the registry and the cache, never the store.
+//! test can call. Handlers write only through the registry. They read the cache, and from the store only what the cache
+//! does not have, such as the history.
 
 pub mod admit;
 pub mod audit;
@@ -65,7 +66,8 @@ const MAX_ATTEMPTS: usize = 16;
 /// Maximum number of times that a write sends questions to extensions (programs that decide tags). It sends them again
 /// if the nodes of a question changed after the question was sent.
 const MAX_EXTENSION_ROUNDS: usize = 4;
-/// Maximum duration of a write. It is shorter than the time that a client waits for a response.
+/// Time after which a write no longer waits for its turn, for a permit or for answers of extensions. A commit that has
+/// begun is awaited nevertheless. The time is shorter than the time that a client waits for a response.
 const MAX_WRITE_TIME: Duration = Duration::from_secs(20);
 
 /// Maximum number of writes that are decided at the same time. Each decision keeps a processor busy, and holds the old
@@ -135,8 +137,8 @@ struct DecidedWrite {
     decision: Decision,
     revision: Revision,
     now: Timestamp,
-    /// The precondition that the requester's principal is unchanged at the commit. `None` if the requester is not a
-    /// principal.
+    /// The precondition that the requester's principal is unchanged, or still does not exist, at the commit. `None` if a
+    /// listener identified the requester.
     requester_precondition: Option<Precondition>,
     requester: RequesterRecord,
 }
@@ -208,7 +210,8 @@ impl Registry {
         .with_max_nodes(DEFAULT_MAX_NODES)
     }
 
-    /// Sets the rate at which each principal may store, and all principals of each cluster together. Resets all debts.
+    /// Sets the rate at which each principal may store. An admin of the fleet, and all principals of a cluster together,
+    /// may store a fixed multiple of this rate. Resets all debts.
     #[must_use]
     pub fn with_byte_rate(self, rate: ByteRate) -> Self {
         Self { principal_limiter: ByteRateLimiter::new(rate), cluster_limiter: ByteRateLimiter::new(rate), ..self }
@@ -231,7 +234,8 @@ impl Registry {
         &self.cache
     }
 
-    /// Returns the store, for entries that are not objects: certificates, tokens and results.
+    /// Returns the store, for reads of what the cache does not have (such as history and audit), and for writes of
+    /// entries that are not objects (such as what hosts report).
     pub fn store(&self) -> &Arc<dyn Store> {
         &self.store
     }
@@ -256,8 +260,9 @@ impl Registry {
     /// same idempotency key was answered before, nothing is decided, and the earlier answer is returned.
     ///
     /// # Errors
-    /// Fails if the decision refuses the write, the idempotency key was used for another request, the caller stored too
-    /// much in a short time, other writes change the same objects repeatedly, or the store fails.
+    /// Fails if the decision refuses the write, the requester's credential or rights are no longer valid, the
+    /// idempotency key was used for another request, the caller stored too much in a short time, too many writes are in
+    /// progress, an extension gives no answer, other writes change the same objects repeatedly, or the store fails.
     pub async fn write<F>(&self, caller: &Caller, decide: F) -> Result<StoredAnswer, ApiError>
     where
         F: Fn(&Context<'_>) -> Result<Decision, DecisionError>,
@@ -265,7 +270,8 @@ impl Registry {
         Ok(self.write_at(caller, decide).await?.0)
     }
 
-    /// Makes a write as [`Registry::write`] does. Returns the answer and the revision of the commit.
+    /// Makes a write as [`Registry::write`] does. Returns the answer and the revision of the commit. If nothing was
+    /// committed, returns the revision that the decision read.
     ///
     /// # Errors
     /// In the same cases as [`Registry::write`].
@@ -280,7 +286,8 @@ impl Registry {
             self.clock.record_jump(self.store.as_ref()).await.map_err(|e| store_error(&e))?;
         }
         for _ in 0..MAX_ATTEMPTS {
-            // Only the wait for the turn has this deadline. A commit that has begun is always awaited.
+            // The waits for the turn, for a permit and for answers of extensions have this deadline. A commit that has
+            // begun is always awaited.
             let Ok(turn) = timeout_at(deadline, self.contention.wait_turn(&entries)).await else { break };
             caller.requester.recheck(&self.cache.model(), self.now())?;
             let precondition = match &caller.idempotency_key {
@@ -360,8 +367,9 @@ impl Registry {
         }
     }
 
-    /// Fails if the principal, or all principals of its cluster together, stored too much in a short time. The
-    /// controller itself and callers on the socket of root have no limit.
+    /// Fails if the principal, or all principals of its cluster together, stored too much in a short time. Requesters
+    /// without a credential ([`Credential::Listener`]), such as the controller itself and callers on the socket of root,
+    /// have no limit.
     ///
     /// # Errors
     /// [`ErrorType::ServerBusy`], with the time after which to try again.
@@ -441,7 +449,8 @@ impl Registry {
     }
 
     /// Returns the answer to an earlier request with this idempotency key. If there is none, returns the precondition
-    /// for the new request. Fails if the key was used for a different request.
+    /// for the new request. Fails if the key was used for a different request, or if the requester had wider rights when
+    /// the earlier request was answered.
     async fn prior_request(&self, requester: &Requester, key: &IdempotencyKey) -> Result<PriorRequest, ApiError> {
         let (record_key, entry) = self.find_request(requester, key.id).await?;
         let Some((record, revision)) = entry else {
@@ -484,8 +493,8 @@ impl Registry {
         Err(ApiError::new(ErrorType::AuthForbidden, message).detail(advice))
     }
 
-    /// Returns the key for the record of a request, and the record if there is one, even if its retention time has
-    /// ended.
+    /// Returns the key for the record of a request, and the record if there is one. A record at this key is returned even
+    /// if its retention time has ended. If there is none, a record under the requester's name may be returned instead.
     async fn find_request(&self, sender: &Requester, id: Uuid) -> Result<(String, Option<(RequestRecord, Revision)>), ApiError> {
         let model = self.cache.model();
         let name_key = key::request(&sender.name, id);

@@ -74,8 +74,8 @@ impl NameResolver for ModelNames<'_> {
         }
     }
 
-    /// Returns the names of all objects of a kind, for hints at a similar name. Empty for kinds to which no field
-    /// refers by a name that is looked up here.
+    /// Returns the names of all cluster templates, node groups or nodes, for hints at a similar name. Returns an empty
+    /// list for any other kind.
     fn all_names(&self, kind: Kind) -> Vec<String> {
         match kind {
             Kind::ClusterTemplate => self.model.templates.iter().map(|object| object.meta.name.to_string()).collect(),

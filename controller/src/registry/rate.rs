@@ -55,7 +55,7 @@ impl<K: Eq + Hash> ByteRateLimiter<K> {
     }
 
     /// Returns how long a key must wait until it may store again, or `None` if it may store now. A key must wait while
-    /// its debt is as large as the burst.
+    /// its debt is at least as large as the burst. If the two are equal, the time is zero.
     pub(super) fn wait_time(&self, key: &K, now: Instant) -> Option<Duration> {
         let paid_off_at = self.lock().paid_off_at.get(key).copied()?;
         paid_off_at.saturating_duration_since(now).checked_sub(self.rate.refill_time(self.rate.burst_bytes))

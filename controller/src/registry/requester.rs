@@ -39,8 +39,8 @@ pub struct Requester {
 /// The means by which a requester is identified.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Credential {
-    /// No credential. The requester used root's socket or the plain listener for development, or it is the controller
-    /// itself.
+    /// No credential of a principal. The requester used root's socket or the plain listener for development, is a host
+    /// or the holder of a join token, is anonymous, or is the controller itself.
     Listener,
     /// A certificate, by its serial number.
     Certificate(String),
@@ -66,7 +66,8 @@ impl Requester {
         Self { name, uuid, rights: rights(&principal.spec), credential }
     }
 
-    /// Creates a requester with all rights. The listener identifies it, for example root's socket.
+    /// Creates a requester that has all rights and no credential of a principal, for example root on the local socket,
+    /// a host that joins, or the controller itself.
     pub fn from_listener(name: impl Into<String>) -> Self {
         Self { name: name.into(), uuid: None, rights: Rights::ALL, credential: Credential::Listener }
     }

@@ -66,9 +66,10 @@ pub(super) fn holder_source(registry: &Arc<Registry>) -> HolderSource {
     })
 }
 
-/// Serves the API to root on a socket in the data directory, for as long as the future is polled. Root can use this
-/// socket to regain control of a fleet whose last admin lost their credentials. If the socket cannot be bound, a
-/// warning is logged and the future waits forever. So the other listeners are served nevertheless.
+/// Opens root's socket, and returns the future that serves the API to root on it until `stop` completes. The socket is
+/// `inherited_socket`, or else one in the data directory. Root can use this socket to regain control of a fleet whose
+/// last admin lost their credentials. If the socket cannot be opened, a warning is logged. The future never ends, so
+/// the other listeners are served nevertheless.
 pub(super) fn serve_root_socket(
     components: &Arc<Components>,
     api: &Arc<Api>,
@@ -97,7 +98,7 @@ pub(super) fn serve_root_socket(
 }
 
 /// Closes connections as soon as their certificate is revoked or their principal is deleted. Checks all connections
-/// after each change of a principal.
+/// after each change of a principal, and then also closes those with an expired certificate. Never returns.
 pub(super) async fn close_revoked(api: Arc<Api>, connections: OpenConnections) -> String {
     let mut checked_versions = Vec::new();
     loop {

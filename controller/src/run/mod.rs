@@ -47,7 +47,7 @@ use crate::store::{OpenError, StoreError};
 
 pub use start::{Options, PublishMode, start, start_on_sockets};
 
-/// The reason why a controller does not start. Each message contains advice.
+/// The reason why a controller does not start.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
     /// The store cannot be opened.
@@ -110,7 +110,7 @@ pub enum StartError {
     /// TLS rejected the controller's own certificates.
     #[error("the certificates of the data directory cannot be used")]
     Tls(#[from] rustls::Error),
-    /// The thread or the runtime that serves agents cannot be started.
+    /// A thread or its runtime cannot be started: that of the agents' listener, or that of the reconciler.
     #[error("the thread for agents cannot be started")]
     Thread(#[source] std::io::Error),
 }
@@ -137,7 +137,7 @@ pub struct Components {
     pub reconciler: Arc<Reconciler>,
     /// The table of the desired state of each node.
     pub desired: Arc<DesiredTable>,
-    /// The certificates of agents that are valid now.
+    /// The certificates of agents: which were issued, and which of these are revoked.
     pub identities: Arc<Identities>,
     /// The intake, which stores the reports of hosts.
     pub intake: Arc<HostIntake>,
@@ -248,7 +248,7 @@ pub async fn run(config: Config, sockets: ActivatedSockets) -> anyhow::Result<()
         failure = controller.wait_for_failure() => Some(failure),
     };
     // systemd is notified at once that the controller stops. Otherwise systemd would still expect watchdog
-    // notifications. The result is ignored, because the call fails if systemd did not start the controller.
+    // notifications. An error is ignored, because the controller stops in any case.
     let _not_under_systemd = sd_notify::notify(&[sd_notify::NotifyState::Stopping]);
     controller.stop().await;
     match failure {

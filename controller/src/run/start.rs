@@ -111,7 +111,7 @@ impl Default for Options {
 /// Opens the data directory of a fleet and starts a controller for it.
 ///
 /// # Errors
-/// Fails with a [`StartError`]. No thread or task is then left running.
+/// Fails with a [`StartError`]. Threads and tasks that were already started then end by themselves.
 pub async fn start(config: Config, options: Options) -> Result<Controller, StartError> {
     start_on_sockets(config, options, ActivatedSockets::default()).await
 }
@@ -120,7 +120,7 @@ pub async fn start(config: Config, options: Options) -> Result<Controller, Start
 /// manager passed. A listener without such a socket is bound here.
 ///
 /// # Errors
-/// Fails with a [`StartError`]. No thread or task is then left running.
+/// Fails with a [`StartError`]. Threads and tasks that were already started then end by themselves.
 pub async fn start_on_sockets(config: Config, options: Options, sockets: ActivatedSockets) -> Result<Controller, StartError> {
     let traits = trait_names(&config)?;
     let layout = Layout::new(&config.data_dir);
@@ -369,7 +369,7 @@ fn audit_refusals(components: &Components, tasks: &mut BackgroundTasks) {
     });
 }
 
-/// Returns the source of the admin listener's TLS configuration, or `None` for plain HTTP.
+/// Returns the source of the admin listener's TLS configuration. For plain HTTP, logs a warning and returns `None`.
 fn admin_tls(listen: AdminListen, address: SocketAddr, configs: &Arc<TlsConfigs>) -> Option<TlsSource> {
     match listen {
         AdminListen::Tls(_) => Some(configs.admin_tls_source()),
@@ -410,7 +410,7 @@ impl AgentsThread {
 
     /// Binds the agents' listener and serves it until the controller stops. The socket is bound on this thread, so that
     /// connections wake this thread and no other. Sends the bound listener or the error to the thread that starts the
-    /// controller.
+    /// controller. Also records which agents are silent, and at the end stores what hosts have confirmed.
     async fn serve(mut self, sender: oneshot::Sender<Result<BoundListener, StartError>>) {
         let (socket, address) = match bind("agent_listen", self.address, self.inherited.take()).await {
             Ok(bound_socket) => bound_socket,

@@ -22,8 +22,9 @@ use crate::store::{EventKind, Health, ListQuery, Revision, Snapshot, Store, Stor
 /// wrong clocks. A certificate that was issued while the clock was ahead is not valid yet when the clock is corrected.
 /// Clients and agents refuse the certificate until it is replaced.
 const KEY_CHECK_INTERVAL: Duration = Duration::from_secs(10);
-/// The time, in seconds, by which the clock may be set back without a new certificate. Certificates are backdated by
-/// more than this time, so they are still valid then. After a larger step back they are replaced.
+/// The time, in seconds, by which the clock may be behind the time at which a certificate was issued, without a new
+/// certificate. Certificates are backdated by more than this time, so they are valid then. If the clock is further
+/// behind, they are replaced.
 const MAX_SET_BACK_S: u64 = 60;
 /// The age, in seconds, at which the certificate of the signer is replaced. The signer signs what agents receive. The
 /// certificate is valid for 30 days, so 10 days remain for agents whose clocks lag.
@@ -35,8 +36,8 @@ const MAX_SERVER_AGE_S: u64 = 60 * 24 * 3600;
 const BLOB_RETENTION: Duration = Duration::from_hours(24);
 /// The interval at which expired records are deleted.
 const PRUNE_INTERVAL: Duration = Duration::from_hours(1);
-/// The interval at which the clock is checked for jumps, to log each jump. Code that deletes expired records does not
-/// rely on this check. It checks the clock itself.
+/// The interval at which the clock is checked for jumps, to log each jump and to store whether the clock is trusted.
+/// Code that deletes expired records does not rely on this check. It checks the clock itself.
 const CLOCK_CHECK_INTERVAL: Duration = Duration::from_secs(10);
 /// The time between a change of the hosts that are ahead of the store and the log of their number. After a start, many
 /// such hosts check in at once, and one log then counts all of them.
@@ -58,7 +59,7 @@ pub(super) struct BackgroundTasks(JoinSet<String>);
 
 impl BackgroundTasks {
     /// Starts the tasks that every controller has. `snapshot` shows the store before the first write of this
-    /// controller. `limits` bound the sizes of history, audit log and stored requests.
+    /// controller. `limits` are the limits of history and audit log.
     pub(super) fn begin(
         parts: &Arc<Components>,
         keys: ControllerKeys,
@@ -214,7 +215,7 @@ fn end_message(follower: &str, result: Result<(), StoreError>) -> String {
     }
 }
 
-/// Updates the list of accepted certificates with each change of the store after `opened_revision`. Ends the check-ins
+/// Updates the agents' certificates in memory with each change of the store after `opened_revision`. Ends the check-ins
 /// of deleted nodes. Reads all records of agents again if changes were compacted. Returns `Ok` when the store is
 /// closed.
 async fn follow_identities(parts: &Components, opened_revision: Revision) -> Result<(), StoreError> {
@@ -247,7 +248,7 @@ async fn follow_identities(parts: &Components, opened_revision: Revision) -> Res
     }
 }
 
-/// Updates the list of accepted certificates with the stored record of a node's agent. If the node was deleted
+/// Updates the agents' certificates in memory with the stored record of a node's agent. If the node was deleted
 /// (`retired`), also ends its check-in.
 fn apply_identity(parts: &Components, node: Uuid, record: &record::AgentRecord, revision: Revision) {
     parts.identities.put(node, record, revision);
@@ -300,8 +301,8 @@ impl OwnCertificate {
     }
 }
 
-/// Checks the clock for jumps every ten seconds. Records in the store whether the clock is trusted, and when it last
-/// was. Never returns.
+/// Checks the clock for jumps every ten seconds. Stores whether the clock is trusted when this changes, and once a day
+/// the time of a trusted clock. Never returns.
 async fn watch_clock(parts: Arc<Components>) -> String {
     let mut ticks = interval_at(Instant::now() + CLOCK_CHECK_INTERVAL, CLOCK_CHECK_INTERVAL);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -313,9 +314,9 @@ async fn watch_clock(parts: Arc<Components>) -> String {
     }
 }
 
-/// Deletes expired records every hour: stored requests after a day, tokens a day after their expiry, and the
-/// certificates of a deleted node after the last of them expired. Also deletes blobs that are no longer used. Deletes
-/// nothing while the clock is not trusted, because it has jumped. Never returns.
+/// Deletes expired records every hour: stored requests after a day, tokens a day after they were used up or expired,
+/// and the certificates of a deleted node when none of them can be renewed any more. Also deletes blobs that are no
+/// longer used. Deletes nothing while the clock is not trusted, because it has jumped. Never returns.
 async fn prune_expired(parts: Arc<Components>) -> String {
     let mut ticks = interval(PRUNE_INTERVAL);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -333,8 +334,9 @@ async fn prune_expired(parts: Arc<Components>) -> String {
     }
 }
 
-/// Deletes history, audit events and stored requests beyond their limits, once a minute. First counts the size of the
-/// entries that existed when the store was opened, from `snapshot`. Never returns.
+/// Deletes history, audit events and stored requests beyond their limits. Checks their sizes once a minute, and their
+/// ages once an hour. First counts the size of the entries that existed when the store was opened, from `snapshot`.
+/// Never returns.
 async fn enforce_retention(parts: Arc<Components>, snapshot: Box<dyn Snapshot>, limits: RetentionLimits) -> String {
     let registry = &parts.registry;
     if let Err(error) = registry.store().stats().count_sizes(snapshot.as_ref()).await {

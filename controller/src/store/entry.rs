@@ -34,8 +34,8 @@ impl Revision {
     }
 }
 
-/// The identity of one sequence of revisions: 128 random bits, which the creator of a store supplies. A restored store
-/// gets another epoch.
+/// The identity of the first epoch of a fleet: the bytes of a random UUID, which the creator of a store supplies. A
+/// restored store has the same bytes. Later epochs are in the history of epochs, which is a record in the store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, derive_more::Display)]
 #[display("{:032x}", u128::from_be_bytes(*_0))]
 pub struct Epoch([u8; 16]);

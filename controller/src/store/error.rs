@@ -1,4 +1,5 @@
-//! The errors of a store. From each error, the caller knows whether something was written.
+//! The errors of a store. From each error of a commit except [`StoreError::OutcomeUnknown`], the caller knows that
+//! nothing was written.
 
 use std::error::Error as StdError;
 use std::io;
@@ -22,8 +23,8 @@ pub enum StoreError {
     /// A precondition of the transaction does not hold. Nothing was written.
     #[error("{0}")]
     PreconditionFailed(UnmetPrecondition),
-    /// The engine failed while it made the transaction durable. Only a read after the store was reopened shows whether
-    /// the transaction was written.
+    /// The engine failed while it made the transaction durable, or panicked during the write. Only a read after the
+    /// store was reopened shows whether the transaction was written.
     #[error("outcome unknown: the store failed during the write, which may have taken effect or not")]
     OutcomeUnknown {
         /// The error of the engine.
@@ -87,7 +88,8 @@ pub enum WatchError {
     Store(#[from] StoreError),
 }
 
-/// The reason why a store could not be created or opened. In every case the file is unchanged.
+/// The reason why a store could not be created or opened. An existing file is unchanged, unless the error is
+/// [`OpenError::Io`]: then an accepted file can contain a part of what redb writes when it opens a file.
 #[derive(Debug, Error)]
 pub enum OpenError {
     /// There is no file to open.
@@ -99,8 +101,8 @@ pub enum OpenError {
         /// The path that was opened.
         path: PathBuf,
     },
-    /// The file has 0 bytes. A store lost its content, or the creation of a store was interrupted. The file is not
-    /// treated as a new store.
+    /// The file has 0 bytes. A store lost its content, or another program created the file. The file is not treated as
+    /// a new store.
     #[error("the store {} is empty (0 bytes), and no new store was created in its place: {}", path.display(), restore_advice(path))]
     Empty {
         /// The path of the file.
@@ -132,7 +134,8 @@ pub enum OpenError {
         path: PathBuf,
         /// The schema version of the file.
         found: u32,
-        /// The name and version of the program that last wrote the file, or `None` if none is recorded.
+        /// The name and version of the program that last wrote the file, or `None` if this is not recorded or cannot be
+        /// read.
         program: Option<String>,
         /// The newest schema version that this program supports.
         supported: u32,
@@ -166,8 +169,8 @@ fn parent_directory(path: &Path) -> String {
     path.parent().unwrap_or(Path::new(".")).display().to_string()
 }
 
-/// Returns the end of a message about a lost or damaged store: how to restore the store at `path`. A copy is of the
-/// whole data directory.
+/// Returns the end of a message about a store that cannot be opened: how to restore the store at `path`. The text names
+/// the directory of the store, because a copy must be of the whole data directory.
 fn restore_advice(path: &Path) -> String {
     format!(
         "restore a backup (docs/backup.md) or copy back {} from a copy that was made while the controller was stopped",

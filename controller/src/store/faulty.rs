@@ -48,8 +48,8 @@ impl FaultyStore {
         Self { inner, commit_faults: Mutex::default(), read_only, unreadable, refused_key, damaged_key }
     }
 
-    /// Sets the faults of the next commits, one for each commit, in order. `None` means a commit without a fault. All
-    /// commits after these have no fault.
+    /// Adds faults for the next commits, after those that are still pending: one for each commit, in order. `None` means
+    /// a commit without a fault. All commits after these have no fault.
     pub(crate) fn inject_faults(&self, faults: impl IntoIterator<Item = Option<InjectedFault>>) {
         self.commit_faults.lock().unwrap().extend(faults);
     }

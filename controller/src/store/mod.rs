@@ -67,10 +67,11 @@ pub trait Store: Send + Sync + 'static {
     ///
     /// Transactions are ordered. The preconditions of a transaction are checked against the result of all transactions
     /// before it. A transaction that changes nothing (it has no operations, or only deletes absent keys) creates no
-    /// revision, and returns the revision at which it was checked. Dropping the future does not cancel a transaction.
+    /// revision, and returns the revision at which it was checked. If the future is dropped before it is ready, the
+    /// transaction is committed as a whole or not at all.
     ///
     /// # Errors
-    /// [`StoreError::Refused`] or [`StoreError::PreconditionFailed`]: nothing was written.
+    /// [`StoreError::Refused`], [`StoreError::PreconditionFailed`] or [`StoreError::Closed`]: nothing was written.
     /// [`StoreError::OutcomeUnknown`]: the engine failed during the write. Only a read after the store was reopened
     /// shows the outcome. [`StoreError::ReadOnly`]: nothing was written. The store accepts no writes until it is
     /// reopened.
@@ -82,11 +83,12 @@ pub trait Store: Send + Sync + 'static {
     /// all old data that the snapshot can read.
     ///
     /// # Errors
-    /// [`StoreError::Read`] or [`StoreError::Closed`].
+    /// [`StoreError::Read`], [`StoreError::Corrupt`] or [`StoreError::Closed`].
     fn snapshot(&self) -> BoxFuture<'_, Result<Box<dyn Snapshot>, StoreError>>;
 
     /// Returns a watch of every change from the revision `from` on, with the change of `from` itself. `from` may be in
-    /// the future. To continue after a list, watch from the revision after that of the list.
+    /// the future. To continue after a list, watch from the revision after that of the list. [`Watch::next`] fails if
+    /// the change was compacted.
     fn watch(&self, from: Revision) -> Watch;
 
     /// Returns the statistics of this store: its last revision, sizes, and counters since it was opened.
@@ -117,11 +119,11 @@ pub trait Snapshot: Send + Sync {
 /// The properties of a store that identify it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StoreIdentity {
-    /// The identity of the store's sequence of revisions. An agent accepts another epoch only with a signed change of
-    /// epoch.
+    /// The first epoch of the fleet. A restored store has the same first epoch. If the store has a record of the history
+    /// of epochs, that record contains the current epoch.
     pub epoch: Epoch,
-    /// The revision after which the revisions of the store start. It is zero unless the store continues the revisions
-    /// of another store.
+    /// The revision after which the revisions of the store start. It is zero for a new fleet. A restored store has the
+    /// base of the store that was backed up, although the first commit after the restore gets a later revision.
     pub base: Revision,
     /// The schema version of the store, see [`SCHEMA_VERSION`].
     pub schema: u32,

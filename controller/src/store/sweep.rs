@@ -20,7 +20,8 @@ pub struct ExpiredEntry {
     pub ops: Vec<Op>,
 }
 
-/// Deletes the entries below a prefix for which `is_expired` returns true. Returns the number of deleted entries.
+/// Deletes the entries below a prefix for which `is_expired` returns true. Returns the number of deleted entries. An
+/// entry that changed since it was read remains, and so do the others of its commit (see [`drop_if_unchanged`]).
 ///
 /// # Errors
 /// Fails if the store fails, or if `is_expired` cannot read an entry.
@@ -53,8 +54,8 @@ pub async fn sweep(
 }
 
 /// Deletes expired entries that have not changed since they were read, in commits of up to 50 entries. If one of these
-/// entries has changed, its whole commit fails, and the next sweep deletes the others. Returns the number of deleted
-/// entries.
+/// entries has changed, its whole commit is skipped without an error, and the next sweep deletes the others. Returns
+/// the number of deleted entries.
 ///
 /// # Errors
 /// Fails if the store fails.

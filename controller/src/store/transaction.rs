@@ -10,8 +10,9 @@ use super::entry::Revision;
 
 /// Operations on entries, and preconditions for the operations. Either all operations are done, or none.
 ///
-/// One write of the API is one transaction. It contains the object, a copy of its new version for the history, an audit
-/// event, and a record by which a repeated request is recognized.
+/// One write of the API is one transaction. The transaction contains the changed objects, an entry in the history for
+/// each of them, and an audit event. For a request with an idempotency key, the transaction also contains a record by
+/// which a repeated request is recognized.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Transaction {
     /// The preconditions. All are checked before the first operation.
@@ -207,8 +208,8 @@ impl Precondition {
         Self::Unchanged { key: key.into(), mod_revision }
     }
 
-    /// Creates the precondition that an entry has not changed since the caller read it. `read_revision` is its
-    /// `mod_revision` at that time, or `None` if the entry did not exist. It must then still not exist.
+    /// Creates the precondition that an entry has not changed since the caller read it. `read_revision` is the
+    /// `mod_revision` of the entry at that time, or `None` if the entry did not exist and must still not exist.
     pub fn unchanged_since(key: impl Into<Bytes>, read_revision: Option<Revision>) -> Self {
         match read_revision {
             Some(revision) => Self::unchanged(key, revision),

@@ -1,8 +1,8 @@
 //! Changes in the order of revisions, pulled by the watcher.
 //!
 //! A watcher has a position, not a queue. Recent changes are in memory once, for all watchers. Older ones are read from
-//! what the engine keeps. So a slow watcher costs nothing, and one that needs changes that were dropped gets an
-//! error.
+//! what the engine keeps. So a slow watcher needs no memory of its own. The engine may retain old values longer for a
+//! slow watcher, up to a limit. A watcher that needs changes that were dropped gets an error.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -105,6 +105,9 @@ impl RecentBuffer {
 pub trait ChangeSource: Send + Sync {
     /// Waits until a revision is durable, and returns its change. A caller can drop the future and request the change
     /// again.
+    ///
+    /// # Errors
+    /// [`WatchError`] if the change was compacted or cannot be read, or if the store is closed.
     fn change(&self, revision: Revision) -> BoxFuture<'_, Result<Arc<Change>, WatchError>>;
 }
 
@@ -125,8 +128,9 @@ impl Watch {
     /// call returns the same change.
     ///
     /// # Errors
-    /// [`WatchError::Compacted`] if the change was compacted. [`StoreError::Closed`](super::StoreError::Closed) if the
-    /// store is closed. After an error, the next call tries to read the same change.
+    /// [`WatchError::Compacted`] if the change was compacted. [`WatchError::Store`] if the change cannot be read, or
+    /// with [`StoreError::Closed`](super::StoreError::Closed) if the store is closed. After an error, the next call
+    /// tries to read the same change.
     pub async fn next(&mut self) -> Result<Arc<Change>, WatchError> {
         let change = self.source.change(self.next).await?;
         self.next = self.next.next();

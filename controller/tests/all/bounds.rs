@@ -223,6 +223,24 @@ async fn x06_map_call_rejects_empty_keys() {
     assert_eq!(api.get("/v1/clusters/c").await, cluster_before);
 }
 
+/// Regression test: the calls ignored other members of the body, for example a misspelled one.
+#[tokio::test]
+async fn map_call_rejects_unknown_field() {
+    let api = TestApi::start().await;
+    let creation = apply(&api, &json!({"kind": "Cluster", "name": "c", "labels": {"a": "1"}})).await;
+    assert_eq!(creation.status, 200, "{}", creation.body);
+    let cluster_before = api.get("/v1/clusters/c").await;
+    for (call, body) in [
+        ("owners", json!({"from": "a", "to": "b", "keys": ["a"], "frce": true})),
+        ("tombstones", json!({"keys": ["a"], "reson": "x"})),
+    ] {
+        let refusal = api.send("POST", &format!("/v1/clusters/c/labels/{call}"), &[], Some(&body)).await;
+        assert_eq!(refusal.status, 400, "{call}: {}", refusal.body);
+        assert!(refusal.body.to_string().contains("field.unknown"), "{call}: {}", refusal.body);
+    }
+    assert_eq!(api.get("/v1/clusters/c").await, cluster_before);
+}
+
 #[tokio::test]
 async fn x06_ironic_fields_reject_empty_name_and_key() {
     let api = TestApi::start().await;

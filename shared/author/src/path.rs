@@ -8,8 +8,8 @@ use stemma_core::input::Inputs;
 use stemma_render::{NoSecrets, RenderLimits, Renderer};
 
 /// The limits for rendering a path in the controller. Each node may have its own paths, so the controller does not
-/// render a path that needs more steps: only the host renders it. `output_bytes` equals the limit of all inputs of a
-/// node, so a path that is too long for a host is rendered here, and refused afterwards.
+/// render a path that needs more steps: only the host renders it. `output_bytes` equals the maximum size of the inputs
+/// of one task, so a path that is too long for a host is rendered here, and refused afterwards.
 const PATH_LIMITS: RenderLimits = RenderLimits { steps: 10_000, depth: 16, output_bytes: 256 * 1024 };
 
 /// The template of a path, or of the program of a command.
@@ -85,8 +85,8 @@ fn is_dotted_key(key: &str) -> bool {
     key.starts_with(is_letter) && key.chars().all(|letter| is_letter(letter) || letter.is_ascii_digit())
 }
 
-/// Returns whether a character can be part of a word or of a quoted text. Two adjacent tokens need a blank between them
-/// if the first ends and the second begins with such a character.
+/// Returns whether a character can be part of a word, or is the quote around a text. Two adjacent tokens need a blank
+/// between them if the first ends and the second begins with such a character.
 fn is_word_char(letter: char) -> bool {
     letter.is_alphanumeric() || matches!(letter, '_' | '"')
 }

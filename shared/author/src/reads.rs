@@ -66,8 +66,8 @@ pub(crate) struct ReadCollector {
 
 impl OnAbsent {
     /// Returns the effect of an absent value in an inner part of the template. `self` is the effect in the outer part,
-    /// and `inner` the effect that the inner part has by itself. The less severe of the two is returned, with two
-    /// exceptions for `Guarded`.
+    /// and `inner` the effect that the inner part has by itself. The less severe of the two is returned, with one
+    /// exception: if only the outer effect is `Guarded`, the result is `Tolerated`.
     pub(crate) fn combined_with(self, inner: Self) -> Self {
         match (self, inner) {
             // The inner part itself checks whether the value exists.
@@ -191,8 +191,8 @@ impl ReadCollector {
     }
 
     /// Records that rendering always reads a field of a single node of a look-up, so the look-up must find a node. Has
-    /// no effect for a loop over each node, which may run zero times. Has no effect for several look-ups either,
-    /// because it is not known which of them is used.
+    /// no effect for a loop over each node, which may run zero times, and for `primary(…)`, whose fields are required
+    /// instead. Has no effect for several look-ups either, because it is not known which of them is used.
     pub(crate) fn note_pick(&mut self, lookups: &Lookups) {
         let mut numbers = lookups.numbers();
         if let (false, Some(number), None) = (lookups.is_each_node(), numbers.next(), numbers.next()) {
@@ -200,8 +200,9 @@ impl ReadCollector {
         }
     }
 
-    /// Returns the inputs that must exist for the template, because it never checks for them: labels, parameters,
-    /// labels of looked-up nodes, and fields of primaries. Also returns the look-ups that must find a node.
+    /// Returns the inputs without which rendering fails always or in some cases, because the template never checks for
+    /// them: labels, parameters, labels of looked-up nodes, and fields of primaries. Also returns the look-ups that
+    /// must find a node.
     pub(crate) fn required_references(&self) -> Result<Vec<RequiredReference>, ReferenceError> {
         let new_requirement =
             |reference, if_absent: OnAbsent| RequiredReference { reference, is_unconditional: if_absent == OnAbsent::Fails };
@@ -264,7 +265,8 @@ impl ReadCollector {
     }
 
     /// Adds a field that the template reads from the nodes of look-ups. `if_absent` is the effect on the template if a
-    /// primary lacks the field, and `on_absent_in_node` the effect if one of the nodes of `nodes(…)` lacks it.
+    /// primary lacks the field, and `on_absent_in_node` the effect if one of the nodes of `nodes(…)` lacks it. Fails if
+    /// the path is too deep, or if such a field of another host cannot be read.
     pub(crate) fn add_field(
         &mut self,
         lookups: &Lookups,
@@ -293,7 +295,8 @@ impl ReadCollector {
         Ok(())
     }
 
-    /// Returns the references to all inputs, sorted and without duplicates.
+    /// Returns the references to all inputs, sorted and without duplicates. A path within another path is omitted.
+    /// Fails if a look-up has too many fields.
     pub(crate) fn finish(self) -> Result<Vec<Reference>, ReferenceError> {
         let mut references: Vec<Reference> = self.references.into_iter().collect();
         for (lookup, fields) in self.lookups {

@@ -18,7 +18,6 @@ pub(crate) enum TemplateRoot {
 /// The look-ups that a value may come from. The value is a node, or a list of nodes, of one of these look-ups.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Lookups {
-    /// The numbers of the look-ups.
     numbers: BTreeSet<usize>,
     /// True if the value is the whole list of one look-up, each of its nodes in turn, or a primary. False if a template
     /// selects some of the nodes, or one of two look-ups: it may then never reach a node that lacks a field.
@@ -96,7 +95,7 @@ impl TemplateRoot {
 }
 
 impl Lookups {
-    /// Returns the look-ups for a value that is the whole list of one look-up, or each of its nodes in turn.
+    /// Returns the look-ups for a value that is the whole list of one look-up, each of its nodes in turn, or a primary.
     pub(crate) fn each_node(number: usize) -> Self {
         Self { numbers: [number].into(), is_each_node: true }
     }
@@ -106,7 +105,7 @@ impl Lookups {
         Self { numbers: self.numbers.clone(), is_each_node: false }
     }
 
-    /// Returns whether the value is the whole list of one look-up, or each of its nodes in turn.
+    /// Returns whether the value is the whole list of one look-up, each of its nodes in turn, or a primary.
     pub(crate) const fn is_each_node(&self) -> bool {
         self.is_each_node
     }

@@ -164,8 +164,8 @@ fn parameters() -> ParameterLayer {
     ParameterLayer { provided: Some(OwnedMap::default().update(&manager(), &intent)), merge: Some(true) }
 }
 
-/// Measures how long it takes to resolve a cluster of 200 nodes with Fuel's library, and to compute the order of its
-/// tasks. Prints the mean CPU time of several rounds.
+/// Measures how long it takes to add 200 nodes to a cluster with Fuel's library, to resolve the cluster, and to compute
+/// the order of its tasks. Prints the mean CPU time of several rounds.
 fn bench_two_hundred_nodes(library: &ReleaseSpec) {
     const ROUNDS: u32 = 50;
     let release = compile_release(library);
@@ -219,8 +219,9 @@ fn inherited(labels: LabelLayer) -> Inherited {
     Inherited { labels, ..Inherited::default() }
 }
 
-/// Builds a fleet of one template, 20 clusters, 200 groups of equal size and `nodes` nodes. The uuids, as numbers, are
-/// 1 for the template, from 1000 for clusters, from 2000 for groups and from 10,000 for nodes.
+/// Builds a fleet of one template, 20 clusters, 200 groups, and `nodes` nodes with their observations. The nodes are
+/// assigned to the groups in turn, so fewer than 200 nodes leave groups empty. The uuids, as numbers, are 1 for the
+/// template, from 1000 for clusters, from 2000 for groups and from 10,000 for nodes.
 fn build_fleet(release: &Arc<CompiledRelease>, nodes: u128) -> Fleet {
     let mut fleet = Fleet::new();
     fleet.apply(FleetChange::Release(Arc::clone(release)));
@@ -370,8 +371,9 @@ fn bench_large_fleet(release: &Arc<CompiledRelease>) -> (f64, u128) {
     (edit_cost(&fleet, &cache, count), count)
 }
 
-/// Measures the edit of a label of the template, with the resolve of all nodes that the edit changes. `nodes` is the
-/// number of all nodes, for the printed time per node.
+/// Measures an edit of the template's labels, with the resolve of all nodes that the edit changes, and prints the CPU
+/// time. The edit changes `tier` and removes all other labels. `nodes` is the number of all nodes, for the printed time
+/// per node.
 fn bench_template_edit(fleet: &Fleet, cache: &ResolveCache, nodes: f64) {
     let mut edited_fleet = fleet.clone();
     let template = edited_fleet.templates().next().expect("the template").clone();

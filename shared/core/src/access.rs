@@ -25,7 +25,8 @@ pub enum AccessScope {
     Shared,
     /// An object in this cluster, or the cluster itself.
     Cluster(ClusterId),
-    /// A node that is in no node group, and so in no cluster.
+    /// An object that is in no cluster, and that only principals of the whole fleet can see. Examples are a node
+    /// without a node group and a principal of the whole fleet.
     Unplaced,
 }
 
@@ -65,7 +66,7 @@ pub enum CertificateSubject {
     /// The caller itself.
     Caller {
         /// Total validity of the certificate that the caller presented, in seconds. `None` if the caller presented no
-        /// certificate.
+        /// certificate, or one that its principal does not list.
         presented_s: Option<u64>,
     },
     /// A principal other than the caller.
@@ -115,7 +116,7 @@ impl Rights {
     }
 
     /// Decides whether the principal may read or write an object in this scope. If the principal is bound to a cluster,
-    /// objects of other clusters and unplaced nodes are hidden from it, and it may read shared objects but not write
+    /// objects of other clusters and unplaced objects are hidden from it, and it may read shared objects but not write
     /// them. A viewer may write nothing.
     pub fn verdict(self, verb: AccessVerb, scope: AccessScope) -> Verdict {
         let is_hidden = match (self.cluster, scope) {

@@ -21,7 +21,8 @@ use crate::traits::Trait;
 /// the budget of the node group, which limits the number of its hosts that change at the same time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Propagation {
-    /// Nothing is sent to a host. The field is for people, or only the controller uses it.
+    /// Nothing is sent to a host. The field is for people, or only the controller uses it. An inspection rule may
+    /// nevertheless read the field of a node, and the values that the rule then sets reach the host.
     ControllerOnly,
     /// The change is sent at once to every host below the object, and starts no task by itself. If a task reads the
     /// field, the task digest of the host changes, and the new task set is rolled out.
@@ -70,7 +71,8 @@ pub(crate) const RULE_CHANGES: &[FieldChange] = &[FieldChange { field: "actions"
 
 /// Data of operators or hosts whose fields each have a propagation.
 pub trait ClassifyFields {
-    /// The names of the fields in manifests, in the order of the spec.
+    /// The names of the fields in manifests, in the order of the spec. Labels, annotations, parameters and lifecycle
+    /// fields are one entry, `inherited`.
     const FIELDS: &'static [&'static str];
     /// Returns the fields of `self` that differ from those of `old`, in the order of the spec. A change of a field's
     /// owners is not a difference.
@@ -323,9 +325,9 @@ impl FieldDiffCollector {
         self.field("mode", &old, &new, propagation);
     }
 
-    /// Adds the changes of the tags of a release or cluster. The role and the primary of a tag decide which tasks run,
-    /// so a change of them is rolled out. Ready probes (the checks of a tag on its hosts) are sent at once. A title is
-    /// only for people.
+    /// Adds the changes of the tags of a release or cluster. Which tags exist, and their `role` and `has_primary`,
+    /// decide which tasks run, so a change of these is rolled out. Ready probes (the checks of a tag on its hosts) are
+    /// sent at once. A title is only for people.
     fn tags(&mut self, old: &BTreeMap<TagName, TagSpec>, new: &BTreeMap<TagName, TagSpec>) {
         let placement = |(tag, spec): (&TagName, &TagSpec)| {
             let TagSpec { has_primary, role, title: _, ready: _ } = spec;

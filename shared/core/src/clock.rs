@@ -24,8 +24,9 @@ use crate::finding::{Finding, rule};
 use crate::object::Timestamp;
 use crate::time;
 
-/// Maximum difference between the clock and its expected time, in milliseconds, in both directions. Time
-/// synchronization never moves the clock further at once.
+/// Maximum difference between the clock and its expected time, in milliseconds, in both directions. At the start of a
+/// controller, the clock may be ahead by [`MAX_DOWNTIME_MS`] instead. Time synchronization usually moves the clock by
+/// less at once.
 const TOLERANCE_MS: u64 = 5 * 60 * 1000;
 /// Maximum time that a controller may have been stopped, in milliseconds. After a longer time, its clock is suspect at
 /// the start.
@@ -49,7 +50,7 @@ pub struct ClockReading {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ExpectedTime {
     /// The earlier reading, from which the clock should have run on. The monotonic clock gives the time that has passed
-    /// since this reading.
+    /// since this reading. At the start of a controller, its wall time is the last recorded time.
     start: ClockReading,
     /// Maximum time that the clock may be ahead of the expected time, in milliseconds.
     max_ahead_ms: u64,
@@ -58,7 +59,7 @@ pub struct ExpectedTime {
 /// The trust in the controller's clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ClockTrust {
-    /// The clock shows the expected time.
+    /// The clock is trusted: it shows the expected time, or has run on for a day after its last jump.
     Good {
         /// The times that the clock may show at the next reading.
         expected: ExpectedTime,
@@ -77,8 +78,8 @@ pub enum ClockTrust {
 pub struct ClockDoubt {
     /// The first revision that the store wrote in this period.
     pub from: u64,
-    /// The last revision that the store wrote in this period. `None` if the doubt was not read back from the store yet:
-    /// it then ends with the revision that stores it.
+    /// The last revision that the store wrote in this period. `None` in the record that stores the doubt first: the
+    /// doubt ends with the revision of that record. [`ClockDoubts::set_last_revision`] sets this revision afterwards.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub to: Option<u64>,
     /// The time at which the clock was trusted again.

@@ -16,17 +16,19 @@ pub const STEP_BYTES: usize = 256;
 pub const MAX_CONDITION_STEPS: usize = 4_000_000;
 
 /// Maximum number of steps of one condition for all nodes of a cluster together. It applies to a condition that looks
-/// up other nodes, because the cost for each node then grows with the cluster.
+/// up other nodes, because the cost for each node then grows with the cluster. It is also the number of steps that
+/// [`node_step_limit`] divides among all clusters.
 const MAX_CLUSTER_STEPS: usize = 64_000_000;
 
-/// Number of steps that one condition may always use for a node, even in the largest cluster.
+/// Minimum of the step limit of one condition for a node, even in the largest cluster. The limit for all conditions of
+/// the node applies in addition.
 const MIN_CONDITION_STEPS: usize = 1_000;
 
 /// Number of steps that all conditions of a node together may always use, even in the largest cluster.
 const MIN_NODE_STEPS: usize = 16_384;
 
-/// Returns the maximum number of steps for one node of a condition that looks up other nodes. `nodes` is the number of
-/// nodes of the cluster.
+/// Returns the maximum number of steps for one node of a condition that looks up other nodes and also reads values of
+/// the node itself. `nodes` is the number of nodes of the cluster.
 ///
 /// All nodes of a cluster are resolved together, and the result of a look-up grows with their number. So the limit
 /// shrinks as the number grows.
@@ -54,7 +56,8 @@ pub(crate) fn round_count(count: usize) -> usize {
 
 /// Returns the share of one node in the cost of a condition, in steps. The condition reads the same values for all
 /// nodes of a cluster, and is evaluated only once for all of them. `limit` is the result of [`condition_step_limit`]
-/// for the cluster, so `MAX_CLUSTER_STEPS / limit` is about the number of its nodes.
+/// for the cluster, so `MAX_CLUSTER_STEPS / limit` is about the number of its nodes, but at least 16 and at most
+/// 64,000.
 pub(crate) fn node_share(steps: usize, limit: usize) -> usize {
     steps.div_ceil(MAX_CLUSTER_STEPS / limit)
 }
@@ -65,16 +68,17 @@ pub trait Condition: fmt::Debug + Send + Sync {
     /// each.
     fn references(&self) -> &[Reference];
 
-    /// Returns the number of steps that an evaluation over these inputs takes. The number is computed without an
-    /// evaluation, and without a copy of shared values.
+    /// Returns an upper bound of the number of steps that an evaluation over these inputs takes. The bound is computed
+    /// without an evaluation, and without a copy of shared values. For a condition without loops, the result may exceed
+    /// `limit`.
     ///
     /// # Errors
-    /// [`ConditionError::TooLong`] if the number is higher than `limit`, and [`ConditionError::NotAnInput`] if an input
-    /// is missing.
+    /// [`ConditionError::TooLong`] if the condition has a loop and the bound is higher than `limit`, or if an input is
+    /// a list of more than `limit` items. [`ConditionError::NotAnInput`] if an input is missing.
     fn cost(&self, inputs: &Inputs, limit: usize) -> Result<usize, ConditionError>;
 
     /// Returns whether the condition holds for these inputs. Inputs that the condition does not read are ignored.
-    /// [`Condition::cost`] returns the number of steps that the evaluation takes.
+    /// [`Condition::cost`] returns an upper bound of the number of steps that the evaluation takes.
     ///
     /// # Errors
     /// [`ConditionError`]. The caller then leaves the task out, as if the condition were false, with a finding and the
@@ -125,7 +129,8 @@ pub enum ConditionError {
         "takes {steps} steps over its inputs, more than the conditions of the tasks before it leave of the limit for all conditions of a node; look up fewer nodes, or place the task by a tag instead"
     )]
     TooMany {
-        /// Number of steps of this condition.
+        /// Number of steps that the node is charged for this condition. It is the node's share if the condition is
+        /// evaluated once for all nodes of a cluster.
         steps: usize,
     },
     /// An error of the interpreter, such as a division by zero or a comparison of incompatible types.
@@ -141,8 +146,8 @@ pub trait Template: fmt::Debug + Send + Sync {
     /// Returns the text of the template for a host with these inputs, or `None` if rendering fails.
     fn render(&self, inputs: &Inputs) -> Option<String>;
 
-    /// Returns the text of the template in a normal form. Templates that differ only in blanks, quotes or the notation
-    /// of a key have the same normal form.
+    /// Returns the text of the template in a normal form. Templates whose tags differ only in blanks, quotes or the
+    /// notation of a key have the same normal form.
     fn normalized_text(&self) -> &str;
 }
 
@@ -181,11 +186,12 @@ pub trait TemplateParser: Send + Sync {
 pub struct TemplateReads {
     /// The references, sorted and unique.
     pub references: Vec<Reference>,
-    /// The references that the template needs, sorted and unique. If a host lacks the value of one, rendering fails.
-    /// They are labels, parameters, and fields of looked-up nodes.
+    /// The references that the template needs, sorted and unique. If a host lacks the value of one, rendering fails, or
+    /// can fail if the reference is not unconditional. They are labels, parameters, fields of looked-up nodes, and
+    /// look-ups that must find a node.
     pub required_references: Vec<RequiredReference>,
-    /// The places of `|raw` in a script, as line and column. Only an admin may store a script with such a place
-    /// (docs/trust.md, rule 3).
+    /// The places of `|raw` in a script, as line and column. Only an admin may store any release (docs/trust.md,
+    /// rule 3), so such a script has no further check.
     pub unquoted: Vec<(u32, u32)>,
     /// An error for each place where a value would be evaluated again: as a pattern, as a path of keys, or as the name
     /// of a filter or test. A new template with such a place is rejected. A stored template is accepted.
@@ -207,7 +213,7 @@ pub struct AuthorError {
     pub what: String,
     /// The reason why the text is rejected.
     pub why: String,
-    /// The instruction to the author: the correct text to write.
+    /// The advice to the author, such as the text to write instead.
     pub remedy: String,
 }
 

@@ -66,7 +66,7 @@ impl DigestVersion {
     /// The version of the digests of new task sets.
     pub const LATEST: Self = Self::V2;
 
-    /// Returns the version with this number, or `None` if a later version of the program added it.
+    /// Returns the version with this number, or `None` if this program knows no such version.
     pub const fn from_number(number: u32) -> Option<Self> {
         match number {
             1 => Some(Self::V1),
@@ -139,7 +139,8 @@ impl TaskDigestHasher {
     }
 
     /// Adds a task. `definition` is the hash of its canonical JSON, and `inputs` is the canonical JSON of its inputs.
-    /// `is_untranslated` is true if the task has an expression that Stemma does not evaluate.
+    /// `is_untranslated` is true if the task has an expression that Stemma does not evaluate; version 1 ignores it. The
+    /// caller must add the tasks in the order of their ids.
     pub fn add_task(&mut self, definition: &[u8; 32], is_untranslated: bool, inputs: &str) {
         self.add_item(definition);
         match self.version {
@@ -248,7 +249,7 @@ pub fn from_hex<const N: usize>(text: &str) -> Option<[u8; N]> {
 mod tests {
     use super::*;
 
-    /// Checks numbers against the examples of RFC 8785: appendix B and section 3.2.
+    /// Checks numbers against examples in appendix B of RFC 8785.
     #[test]
     fn write_number_prints_numbers_as_ecmascript_does() {
         for (bits, text) in [

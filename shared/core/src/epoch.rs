@@ -25,8 +25,9 @@
 use serde::{Deserialize, Serialize};
 use uuid::{Builder, Uuid};
 
-/// Maximum number of ended epochs in a history. A host of the first epoch must join again if the store was restored
-/// more often than this while the host was away.
+/// Maximum number of ended epochs in a history. The oldest are dropped. If more epochs than this ended while a host of
+/// the first epoch was away, the host is unknown to the store until an admin resumes the fleet. Any later epoch is
+/// recognized by the time in its id, even if it was dropped.
 const MAX_ENDED_EPOCHS: usize = 1024;
 /// The latest time that an epoch id can contain, in milliseconds since 1970.
 const MAX_EPOCH_MS: u64 = (1 << 48) - 1;
@@ -42,7 +43,8 @@ pub struct EpochHistory {
     pub at: u64,
     /// A text for people with the reason why the current epoch began. Empty for the first epoch.
     pub reason: String,
-    /// The ids of the ended epochs, oldest first.
+    /// The ids of the ended epochs, in the order in which the store recorded their ends. They include epochs of other
+    /// copies of the store that hosts held.
     pub ended: Vec<Uuid>,
     /// True if the store was restored from a backup and no admin has resumed the fleet since. Nothing is sent to any
     /// host then.
@@ -71,8 +73,8 @@ impl HeldRevision {
 pub struct HostRevisions {
     /// The state that the host reports to hold.
     pub held: HeldRevision,
-    /// The last state that the store sent to the host, or was about to send. `None` if there is no record of it,
-    /// because an earlier version of the program wrote none.
+    /// The last state that the store sent to the host, or was about to send. If there is no record of it, this is the
+    /// revision at which the store began to write such records. `None` if the store has written none yet.
     pub sent: Option<HeldRevision>,
 }
 
@@ -134,7 +136,7 @@ impl EpochHistory {
 
     /// Returns the id of an epoch that begins now. `now_ms` is the time in milliseconds since 1970. The id is later
     /// than the current epoch, each ended epoch and each of `unknown_epochs` (those that hosts hold), even if the clock
-    /// is slow.
+    /// is slow. The exception is an epoch with the latest time that an id can contain.
     pub fn next_id(&self, now_ms: u64, random: &[u8; 10], unknown_epochs: impl IntoIterator<Item = Uuid>) -> Uuid {
         let latest_start_ms = self.ended.iter().copied().chain([self.now]).chain(unknown_epochs).filter_map(began_ms).max();
         let start_ms = latest_start_ms.map_or(now_ms, |latest_start_ms| now_ms.max(latest_start_ms.saturating_add(1)));
@@ -147,8 +149,9 @@ impl EpochHistory {
         self.ended.last().copied().filter(|_| self.waits).unwrap_or(self.now)
     }
 
-    /// Returns a text for people with the reason why nothing is sent to this host. `head` is the last revision of the
-    /// store.
+    /// Returns a text for people with the reason why nothing is sent to this host. If the desired state can be sent to
+    /// the host now, the text says that the host switches to this store at its next check-in. `head` is the last
+    /// revision of the store.
     pub fn not_sent_reason(&self, host: HostRevisions, head: u64) -> String {
         let HeldRevision { epoch, revision } = host.held;
         let held_state = format!("its host holds revision {revision} of another store (epoch {epoch})");

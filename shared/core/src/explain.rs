@@ -26,8 +26,8 @@ pub struct FleetContext<'a> {
 }
 
 /// Explains the value of a label of a node as JSON: what each level, each inspection rule and the host provide for the
-/// key, and which tasks read it. `flows_to` lists where the label goes on the host: always to a file, and to the host
-/// label map if the label is exported.
+/// key, and the tasks whose templates read it. `flows_to` lists where the label goes on the host: always to a file, and
+/// to the host label map if the label is exported.
 pub fn explain_label(resolved_node: &ResolvedNode, key: &str, format_time: fn(Timestamp) -> String) -> Value {
     let labels = resolved_node.labels();
     let provenance = labels.provenance(key);
@@ -56,7 +56,8 @@ pub fn explain_label(resolved_node: &ResolvedNode, key: &str, format_time: fn(Ti
 }
 
 /// Returns one JSON object for each level, farthest level first: what the level provides for the key of `provenance`,
-/// and the effect. Levels that provide nothing are included.
+/// and the effect. Levels that provide nothing are included. If the node is in no group, or an object above it is
+/// missing, the list has only the node.
 fn explain_levels(node: &ResolvedNode, provenance: Option<&Provenance<LabelValue>>, time: fn(Timestamp) -> String) -> Vec<Value> {
     let mut explanations = Vec::new();
     let mut add_level = |level: Level, object: String, layer: &LabelLayer| {
@@ -122,7 +123,7 @@ fn level_effect_text(effect: LevelEffect) -> String {
     }
 }
 
-/// Returns the ids of the tasks of the node that read a label.
+/// Returns the ids of the node's tasks of phase `apply` whose templates read a label. Conditions are not searched.
 fn tasks_reading(resolved_node: &ResolvedNode, key: &str) -> Vec<String> {
     let Some(set) = resolved_node.task_set() else { return Vec::new() };
     let release = &set.profile.release;
@@ -183,7 +184,7 @@ pub fn explain_tag(fleet: FleetContext<'_>, resolved_node: &ResolvedNode, tag: &
 }
 
 /// Returns a role of the node that declares the tag but does not give it to this node, and the name of the extension
-/// that decided this.
+/// that decided this. The caller must have checked that no role of the node produces the tag.
 fn withheld_by_extension<'a>(table: &'a RoleTable, resolved_node: &'a ResolvedNode, tag: &str) -> Option<(Name, &'a str)> {
     let node_tags = &resolved_node.node().spec.tags;
     let declares = |role: &Name| table.declared_tags(role).iter().any(|declared_tag| **declared_tag == *tag);
@@ -214,7 +215,8 @@ fn is_selected(resolved_node: &ResolvedNode, tag: &str) -> bool {
 }
 
 /// Returns the name of the node in the same cluster that holds the tag as primary. Nodes that a stored choice names are
-/// checked first. Then the node itself is checked, because its choice may not be stored yet.
+/// checked first. Then the node itself is checked, because its choice may not be stored yet. Any other primary whose
+/// choice is not stored yet is not found.
 fn primary_holder(FleetContext { fleet, resolve }: FleetContext<'_>, resolved_node: &ResolvedNode, tag: &str) -> Option<String> {
     let holds = |other: &ResolvedNode| other.task_set().is_some_and(|set| set.primary_tags().iter().any(|name| **name == *tag));
     let chosen = fleet.primaries(resolved_node.resolved_group()?.cluster_id()).map(|primary| primary.spec.node);
@@ -226,16 +228,16 @@ fn primary_holder(FleetContext { fleet, resolve }: FleetContext<'_>, resolved_no
 /// The part of the state of a task on its node that resolve does not compute. The caller provides it.
 pub struct TaskRunState<'a> {
     /// Function that returns whether the task with this id runs, according to the task set that was released to the
-    /// node. `None` if no task set was released.
+    /// node. `None` if no task set was released, or one without tasks.
     pub should_run: Option<&'a dyn Fn(&str) -> bool>,
     /// True if a task set was ever released to the node, even one without tasks.
     pub has_task_set: bool,
     /// The error message if the desired state of the node is too large to be sent. Otherwise `None`.
     pub too_large: Option<String>,
-    /// The release of the task set that the node keeps because a newer task set is withheld. `None` if the node has its
-    /// newest task set.
+    /// The release of the task set that the node keeps because a newer task set is withheld, or a text if that task set
+    /// has no tasks. `None` if no newer task set is withheld, or if none was released to the node yet.
     pub kept_release: Option<String>,
-    /// True if the host confirmed that it holds the task set that it keeps.
+    /// True if the host confirmed that it holds the task set that was released to the node last.
     pub is_confirmed: bool,
     /// The outcome of the task in the current task set of the host. `None` if no outcome is known yet.
     pub outcome: Option<TaskOutcome>,
@@ -245,8 +247,9 @@ pub struct TaskRunState<'a> {
 }
 
 /// Explains as JSON why a task runs on a node or does not run, and what delays it at the time `now`. In the result,
-/// `set_aside` lists what blocks the whole node, `waits` lists closed barriers, and `keeps` is the release of an old
-/// task set. Returns `None` if neither the release of the node nor its released task set has the task.
+/// `set_aside` lists what blocks the whole node, and mode `observe` of the task. `waits` lists closed barriers, and
+/// `keeps` is the release of an old task set. Returns `None` if the node has a release, and neither this release nor
+/// the released task set of the node has the task.
 pub fn explain_task(resolved_node: &ResolvedNode, id: &str, now: Timestamp, state: &TaskRunState<'_>) -> Option<Value> {
     // The name that the node's levels give the release. The profile may be of another release with equal content.
     let release_name = resolved_node.release().map(|release| release.name.to_string());

@@ -26,7 +26,7 @@ const MAX_ANSWER_BASE_BYTES: u64 = 64 * 1024;
 const MAX_ANSWER_BYTES_PER_ROLE: u64 = 1024;
 
 /// A question to an extension, which is a program outside of the controller: which tags do these roles give to these
-/// nodes of one cluster? The question also contains each node of the cluster once, as context.
+/// nodes of one cluster? As context, the question also contains each node of the cluster whose group has a release.
 #[derive(Clone, Debug)]
 pub struct ExtensionQuestion {
     /// Name of the extension.
@@ -113,8 +113,8 @@ pub enum BadAnswer {
     },
 }
 
-/// The JSON body of a question. `asked` contains the roles to decide, and `nodes` contains all nodes of the cluster as
-/// context.
+/// The JSON body of a question. `asked` contains the roles to decide. `nodes` contains, as context, all nodes of the
+/// cluster whose groups have a release.
 #[derive(Serialize)]
 struct QuestionBody<'a> {
     extension: &'a str,
@@ -133,8 +133,8 @@ struct OpenRoleEntry<'a> {
     tags: &'a [TagName],
 }
 
-/// A node of the cluster in the body of a question, with the tags that are decided already. Roles that are not decided
-/// yet add no tags.
+/// A node of the cluster in the body of a question. `tags` are its effective tags, to which roles that are not decided
+/// yet add nothing. `decided` has the tags of each role that an extension has decided.
 #[derive(Serialize)]
 struct ClusterNodeEntry<'a> {
     name: String,
@@ -248,9 +248,10 @@ fn open_roles<'a>(node: &'a Node, group: &'a ResolvedGroup, table: &'a RoleTable
 }
 
 /// Returns the tags of a node without the outdated decisions of extensions, or `None` if no decision is outdated. A
-/// decision is outdated if the node no longer has the role, or if another extension or cluster decides the role now. A
-/// tag of a decision is outdated if it is no longer declared. If an object above the node is missing, the decisions
-/// cannot be checked, and the result is `None`.
+/// decision is outdated if the node no longer has the role, if no extension or another one decides the role now, or if
+/// the node is now in another cluster or in no group. A tag of a decision is outdated if it is neither declared nor
+/// produced by a role now. If an object above the node is missing, the decisions cannot be checked, and the result is
+/// `None`.
 pub fn without_outdated_decisions(fleet: &Fleet, node: &Node) -> Option<NodeTags> {
     if node.spec.tags.decided.is_empty() {
         return None;
@@ -286,8 +287,8 @@ impl ExtensionQuestion {
         }
     }
 
-    /// Parses the answer of the extension and returns its decisions. One invalid entry rejects the whole answer, so
-    /// that a node never gets only a part of its tags.
+    /// Parses the answer of the extension and returns its decisions. One invalid or missing entry rejects the whole
+    /// answer, so that a node never gets only a part of its tags.
     ///
     /// # Errors
     /// [`BadAnswer`] with the first error in the answer.
@@ -322,6 +323,7 @@ impl ExtensionQuestion {
 impl OpenRole {
     /// Checks the tags that an answer gives for this role and returns them, sorted and without duplicates. Each tag
     /// must be declared in the release or cluster. A tag that another role declares must be declared by this role too.
+    /// More than [`MAX_TAGS_PER_ROLE`] tags are an error, with duplicates counted.
     fn check_tags(&self, (node, role): &(String, Name), tags: Vec<String>) -> Result<Vec<TagName>, BadAnswer> {
         if tags.len() > MAX_TAGS_PER_ROLE {
             return Err(BadAnswer::TooMany { node: node.clone(), role: role.clone(), count: tags.len() });

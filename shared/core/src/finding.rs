@@ -18,7 +18,7 @@ pub enum Severity {
     Info,
     /// Something may not work as its author expects.
     Warning,
-    /// A task or a whole desired state is withheld, or can never run, until a person acts.
+    /// Something does not work until a person acts. For example, a task or a whole desired state is withheld.
     Error,
 }
 
@@ -30,7 +30,8 @@ pub struct Finding {
     pub severity: Severity,
     /// The stable code of the rule, for example `task.unplaced`.
     pub code: String,
-    /// The object that the finding is about, for example `node/web-1` or `release/site@1 task/ntp`.
+    /// The object that the finding is about, for example `node/web-1`. The path of a field may follow after a space, as
+    /// in `release/site@1 task ntp parameters.path`.
     pub object: String,
     /// The message for people.
     pub message: String,
@@ -40,7 +41,8 @@ pub struct Finding {
     pub caused_by: Option<String>,
 }
 
-/// A kind of finding: its stable code and its severity.
+/// A kind of finding: its stable code, its usual severity and the field that it is about. Code may raise the severity
+/// of a single finding, as for `primary.unknown`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rule {
     /// The stable code of the rule, for example `task.unplaced`.
@@ -158,7 +160,7 @@ pub fn first_error_except<'a>(findings: &'a [Finding], rules: &[Rule]) -> Option
     findings.iter().find(|finding| finding.severity == Severity::Error && !has_excepted_rule(finding))
 }
 
-/// Sorts findings by severity, the most severe first, and then by object. Removes duplicates.
+/// Sorts findings by severity, the most severe first, then by code and then by object. Removes duplicates.
 pub fn sort_findings(findings: &mut Vec<Finding>) {
     findings.sort_by(|a, b| (Reverse(a.severity), a).cmp(&(Reverse(b.severity), b)));
     findings.dedup();

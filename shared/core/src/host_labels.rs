@@ -1,8 +1,9 @@
 //! Decides which labels are exported to the host label map, a file that other programs on the host edit too.
 //!
-//! The controller decides, and sends one bit for each label, so that an agent never guesses. The default is
-//! Cluster API's machine-to-node rule. A site can add patterns, which match the **whole** key. Cluster API's own
-//! patterns are not anchored, so `foo.com` also allows `wrong.test.foo.com/x` there, which nobody intends.
+//! The controller decides, and sends one bit for each label, so that an agent never guesses. The default is Cluster
+//! API's machine-to-node rule, with the domain `node.stemma.io` in addition. A site can add patterns, which match the
+//! **whole** key. Cluster API's own patterns are not anchored, so `foo.com` also allows `wrong.test.foo.com/x` there,
+//! which nobody intends.
 //!
 //! A value that is invalid for a Kubernetes label is not exported. It is used everywhere else, and causes a finding.
 
@@ -22,14 +23,16 @@ pub const MAX_PATTERN_BYTES: usize = 256;
 /// Maximum size of a compiled pattern, in bytes.
 const MAX_COMPILED_BYTES: usize = 64 * 1024;
 
-/// A domain whose keys are exported. Keys of its subdomains are not, because Cluster API compares this domain exactly.
+/// A domain whose keys are exported by default. Keys of its subdomains are not, because Cluster API compares this
+/// domain exactly.
 const EXACT_DOMAIN: &str = "node-role.kubernetes.io";
-/// Domains whose keys are exported, including those of their subdomains.
+/// Domains whose keys are exported by default, including those of their subdomains.
 const WIDE_DOMAINS: [&str; 3] = ["node-restriction.kubernetes.io", "node.cluster.x-k8s.io", "node.stemma.io"];
 
 manifest_struct! {
-    /// The `host_labels` of a template, cluster or group: the labels that are exported to the hosts. The nearest level
-    /// that sets `host_labels` replaces those of the other levels as a whole.
+    /// The `host_labels` of a template, cluster or group: which labels are exported to the host label map, and which
+    /// labels the host itself may set. The nearest level that sets `host_labels` replaces those of the other levels as
+    /// a whole.
     #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
     #[serde(default, deny_unknown_fields)]
     pub struct HostLabels {
@@ -45,7 +48,7 @@ manifest_struct! {
 }
 
 /// A [`HostLabels`] that was checked, with compiled patterns. It decides which labels are exported to the host label
-/// map, a file on the host that other programs read.
+/// map, a file on the host that other programs read, and which labels the host itself may set.
 #[derive(Clone, Debug)]
 pub struct HostLabelRule {
     prefixes: Option<Vec<String>>,
@@ -140,8 +143,9 @@ impl HostLabels {
 }
 
 impl Default for HostLabelRule {
-    /// Returns the rule of Cluster API (Kubernetes' tool for creating clusters). It exports the labels of the default
-    /// domains, and no key is accepted from the host.
+    /// Returns the default rule: that of Cluster API (Kubernetes' tool for creating clusters), with the domain
+    /// `node.stemma.io` in addition. It exports the labels of the default domains, and no key is accepted from the
+    /// host.
     fn default() -> Self {
         Self { prefixes: None, patterns: Vec::new(), accept: BTreeSet::new() }
     }
@@ -192,8 +196,8 @@ fn domain(key: &str) -> &str {
     key.split_once('/').map_or(key, |(domain, _)| domain)
 }
 
-/// Returns whether a prefix exports the keys of a domain: the domain equals the prefix or is a subdomain. Subdomains of
-/// [`EXACT_DOMAIN`] are excluded, because Cluster API compares this domain exactly.
+/// Returns whether a prefix exports the keys of a domain: the domain equals the prefix or is a subdomain. The prefix
+/// [`EXACT_DOMAIN`] does not include its subdomains, because Cluster API compares this domain exactly.
 fn is_in_prefix(domain: &str, prefix: &str) -> bool {
     if prefix == EXACT_DOMAIN { domain == prefix } else { is_same_or_subdomain(domain, prefix) }
 }

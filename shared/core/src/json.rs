@@ -22,7 +22,7 @@ pub enum InvalidJson {
     /// A string has an escape that is not valid Unicode: half of a surrogate pair.
     #[error("has an escape that is not a valid character")]
     Escape,
-    /// A number is too large for both a 64-bit integer and a finite 64-bit float, or would be rounded to 0.
+    /// An integer does not fit into 64 bits, or a float is not a finite double or would be rounded to 0.
     #[error("number out of range: {number} does not fit into 64 bits; if the field accepts text, put it in quotes")]
     Number {
         /// The number as written, truncated.
@@ -69,7 +69,8 @@ pub fn is_utf16(bytes: &[u8]) -> bool {
     has_byte_order_mark || matches!(bytes, [1..=0x7f, 0, 1..=0x7f, 0, ..] | [0, 1..=0x7f, 0, 1..=0x7f, ..])
 }
 
-/// Parses a JSON value without loss. The function is recursive, so the caller must first limit the nesting depth of the
+/// Parses a JSON value. A number that [`parse_number`] refuses is an error. Of several members of an object with the
+/// same name, the last one remains. The function is recursive, so the caller must first limit the nesting depth of the
 /// text ([`nesting_depth`]).
 ///
 /// # Errors
@@ -85,8 +86,9 @@ pub fn parse_value(raw: &RawValue) -> Result<Value, InvalidJson> {
     }
 }
 
-/// Parses a JSON value and never fails. A number that neither a 64-bit integer nor a float represents exactly is
-/// replaced by its text. The function is recursive, so the caller must first limit the nesting depth of the text.
+/// Parses a JSON value and never fails. A number or string that [`parse_value`] refuses is replaced by its JSON text. An
+/// object with a name that is not valid Unicode becomes empty. The function is recursive, so the caller must first limit
+/// the nesting depth of the text.
 pub fn parse_value_with_inexact_texts(raw: &RawValue) -> Value {
     match raw.get().as_bytes().first() {
         Some(b'{') => {
@@ -121,12 +123,12 @@ pub fn number_to_string(raw: &RawValue) -> Box<RawValue> {
     if is_number(raw) { raw_value(format!("\"{}\"", raw.get())) } else { raw.to_owned() }
 }
 
-/// Returns whether a value is a number that [`parse_number`] refuses, because it would be parsed as another number.
+/// Returns whether a value is a number that [`parse_number`] refuses, because the number is out of range or would become
+/// another number.
 pub fn is_inexact(raw: &RawValue) -> bool {
     is_number(raw) && parse_number(raw.get()).is_err()
 }
 
-/// Returns whether a JSON value is a number.
 fn is_number(raw: &RawValue) -> bool {
     raw.get().starts_with(|first: char| first == '-' || first.is_ascii_digit())
 }
@@ -233,7 +235,8 @@ fn escape_sizes(tail: &[u8]) -> (usize, usize) {
     }
     let digits = tail.get(1..5).and_then(|digits| std::str::from_utf8(digits).ok());
     let bytes = match digits.and_then(|digits| u32::from_str_radix(digits, 16).ok()) {
-        // A control character remains escaped as `\u` and four digits. An invalid escape is counted as it is.
+        // A control character is counted as `\u` and four digits, although compact JSON writes five of them shorter, such
+        // as `\n`. An invalid escape is counted in the same way.
         Some(0..0x20) | None => 6,
         // A quote, a backslash, a character of two bytes, or half of a surrogate pair. The pair takes four bytes.
         Some(0x22 | 0x5c | 0x80..0x800 | 0xd800..0xe000) => 2,
@@ -248,7 +251,7 @@ fn escape_sizes(tail: &[u8]) -> (usize, usize) {
 ///
 /// # Errors
 /// [`InvalidJson::Number`] if the integer does not fit into 64 bits, or the float is not finite or would be rounded to
-/// 0. [`InvalidJson::Inexact`] if the float is 2^53 or more and would be rounded.
+/// 0. [`InvalidJson::Inexact`] if the float is 2^53 or more, and its double is printed as another number.
 pub fn parse_number(text: &str) -> Result<Number, InvalidJson> {
     let is_integer = text.bytes().skip(1).all(|byte| byte.is_ascii_digit()) && text != "-0";
     let out_of_range = || InvalidJson::Number { number: truncated(text) };
@@ -291,7 +294,7 @@ impl Decimal {
         Self { digits: digits.trim_end_matches('0').to_owned(), point }
     }
 
-    /// Returns whether this number is 2^53 or more, and `parsed` is another number. Numbers below 2^53 are not
+    /// Returns whether this number is 2^53 or more, and `parsed` is printed as another number. Numbers below 2^53 are not
     /// compared, because doubles represent every integer below 2^53 exactly.
     fn is_changed_by(&self, parsed: &Number) -> bool {
         // The digits of 2^53. Digits of two numbers with the same point are in the order of their texts.
@@ -395,8 +398,8 @@ pub fn nesting_depth(json: &str) -> usize {
     max_depth
 }
 
-/// Returns whether lists and maps in a value are nested at most `depth` deep. The recursion is bounded, because
-/// `serde_json` refuses JSON that is nested more than 128 deep.
+/// Returns whether lists and maps in a value are nested at most `depth` deep. The recursion is bounded, because the
+/// function looks no deeper than `depth`.
 pub(crate) fn is_within_depth(value: &Value, depth: usize) -> bool {
     match value {
         Value::Array(list) => depth > 0 && list.iter().all(|item| is_within_depth(item, depth - 1)),
@@ -482,8 +485,8 @@ mod tests {
         }
     }
 
-    /// The estimate from a JSON text is at least the memory of the parsed values, and counts no character within a
-    /// string. The estimate from a parsed value is nearly the same.
+    /// The estimate from a JSON text is at least the memory of the parsed values. It counts no bracket, comma or colon
+    /// within a string as a value. The estimate from a parsed value is nearly the same.
     #[test]
     fn x03_f05_memory_estimate_covers_parsed_values() {
         let value = size_of::<Value>();
@@ -520,8 +523,8 @@ mod tests {
         }
     }
 
-    /// A float of 2^53 or more is refused if it would be rounded, and is accepted if it is the exact value of a double
-    /// or the shortest text that parses to it. IEEE 754 defines which doubles exist.
+    /// A float of 2^53 or more is accepted if its digits are those with which its double is printed: the shortest digits
+    /// that parse to the double. Otherwise it is refused. IEEE 754 defines which doubles exist.
     #[test]
     fn y04_parse_number_rejects_large_float_when_rounded() {
         for text in [

@@ -3,7 +3,9 @@
 //!
 //! Every level may set a limit, and the level nearest to the host that sets the limit decides. Limits are part of the
 //! *known* state. A change reaches a host at once, even during a drain, and starts no task. Cluster API calls this
-//! in-place propagation.
+//! in-place propagation. Nothing enforces the limits yet. Hosts receive them, and an object that sets one has the
+//! finding `field.idle`.
+//!
 //! An unset limit and zero differ. An unset limit is inherited from the level above. Zero means "no limit" for a
 //! timeout, and overrides the levels above. For deletions, Cluster API does not distinguish unset and zero. Stemma
 //! does, and uses Cluster API's default if the limit is unset.

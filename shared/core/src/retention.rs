@@ -1,5 +1,5 @@
-//! Retention of history: images of objects, entries of the audit, and records of requests. They are deleted by age, by
-//! number and by total size.
+//! Retention of history: images of objects, entries of the audit, and records of requests. All three are deleted by age
+//! and by total size, and images also by number.
 //!
 //! An image is the state of an object from one revision until another image replaces it. Its age is counted from the
 //! replacement, so that every state within the retention time can be read. The current image of an existing object is
@@ -144,7 +144,7 @@ impl AuditRetention {
 }
 
 impl RetentionLimit {
-    /// Returns whether an entry has exceeded the maximum age at the time `now_ms`. `at_ms` is the time at which its age
+    /// Returns whether an entry has reached the maximum age at the time `now_ms`. `at_ms` is the time at which its age
     /// began. Both are milliseconds since 1970.
     pub const fn is_expired(&self, at_ms: u64, now_ms: u64) -> bool {
         at_ms.saturating_add(self.age_ms) <= now_ms
@@ -165,7 +165,7 @@ impl RetentionLimit {
 }
 
 impl OldestFinder {
-    /// Creates a finder that can free at most this number of bytes.
+    /// Creates a finder. `bytes` is the largest number of bytes that [`Self::cutoff_revision`] can be asked to free.
     pub fn new(bytes: u64) -> Self {
         Self { target_bytes: bytes, ..Self::default() }
     }
@@ -180,8 +180,8 @@ impl OldestFinder {
     }
 
     /// Returns the revision up to which the oldest entries together have at least `bytes_to_free` bytes, or the latest
-    /// revision if all entries have less. The finder's own number of bytes is the maximum. Returns 0 if `bytes_to_free`
-    /// is 0 or there are no entries.
+    /// revision if all entries have less. If `bytes_to_free` is larger than the number given to [`Self::new`], that
+    /// number is used instead. Returns 0 if `bytes_to_free` is 0 or there are no entries.
     pub fn cutoff_revision(mut self, bytes_to_free: u64) -> u64 {
         if bytes_to_free == 0 {
             return 0;

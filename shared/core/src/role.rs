@@ -1,9 +1,10 @@
 //! Roles and tags: which tags a node has, where they come from, and which names selectors match on it.
 //!
 //! Effective tags = (tags of roles − unassigned) ∪ assigned. Assigned and unassigned tags are stored apart from roles,
-//! so a change of roles removes nothing that was set by hand. A [`RoleTable`] combines a release with a cluster: the
-//! roles of the release with the cluster's changes, the tags of the release, and the tags that the cluster adds. A
-//! table is built once for all nodes of the cluster.
+//! so a change of roles removes no assigned tag. An unassignment ends when no role of the node produces the tag any
+//! more ([`crate::fleet::ended_unassignments`]). A [`RoleTable`] combines a release with a cluster: the roles of the
+//! release with the cluster's changes, the tags of the release, and the tags that users add to the release or to the
+//! cluster. A table is built once for all nodes of the cluster that use the release.
 
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
@@ -46,7 +47,8 @@ pub struct NotAssigned {
 
 impl RoleTable {
     /// Combines a release's roles and tags with `user_tags`, the tags that users define, and with a cluster's changes
-    /// of roles. A role that only the cluster names produces the tags that the cluster adds to this role.
+    /// of roles. If the release and users declare the same tag, the release's declaration counts. A role that only the
+    /// cluster names produces the tags that the cluster adds to this role.
     pub fn new<'a>(
         roles: &BTreeMap<Name, RoleSpec>,
         tags: &BTreeMap<TagName, TagSpec>,
@@ -224,7 +226,8 @@ impl RoleTable {
 /// The names of one node that role and tag selectors match against.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct MatchNames {
-    /// The names that role selectors are matched against, sorted.
+    /// The names that role selectors are matched against, sorted. With role matching `tags`, role selectors are matched
+    /// against `tags` instead.
     pub roles: Box<[Box<str>]>,
     /// The names that tag selectors are matched against, sorted. On the primary holder of tag `x`, the name `primary-x`
     /// is added. With primary matching `replaces`, it replaces `x`.
@@ -234,7 +237,8 @@ pub struct MatchNames {
 impl MatchNames {
     /// Returns the names of a node with these roles and tags. `primaries` are the tags that the node holds as primary.
     ///
-    /// If a role has the name `x` of such a tag, the node also matches the role selector `primary-x`.
+    /// If the table has a role with the name `x` of such a tag, the node also matches the role selector `primary-x`.
+    /// With primary matching `replaces`, it then does not match the role selector `x`.
     pub fn new<'a>(
         matching: Matching,
         table: &RoleTable,
@@ -294,8 +298,8 @@ pub fn natural_cmp(first: &str, second: &str) -> Ordering {
             return left_byte.cmp(right_byte);
         }
     }
-    // Here, the numbers in the names differ at most in leading zeros. The texts decide then, so that the order is
-    // total.
+    // One of the names has no characters left. If the other has some left, it comes later. Otherwise the names differ
+    // at most in leading zeros. The texts decide then, so that the order is total.
     left.len().cmp(&right.len()).then_with(|| first.cmp(second))
 }
 

@@ -16,16 +16,18 @@ use serde_json::Value;
 
 use crate::digest::{canonical_json, in_canonical_order, sha256, write_canonical, write_member_key};
 
-/// Minimum size of a chunk of a JSON text, in bytes. A chunk may be smaller if it is the text between two large map or
-/// list entries, because each large entry has chunks of its own.
+/// Minimum size of a chunk of a JSON text, in bytes. A chunk may be smaller if it ends before or with a large map or list
+/// entry, because each large entry has chunks of its own. The last chunk of a text may be smaller too.
 const MIN_CHUNK_BYTES: usize = 1024;
-/// Intended maximum number of chunks of a JSON text. A text with many small chunks may have up to four times as many.
+/// Intended maximum number of chunks of a JSON text. A text with many small chunks may have about four times as many. If
+/// large entries are nested in many levels, the text may have even more.
 const TARGET_MAX_CHUNKS: usize = 24;
-/// Minimum number of texts that are added between two removals of unused texts. If the last removal retained more texts
-/// than this, as many texts as it retained must be added. So the cost of removals is at most proportional to additions.
+/// Number of added texts after which unused texts are removed. If the last removal retained more texts than this, the next
+/// removal follows only after as many added texts as were retained. So the cost of removals is at most proportional to
+/// additions.
 const MIN_PRUNE_COUNT: usize = 1024;
-/// Minimum number of bytes that are added between two removals of unused texts, with the same rule as for
-/// [`MIN_PRUNE_COUNT`].
+/// Number of added bytes after which unused texts are removed, even if fewer than [`MIN_PRUNE_COUNT`] texts were added.
+/// The rule about retained texts applies to their bytes.
 const MIN_PRUNE_BYTES: usize = 4 * 1024 * 1024;
 
 /// A collection that stores each distinct text once. A clone refers to the same collection.
@@ -92,7 +94,8 @@ impl TextPool {
 }
 
 impl JsonText {
-    /// Returns the canonical JSON text of a value. A text of about 2 KiB or more is split into chunks.
+    /// Returns the canonical JSON text of a value. A map or list of about 2 KiB or more can be split into chunks. Any other
+    /// value is stored whole.
     pub fn from_value(value: &Value) -> Self {
         let estimated_bytes = estimate_bytes(value);
         if estimated_bytes < 2 * MIN_CHUNK_BYTES {

@@ -1,8 +1,9 @@
 //! Shares a limited amount among principals (authenticated clients). The amount is, for example, a number of bytes that
 //! wait for clients, or of places in a list or stream.
 //!
-//! No principal can hold more than its part. So a principal that requests as much as possible shuts out only itself.
-//! Another part is reserved for fleet admins, so that an admin who must stop an attack is served.
+//! No principal can hold more than its part, except for one larger item that is all it holds. So a principal that
+//! requests as much as possible shuts out only itself. Another part is reserved for fleet admins, so that an admin who
+//! must stop an attack is served.
 
 use std::collections::BTreeMap;
 
@@ -13,8 +14,8 @@ use crate::object::ClusterId;
 pub struct ShareHolder {
     /// The principal's name.
     pub name: String,
-    /// The cluster that the principal is bound to, or `None`. A bound principal may access only this cluster. All
-    /// principals that are bound to a cluster share one part.
+    /// The cluster that the principal is bound to, or `None`. A bound principal can neither see nor change other clusters.
+    /// All principals that are bound to a cluster share one part.
     pub cluster: Option<ClusterId>,
     /// True if the principal is a fleet admin. A part of the amount is reserved for fleet admins.
     pub is_fleet_admin: bool,
@@ -55,8 +56,8 @@ pub enum ShareKind {
 pub struct Shares {
     /// The whole amount.
     pub total: u64,
-    /// Maximum that one principal may hold. A principal that holds nothing may get one larger item, if the whole amount
-    /// has room for that item.
+    /// Maximum that one principal may hold. A principal that holds nothing may get one larger item, if the part of its
+    /// cluster and the whole amount have room for that item.
     pub max_per_principal: u64,
     /// Maximum that all principals bound to one cluster may hold together. If they hold nothing, one of them may get
     /// one larger item. The limit for each principal is not enough, because an admin of a cluster can create more
@@ -113,9 +114,9 @@ impl Shares {
     /// Returns the index in `waiting` of the request that is served next, or `None` if no request can be served now.
     /// `waiting` is in the order of arrival, and `total_held` is the amount that all principals hold.
     ///
-    /// The request of the principal that holds least is next. Among equal requests the first is next. Requests that
-    /// exceed the principal's own part are skipped. If the whole amount has no room for the next request, no other
-    /// request is served before it, except the next request of a fleet admin.
+    /// The request of the principal that holds least is next. If several principals hold the same amount, the first of
+    /// their requests is next. Requests that exceed the principal's own part are skipped. If the whole amount has no room
+    /// for the next request, no other request is served before it, except the next request of a fleet admin.
     pub fn next_request(&self, total_held: u64, waiting: &[ShareRequest]) -> Option<usize> {
         let request_of_least_holder = |is_eligible: fn(&ShareRequest) -> bool| {
             let eligible = waiting.iter().enumerate().filter(|(_, request)| is_eligible(request));

@@ -52,8 +52,8 @@ pub struct InvalidDuration {
 /// dot and a fraction of up to nine digits, then `Z`, `+HH:MM` or `-HH:MM`.
 ///
 /// # Errors
-/// Fails with [`InvalidTime`] for another form, for a day, second or zone that does not exist, and for a time before
-/// 1970 or after 9999.
+/// Fails with [`InvalidTime`] for another form, for a day or time of day that does not exist, for a leap second, for a
+/// zone outside of -12:00 to +14:00, and for a time before 1970 or after 9999.
 pub fn parse(text: &str) -> Result<u64, InvalidTime> {
     parse_millis(text).map_err(|reason| InvalidTime { text: truncated(text), why: reason })
 }
@@ -131,7 +131,7 @@ fn parse_date(date_and_time: &str) -> Result<Date, &'static str> {
 }
 
 /// Parses the time of day in `YYYY-MM-DDTHH:MM:SS`, whose form the caller has checked. `fraction` has the digits of the
-/// fraction of a second. Fails if the time does not exist.
+/// fraction of a second. Fails for a leap second (60), and if the time does not exist.
 fn parse_time_of_day(date_and_time: &str, fraction: &str) -> Result<Time, &'static str> {
     let second: i8 = parse_digits(date_and_time, 17..19);
     if second == 60 {
@@ -143,7 +143,7 @@ fn parse_time_of_day(date_and_time: &str, fraction: &str) -> Result<Time, &'stat
 }
 
 /// Parses a zone (`Z`, `+HH:MM` or `-HH:MM`) and returns its offset from UTC, in minutes. Fails for another form, for
-/// `-00:00`, and for an offset that no place on earth has.
+/// `-00:00`, and for an offset outside of -12:00 to +14:00.
 fn parse_offset_minutes(zone: &str) -> Result<i64, &'static str> {
     if zone == "Z" {
         return Ok(0);
@@ -325,8 +325,8 @@ mod tests {
         }
     }
 
-    /// The names are from the files `zone1970.tab` and `backward` of the time zone database. The similar name is
-    /// suggested if there is one. Names of files and offsets are not names of zones.
+    /// The names are from the files `zone1970.tab`, `etcetera` and `backward` of the time zone database. The similar
+    /// name is suggested if there is one. Names of files and offsets are not names of zones.
     #[test]
     fn y04_time_zone_name_accepts_only_exact_names() {
         for zone in ["UTC", "Europe/Berlin", "America/Argentina/Buenos_Aires", "Etc/GMT+5", "Europe/Kiev", "EST5EDT", "GMT"] {

@@ -6,9 +6,9 @@
 //!
 //! In the table, `acts` means that a field has the effect that its author expects. Fields that clients of Magnum,
 //! Ironic or Glance only read back act in this sense, and so do texts for people. The table lists all fields of each
-//! spec, so the code does not compile until a new field is in the table. A test checks that the fields of the specs act
-//! (`tests/all/propagation`). No test checks the fields of parts of a spec (tasks, roles, tags, host labels,
-//! lifecycle).
+//! spec, so the code does not compile until a new field is in the table. A test checks that the fields of the specs
+//! that the table marks as `acts` have an effect or a user (`tests/all/propagation`). No test checks this for the
+//! fields of parts of a spec (tasks, roles, tags, host labels, lifecycle).
 
 use std::collections::BTreeMap;
 
@@ -286,7 +286,8 @@ const MAX_TASKS: usize = 5;
 
 /// Returns a finding for each reference to a group in a field that orders tasks, such as `requires`. Such a reference
 /// has no effect, because nothing waits for a group. A pattern that matches a group is not reported, because it also
-/// selects other tasks. `find` returns a task of the release or of its imports by id.
+/// selects other tasks. The fields of groups themselves are skipped, because `task_fields` reports them. `find` returns
+/// a task of the release or of its imports by id.
 pub(crate) fn group_order_findings<'a>(object: &str, tasks: &[Task], find: impl Fn(&str) -> Option<&'a Task>) -> Vec<Finding> {
     let mut findings = Vec::new();
     for task in tasks.iter().filter(|task| !task.is_group()) {
@@ -416,7 +417,6 @@ fn has_unused_timeout(task: &Task) -> bool {
     is_file && task.parameters.get("timeout").is_some_and(|timeout| !timeout.is_null())
 }
 
-/// Returns whether the type of a task is `shell`.
 fn is_shell(task: &Task) -> bool {
     task_type(&task.kind).is_some_and(|kind| kind.kind == TaskKind::Shell)
 }

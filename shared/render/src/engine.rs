@@ -104,7 +104,8 @@ impl Engine {
     }
 
     /// Renders a shell script. The rendered text first contains a mark in place of each value. Afterwards, each mark is
-    /// replaced by its value, quoted for its position.
+    /// replaced by its value, quoted for its position. A value with `raw` is inserted unquoted, without a mark. A NUL
+    /// is refused.
     pub(crate) fn script(&self, template: &str) -> Result<String, RenderError> {
         let mut environment = BASE_ENVIRONMENT.clone();
         filters::add_raw(&mut environment);
@@ -164,8 +165,9 @@ impl Engine {
         Ok(String::from_utf8(result.bytes).expect("the engine writes text"))
     }
 
-    /// Converts the outcome of a rendering. If a read failed, its recorded reason is returned first, because minijinja
-    /// does not know it. `is_full` is true if a limit on bytes was exceeded.
+    /// Converts the outcome of a rendering. Fails first if the template read something that is not an input, or a
+    /// secret that is not available. minijinja does not know these reasons, and may have reported no error. `is_full`
+    /// is true if a limit on bytes was exceeded.
     fn check_outcome(&self, outcome: Result<(), Error>, is_full: bool) -> Result<(), RenderError> {
         let failed_reads = self.view.take_failed_reads();
         let line = outcome.as_ref().err().and_then(Error::line).unwrap_or(0);

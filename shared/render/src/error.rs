@@ -5,8 +5,8 @@ use std::fmt;
 /// The error for a template that could not be rendered. The message contains no value of a secret.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RenderError {
-    /// Line in the template, from 1, or 0 if it is not known. For [`Cause::Unquotable`] it is a line of the rendered
-    /// text.
+    /// Line in the template, from 1, or 0 if it is not known. It is a line of the rendered text for
+    /// [`Cause::Unquotable`], and for a [`Cause::Limit`] that a script exceeds when its values are inserted.
     pub line: u32,
     /// The cause.
     pub cause: Cause,
@@ -22,11 +22,12 @@ pub enum Cause {
         /// minijinja's message.
         detail: String,
     },
-    /// An input is absent, and the template does not allow for that.
+    /// An input, or a value within an input, is absent, and the template does not allow for that.
     #[error("it needs {}; set it, or write `is defined` or `|default(…)`", format_references(.references))]
     Absent {
         /// The absent inputs that may have caused the error, as text. If the last read was of an absent input, only
-        /// that input. Else all absent inputs that were read.
+        /// that input. Else the first absent inputs that were read, at most four. Empty if no absent input was read,
+        /// for example if a value lacks a key.
         references: Vec<String>,
     },
     /// The template reads something that is not among its inputs.
@@ -61,7 +62,7 @@ pub enum Cause {
     /// A command or script would contain a NUL, which cannot be passed to a program.
     #[error("a value holds a NUL, which cannot be passed to a program; remove it from the value")]
     Nul,
-    /// The template contains an operation that its values do not allow.
+    /// The template contains an operation that its values do not allow, or uses a name that does not exist.
     #[error("{detail}{}", remedy.as_str())]
     Failed {
         /// minijinja's message, or only its kind if secrets are among the inputs.
@@ -76,9 +77,10 @@ pub enum Cause {
 pub enum Remedy {
     /// A calculation has no result, for example a division by 0: check the numbers.
     Arithmetic,
-    /// The template uses a name that does not exist.
+    /// The template uses a name that does not exist, or calls something with too many or too few arguments.
     UnknownName,
-    /// A filter refused its arguments. The message of the error already states which arguments the filter accepts.
+    /// A filter refused its arguments. The advice is empty, because the message of the error already states which
+    /// arguments the filter accepts. If secrets are among the inputs, that message is omitted.
     InvalidArgument,
     /// Any other error: the types of the values do not fit together.
     TypeMismatch,

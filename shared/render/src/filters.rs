@@ -129,8 +129,8 @@ fn exceeds_max_width(value: &Value) -> bool {
     }
 }
 
-/// Returns whether each width in a printf pattern has at most three digits. A `*` would be a width from an argument, so
-/// the result is then false.
+/// Returns whether each number in a printf pattern has at most three digits, so that no width is large. Numbers in the
+/// literal text count too. A `*` would be a width from an argument, so the result is false for a pattern with a `*`.
 fn has_bounded_widths(pattern: &str) -> bool {
     let mut digits = 0;
     pattern.chars().all(|character| {

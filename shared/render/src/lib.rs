@@ -25,9 +25,10 @@ use engine::Engine;
 pub struct RenderLimits {
     /// Maximum number of steps of the engine. A step is about one value, one operator or one iteration of a loop.
     pub steps: u64,
-    /// Maximum nesting depth of loops, `with` blocks and macro calls.
+    /// Maximum nesting depth of loops, `with` blocks and macro calls. A macro call counts as several levels.
     pub depth: usize,
-    /// Maximum size of the result, in bytes.
+    /// Maximum size of the result, in bytes. All values that a template writes, also into variables, may have four
+    /// times this size together.
     pub output_bytes: usize,
 }
 
@@ -37,11 +38,11 @@ impl Default for RenderLimits {
     }
 }
 
-/// The source of the values of secrets: the credentials of the host, or values that the controller encrypted for the
-/// host.
+/// A source of the values of secrets, for example the credentials of the host.
 pub trait Secrets {
-    /// Returns the value of a secret in the version that the input contains. Version 0 means that the controller stores
-    /// no value, so the value must be a credential of the host.
+    /// Returns the value of a secret. `version` is the version that the input contains, and a source with only one
+    /// value for each secret may ignore it. Version 0 means that the controller stores no value, so the value must be a
+    /// credential of the host.
     ///
     /// # Errors
     /// [`SecretUnavailable`] with the reason. It must not contain any part of the value.

@@ -95,8 +95,9 @@ impl RootObject {
         self.view.note_missing(&self.path_text());
     }
 
-    /// Returns the value of `key` below this path. `read` creates the read of the longer path. If only paths below the
-    /// longer path are inputs, returns an object for the longer path.
+    /// Returns the value at the child path: this path and `key`. `read` creates the read of the child path. If only
+    /// paths below the child path are inputs, returns an object for the child path. Returns `None` if the input is
+    /// absent or does not exist, or if the child path has too many keys.
     fn read_key(&self, read: fn(Path) -> Read, key: &str) -> Option<Value> {
         let keys: Vec<Box<str>> = self.keys.iter().cloned().chain([key.into()]).collect();
         let Some(path) = Path::new(keys.clone()) else {
@@ -125,7 +126,8 @@ impl Object for RootObject {
         }
     }
 
-    /// Returns the value of a key below this root or path. `None` if the input is absent or does not exist.
+    /// Returns the value of a key below this root or path. `None` if the input is absent or does not exist, or if the
+    /// node lacks the trait or tag.
     fn get_value_by_str(self: &Arc<Self>, key: &str) -> Option<Value> {
         match self.kind {
             RootKind::Labels => self.view.get_read(Read::Label(key.into())),
@@ -181,7 +183,8 @@ impl Object for FunctionObject {
         ObjectRepr::Plain
     }
 
-    /// Returns the result of a call with these arguments: the value of an input, or undefined if the input is absent.
+    /// Returns the result of a call with these arguments: the value of an input, or undefined if the input is absent or
+    /// does not exist. Fails if the function does not take these arguments.
     fn call(self: &Arc<Self>, _: &mut State<'_, '_>, args: &[Value]) -> Result<Value, Error> {
         let read = match self.function {
             TemplateFunction::Nodes => {
@@ -204,13 +207,14 @@ fn argument_error(detail: &'static str) -> Error {
     Error::new(ErrorKind::InvalidOperation, detail)
 }
 
-/// Returns the only argument of a function, which must be a text.
+/// Returns the only argument of a function, converted to text. Fails if there is another number of arguments.
 fn single_argument(args: &[Value]) -> Result<Box<str>, Error> {
     let (text,): (String,) = from_args(args)?;
     Ok(text.into())
 }
 
-/// Parses the named arguments of `nodes`. Returns `None` if they cannot be combined.
+/// Parses the named arguments of `nodes`. Returns `None` if the arguments cannot be combined, or if there are none. An
+/// argument with no names, or with too many, counts as not given. Fails for an argument with an unknown name.
 fn parse_query(kwargs: &Kwargs) -> Result<Option<NodeQuery>, Error> {
     let parse_names = |name: &str| -> Result<Option<NamePatterns>, Error> {
         let Some(value) = kwargs.get::<Option<Value>>(name)? else { return Ok(None) };

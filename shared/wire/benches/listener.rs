@@ -1,8 +1,8 @@
 //! Compares the cost of a check-in with that of a plain rustls server, with the same certificates, key exchange and
 //! bytes.
 //!
-//! Each server is a process with one thread, and reports its own CPU time and memory. So the figures do not include the
-//! load client. The servers are measured in alternating rounds, because the speed of a shared machine varies more than
+//! Each server is a process that serves with one thread, and reports the CPU time of this thread and its own memory. So
+//! the figures do not include the load client. The servers are measured in alternating rounds, because the speed of a shared machine varies more than
 //! the servers differ. Run `cargo bench -p stemma-wire --bench listener [-- ROUNDS [check-in|handshake|idle]]`. The
 //! target figures are in docs/performance.md.
 
@@ -46,8 +46,8 @@ const HANDSHAKES: u32 = 200;
 /// The number of idle connections that the memory figure is measured with.
 const IDLE_CONNECTIONS: u32 = 1000;
 
-/// Runs as a server process if the first argument is `serve`. Otherwise compares the servers in this number of rounds,
-/// by default 10.
+/// Runs as a server process if the first argument is `serve`. Otherwise compares the servers. The first argument is
+/// then the number of rounds, by default 10, and the second argument selects the measurement.
 fn main() -> Result<()> {
     let arguments: Vec<_> = std::env::args().skip(1).filter(|argument| argument != "--bench").collect();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -280,8 +280,8 @@ fn print_line(line: std::fmt::Arguments<'_>) -> Result<()> {
     Ok(output.flush()?)
 }
 
-/// Returns the CPU time of this process in ns and its memory in KiB, separated by a space. PSS divides each shared page
-/// among the processes that share it.
+/// Returns the CPU time of the main thread in ns and the memory of this process in KiB, separated by a space. The
+/// memory is the PSS, which divides each shared page among the processes that share it.
 fn process_usage() -> Result<String> {
     // The first figure is the CPU time of the main thread, which serves, in ns.
     let times = std::fs::read_to_string("/proc/self/schedstat")?;
@@ -435,7 +435,7 @@ impl LoadClient {
 }
 
 /// Measures both servers in alternating rounds and prints the figures. `part` selects the measurement: `check-in`,
-/// `handshake`, `idle` or `all`.
+/// `handshake`, `idle` or `all`. The memory of idle connections is measured only once.
 async fn compare(rounds: usize, part: &str) -> Result<()> {
     let pki = make_pki()?;
     let body = check_in_request();

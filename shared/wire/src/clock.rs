@@ -11,7 +11,7 @@ pub trait Clock: fmt::Debug + Send + Sync + 'static {
     fn unix_seconds(&self) -> u64;
 
     /// Returns the seconds since an arbitrary start, by a clock that nobody can set. If this clock and `unix_seconds`
-    /// advance differently, somebody has set the clock of the machine.
+    /// advance differently, somebody has set the clock of the machine, or the machine slept.
     fn monotonic_seconds(&self) -> u64 {
         static STARTED_AT: LazyLock<Instant> = LazyLock::new(Instant::now);
         STARTED_AT.elapsed().as_secs()

@@ -440,6 +440,39 @@ fn get_rejects_unknown_fields_and_watches_changes() -> Result<()> {
     watch.kill()
 }
 
+/// The name of the deleted node is similar to the name of another node, for which the error then contains a suggestion.
+/// Regression test: `get --watch` printed no further changes, and `wait` continued until its timeout.
+#[test]
+fn watch_and_wait_notice_deletion_of_one_named_node() -> Result<()> {
+    let fleet = demo_fleet()?;
+    for name in ["web-1", "web-2"] {
+        fleet.stemma(&["create", "node", name, "--nodegroup", "prod/frontends"])?;
+    }
+    wait_for_waiting_nodes(&fleet, 2)?;
+    let watch = fleet.spawn_cli(&["get", "nodes", "web-1", "web-2", "--watch", "-o", "json"])?;
+    for _ in ["web-1", "web-2"] {
+        watch.next_line()?;
+    }
+    let wait = fleet.spawn_cli(&["wait", "node", "web-1", "--for", "state=converged", "--timeout", "10m"])?;
+    fleet.stemma(&["delete", "node", "web-1"])?;
+    fleet.stemma(&["label", "node", "web-2", "a=b"])?;
+    // The state of a node may become known in between, which is a change too.
+    let next_change = |object: &str| -> Result<String> {
+        loop {
+            let change: Value = serde_json::from_str(&watch.next_line()?)?;
+            if change["object"]["name"] == object && (object == "web-1" || change["object"]["labels"]["a"] == "b") {
+                return Ok(change["change"].to_string());
+            }
+        }
+    };
+    while next_change("web-1")? != "\"deleted\"" {}
+    assert_eq!(next_change("web-2")?, "\"changed\"");
+    watch.kill()?;
+    let (is_success, message) = wait.wait_with_log()?;
+    assert!(!is_success && message.contains("did you mean web-2?"), "{message}");
+    Ok(())
+}
+
 /// Starts a proxy to the plain HTTP listener at `target`. Returns the URL of the proxy. The proxy closes the connection
 /// without the response when a request begins with `prefix` for the first time.
 fn start_lossy_proxy(target: String, prefix: &'static str) -> Result<String> {

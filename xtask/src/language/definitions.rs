@@ -23,8 +23,8 @@ pub(super) struct SourceName {
     pub(super) kind: SourceNameKind,
 }
 
-/// Returns the names that a source text defines, in the order of the text. Methods in the implementation of a trait are
-/// left out, because the trait defines their names.
+/// Returns the names of the types, functions, constants and modules that a source text defines, in the order of the
+/// text. Methods in the implementation of a trait are left out, because the trait defines their names.
 ///
 /// # Errors
 /// Fails if the text is not Rust.

@@ -1,8 +1,9 @@
 //! `cargo xtask language`: checks the part of the language rule that a machine can check.
 //!
 //! `docs/contributing.md` contains the rule. The check finds type names that are defined twice, banned names, banned
-//! phrases in comments and pages, and test names without a verb. The lists of these are text files next to this module,
-//! so a change of the rule is a change of a list. A reviewer still has to judge whether a sentence is clear.
+//! phrases in comments and pages, and test names that have no verb, too many words or a pronoun. The lists of names,
+//! phrases and verbs are text files next to this module, so a change of the rule is usually a change of a list. A
+//! reviewer still has to judge whether a sentence is clear.
 
 mod definitions;
 mod prose;
@@ -60,7 +61,8 @@ pub(crate) fn run(root: &Path) -> Result<()> {
     bail!("{} names or phrases break the rule of docs/contributing.md:\n{}", violations.len(), violations.join("\n"))
 }
 
-/// Returns the violations in one file. `path` is the path that messages show.
+/// Returns the violations in one file. Messages show `path`, and its extension determines how `text` is read. Fails if
+/// `text` should be Rust and is not.
 fn check_file(path: &str, text: &str) -> Result<Vec<String>> {
     let kind = TextFile::from_path(Path::new(path)).unwrap_or(TextFile::Page);
     let mut violations: Vec<_> = prose::blocks(text, kind)
@@ -85,8 +87,8 @@ fn banned_phrases(block: &str) -> Vec<String> {
     messages.collect()
 }
 
-/// Returns the message for a banned name, or for a test name that is not of the form `UNIT_DOES_WHEN`. `None` if the
-/// name is allowed.
+/// Returns the message for a banned name, or for a test name that has no verb, too many words or a pronoun. `None` if
+/// the name is allowed.
 fn check_name(definition: &SourceName) -> Option<String> {
     let (name, words) = (&definition.name, words(&definition.name));
     let is_banned = |banned: &str| match banned.strip_prefix('*') {
@@ -145,7 +147,8 @@ fn repeated_types(types: &BTreeMap<String, Vec<String>>) -> Vec<String> {
     unlisted.chain(obsolete).collect()
 }
 
-/// Returns the places, as `FILE:LINE`, at which each type name is defined. Code that is only for tests is left out.
+/// Returns the places, as `FILE:LINE`, at which each type name is defined in a library or program. Modules that are only
+/// for tests are left out, but not single types with `#[cfg(test)]`.
 fn types(root: &Path) -> Result<BTreeMap<String, Vec<String>>> {
     let mut types: BTreeMap<String, Vec<String>> = BTreeMap::new();
     for package in source::read_packages(root)? {

@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-/// A kind of file, by the place of its text for people.
+/// A kind of file. It determines which parts of the file are text for people.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum TextFile {
     /// A Rust file. Its comments begin with `//`.
@@ -26,7 +26,8 @@ impl TextFile {
         }
     }
 
-    /// Returns the text for people in a line, or `None` if the line contains no such text.
+    /// Returns the text for people in a line without indentation, or `None` if the line contains no such text. A comment
+    /// that follows code on the same line is not found.
     fn prose(self, line: &str) -> Option<&str> {
         match self {
             Self::Rust => line.strip_prefix("//").map(|comment| comment.trim_start_matches(['/', '!'])),

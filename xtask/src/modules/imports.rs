@@ -13,7 +13,7 @@ use crate::source::{Module, is_test_only, item_attributes};
 /// The maximum number of re-exports that are followed from a path to its item.
 const MAX_REEXPORT_STEPS: usize = 16;
 
-/// An import from one child module of a parent into another, or between modules below these two.
+/// A reference from one child module of a parent to an item of another child, or between modules below these two.
 #[derive(Debug)]
 pub(super) struct ModuleImport<'a> {
     /// The common parent of both modules.
@@ -72,7 +72,8 @@ impl<'a> ModuleTree<'a> {
     }
 
     /// Returns the path of the module that contains the item of a path, as seen from the module `from`. Follows
-    /// re-exports. `None` if the item is in another crate.
+    /// re-exports. For an item that a module re-exports from another crate, this is the module with the re-export. `None`
+    /// if the path does not start with `crate`, `self` or `super`.
     fn resolve_target(&self, from: &[String], path: &[String]) -> Option<Vec<String>> {
         let (mut module, mut rest) = resolve_anchor(from, path)?;
         for _ in 0..MAX_REEXPORT_STEPS {
@@ -88,7 +89,8 @@ impl<'a> ModuleTree<'a> {
             let reexport = [reexport, &rest[1..]].concat();
             match resolve_anchor(&module, &reexport) {
                 Some(next) => (module, rest) = next,
-                // Without an anchor, the path starts with a child of this module, or with another crate.
+                // Without an anchor, the path starts with a child of this module, another crate or an imported name. Only
+                // the path of a child is followed.
                 None if self.0.contains_key([module.as_slice(), &reexport[..1]].concat().as_slice()) => {
                     rest = reexport;
                 }

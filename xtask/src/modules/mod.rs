@@ -25,7 +25,8 @@ type ImportEdges<'a> = BTreeMap<(&'a str, &'a str), &'a ModuleImport<'a>>;
 /// Checks the imports of every crate of the workspace in `root`.
 ///
 /// # Errors
-/// Fails if imports violate an order or form a cycle. The message lists these imports, one per line.
+/// Fails if imports violate an order or form a cycle, or if a declared order does not have exactly the modules of its
+/// crate. The message lists all violations.
 pub(crate) fn run(root: &Path) -> Result<()> {
     let mut violations = Vec::new();
     for package in source::read_packages(root)? {
@@ -39,6 +40,7 @@ pub(crate) fn run(root: &Path) -> Result<()> {
 }
 
 /// Returns the violations in one crate: of the declared order of its top-level modules, and cycles below the top level.
+/// The program of a crate that also has a library is not read.
 fn check_package(package: &CratePackage) -> Result<Vec<String>> {
     let modules = source::read_modules(&package.root_file)?;
     let tree = ModuleTree::new(&modules);

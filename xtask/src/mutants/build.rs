@@ -17,7 +17,7 @@ pub(super) struct WorkspaceCopy(tempfile::TempDir);
 
 /// The test programs of a package, and the mutants that they contain.
 pub(super) struct BuiltTests {
-    /// The programs. The first contains the unit tests of the library.
+    /// The programs. Those with unit tests come before those with integration tests.
     pub(super) programs: Vec<PathBuf>,
     /// The working directory of the tests.
     pub(super) dir: PathBuf,
@@ -26,8 +26,8 @@ pub(super) struct BuiltTests {
 }
 
 impl WorkspaceCopy {
-    /// Copies all files that git tracks or does not ignore to a directory next to the checkout. Tests find files that
-    /// they expect next to the checkout also next to the copy.
+    /// Copies all files that git tracks or does not ignore to a directory next to the checkout. So the files that tests
+    /// expect next to the checkout are also next to the copy.
     ///
     /// # Errors
     /// Fails if a file cannot be read or written.
@@ -46,11 +46,12 @@ impl WorkspaceCopy {
         Ok(Self(dir))
     }
 
-    /// Builds the tests of a package with as many of its remaining mutants as compile together. `remaining` has the
-    /// numbers of mutants, which are their indexes in `mutants`. Returns `None` if no mutant compiles.
+    /// Builds the tests of a package with its remaining mutants. Leaves out the mutants that do not compile together with
+    /// the others. `remaining` has the numbers of mutants, which are their indexes in `mutants`. Returns `None` if the
+    /// package has no remaining mutant that compiles and can be put behind a switch.
     ///
     /// # Errors
-    /// Fails if the copy does not compile without any mutant.
+    /// Fails if the copy does not compile and no mutant is found to be the cause.
     pub(super) fn build(&self, package: &str, mutants: &[Mutant], remaining: &BTreeSet<usize>) -> Result<Option<BuiltTests>> {
         let candidates = remaining.iter().map(|number| (*number, &mutants[*number]));
         let mut chosen: BTreeMap<usize, &Mutant> = candidates.filter(|(_, mutant)| mutant.package == package).collect();
@@ -181,13 +182,14 @@ fn package_dir(messages: &[Value]) -> Result<PathBuf> {
     Ok(Path::new(manifest).parent().context("a manifest is in a directory")?.to_owned())
 }
 
-/// Returns the test programs that were built. The program with the unit tests of the library is the first.
+/// Returns the test programs that were built. Those with the unit tests of the library or of the package's program come
+/// before those with integration tests.
 fn test_programs(messages: &[Value]) -> Result<Vec<PathBuf>> {
     let artifacts = messages.iter().filter(|message| message["profile"]["test"] == true);
     let mut programs: Vec<(bool, PathBuf)> = artifacts
         .filter_map(|message| Some((message["target"]["kind"][0] == "test", message["executable"].as_str()?.into())))
         .collect();
-    // False sorts before true, so the unit tests of the library are the first.
+    // False sorts before true, so the programs with unit tests come first.
     programs.sort();
     ensure!(!programs.is_empty(), "no test program was built");
     Ok(programs.into_iter().map(|(_, program)| program).collect())

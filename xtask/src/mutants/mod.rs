@@ -1,5 +1,5 @@
-//! `cargo xtask mutants`: puts deliberate mistakes (mutants) into the code that makes decisions. A test must catch each
-//! of them.
+//! `cargo xtask mutants`: puts deliberate mistakes (mutants) into the code that makes decisions. Tests must catch more
+//! than 95 % of them.
 //!
 //! The program cargo-mutants lists the mutants. Most mutants are built together into one program, each behind a switch,
 //! because a build takes far longer than the tests. cargo-mutants builds the others one by one. All of this takes an
@@ -185,7 +185,7 @@ impl MutationReport {
             self.unviable.len(),
             self.skipped
         );
-        // If no mutant was tried, both products are 0, and the task succeeds.
+        // If no mutant was tried, both products are 0. The second condition then lets the task succeed.
         if missed * 100 >= (missed + caught) * MAX_MISSED_PERCENT && missed > 0 {
             bail!("{MAX_MISSED_PERCENT} % or more of these mutants were missed: write tests that catch them");
         }

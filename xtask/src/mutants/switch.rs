@@ -1,8 +1,8 @@
 //! Writes many mutants into one source file, each behind a switch.
 //!
-//! Building a program takes ten times longer than running its tests. So all mutants are written into one program. The
+//! Building a program takes ten times longer than running its tests. So many mutants are written into one program. The
 //! program activates the mutant whose number is in the variable [`MUTANT_VARIABLE`]. Without the variable, no mutant is
-//! active. The code of one mutant is a copy of the original text, so it contains no other mutant.
+//! active. The code of a mutant is made from the original text of the file, so it contains no other mutant.
 
 use std::ops::Range;
 

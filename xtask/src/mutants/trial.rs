@@ -47,7 +47,7 @@ pub(super) fn find_missed(built: &BuiltTests, mutants: &[Mutant]) -> Result<Vec<
         ensure!(program.passes_with(built, "", usize::MAX)?, "{} fails without a mutant", path.display());
         programs.push(TestProgram { usual_time: start.elapsed(), ..program });
     }
-    // The first program contains the unit tests.
+    // The first program contains unit tests: those of the library or of the package's program.
     let library = &programs[0];
     let mut by_time: Vec<_> = programs.iter().collect();
     by_time.sort_by_key(|program| program.usual_time);

@@ -79,7 +79,8 @@ fn target_directory() -> Result<PathBuf> {
     Ok(metadata["target_directory"].as_str().context("a target directory")?.into())
 }
 
-/// Builds all three packages in both formats. They replace the packages in the output directory. Returns their paths.
+/// Packs the programs, which must be built already, into all three packages in both formats. The new packages replace
+/// the packages in the output directory. Returns the paths of the new packages.
 fn build_packages(options: &PackagesOptions, output_dir: &Path) -> Result<Vec<PathBuf>> {
     let version = stage::PackageVersion {
         number: env!("CARGO_PKG_VERSION"),
@@ -160,8 +161,8 @@ fn find_packages(directory: &Path) -> Result<Vec<PathBuf>> {
     Ok(below.concat())
 }
 
-/// Runs lintian and rpmlint. Fails if they report anything except findings that files in `packaging` allow with a
-/// reason.
+/// Runs lintian and rpmlint. Fails if they report an error or a warning. Files in `packaging` list findings that are
+/// allowed, with a reason.
 fn lint_packages(packed: &[PathBuf]) -> Result<()> {
     let with_extension =
         |form: &str| packed.iter().filter(|path| path.extension().is_some_and(|ext| ext == form)).collect::<Vec<_>>();

@@ -208,9 +208,9 @@ fn copyright_text(libraries: &[String]) -> String {
     )
 }
 
-/// Returns the lines of `%files` in an RPM spec for the files below `dir`. Their paths are relative to `tree`. A
-/// directory belongs to the package, and is listed too, if its path contains `/stemma`. rpmbuild compresses manual
-/// pages, so their lines end in `.gz`.
+/// Returns the lines of `%files` in an RPM spec for the files below `dir`. Paths in the lines begin with `/`, which
+/// stands for `tree`. A directory belongs to the package, and is listed too, if its path contains `/stemma`. rpmbuild
+/// compresses manual pages, so their lines end in `.gz`.
 fn file_list(tree: &Path, dir: &Path) -> Result<String> {
     let mut list = String::new();
     let mut entries = fs::read_dir(dir)?.map(|entry| Ok(entry?.path())).collect::<Result<Vec<_>>>()?;

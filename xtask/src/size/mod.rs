@@ -28,7 +28,7 @@ pub(crate) struct SizeOptions {
     root: Option<PathBuf>,
 }
 
-/// Prints the size of each crate, and the sum of the crates that users install.
+/// Prints the size of each crate, and the sum of all crates that are not in [`SUPPORT_CRATES`].
 pub(crate) fn run(options: &SizeOptions) -> Result<()> {
     let root = options.root.clone().unwrap_or_else(workspace_root).canonicalize()?;
     let (support, installed): (Vec<_>, Vec<_>) =

@@ -1,4 +1,5 @@
-//! Reads the source of a workspace's crates as a tree of modules, without code that is compiled only for tests.
+//! Reads the source of a workspace's crates as a tree of modules, without modules that are compiled only for tests.
+//! Other items that are only for tests remain. [`is_test_only`] recognizes them.
 //!
 //! Files are found as rustc finds them: from the crate's root, by `mod` items. A file that no `mod` names is not part
 //! of the crate. `#[cfg(test)]` can exclude a whole file.

@@ -4,7 +4,7 @@ use super::Applier;
 use crate::apply::task::{ApplyResult, CheckResult, HostTask, Site, TaskError};
 use crate::host::Pending;
 
-/// The applier of marker tasks, which only mark a place in the order of tasks and do nothing.
+/// The applier of `stage`, `group` and `skipped` tasks, which only mark a place in the order of tasks and do nothing.
 pub(super) struct MarkerApplier;
 
 impl Applier for MarkerApplier {

@@ -1,7 +1,8 @@
-//! Appliers: one module for each task type. A module checks and applies the tasks of its type.
+//! Appliers: objects that check and apply tasks. Each module contains the applier of one task type, except `marker`,
+//! whose applier is for three types.
 //!
-//! Core registers all types. This module lists those that this agent supports. Tasks of other types end as
-//! `unsupported`, and tasks that require them are not started.
+//! The crate `stemma_core` registers all types. This module lists those that this agent supports. Tasks of other types
+//! end as `unsupported`, and tasks that require them are not started.
 
 mod file;
 mod marker;
@@ -17,12 +18,12 @@ pub trait Applier {
     /// Checks whether the host is in the state that the task describes. Changes nothing on the host.
     fn check<'a>(&'a self, site: &'a Site, task: &'a HostTask) -> Pending<'a, Result<CheckResult, TaskError>>;
 
-    /// Brings the host into the state that the task describes. The caller has checked the task before, and the check
-    /// found a difference.
+    /// Brings the host into the state that the task describes. The caller has checked the task before. The check found
+    /// a difference, or the task must run again because a task that it subscribes to has changed something.
     fn apply<'a>(&'a self, site: &'a Site, task: &'a HostTask) -> Pending<'a, Result<ApplyResult, TaskError>>;
 
-    /// Returns the file that the task manages, or `None` if it manages no file. Later changes of that file by others
-    /// are drift.
+    /// Returns the file that the task manages, or `None` if it manages no file or its path cannot be determined. Later
+    /// changes of that file by others are drift.
     fn managed_path(&self, site: &Site, task: &HostTask) -> Option<HostPath> {
         let _ = (site, task);
         None

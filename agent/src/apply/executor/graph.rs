@@ -116,8 +116,9 @@ impl TaskGraph {
         }
     }
 
-    /// Returns the step for one task. The step is `Stop` if a required task did not succeed, and `Start` if nothing
-    /// prevents the task from running. Returns `None` if the task must wait or has started already.
+    /// Returns the step for one task. The step is `Stop` if a required task blocks its dependants
+    /// ([`Self::blocks_dependants`]), and `Start` if nothing prevents the task from running. Returns `None` if the task
+    /// must wait or has started already.
     fn step_for(&self, index: usize, open: &BTreeSet<Barrier>, held_back: &BTreeSet<usize>) -> Option<NextStep> {
         let vertex = &self.vertices[index];
         if vertex.state != TaskState::Waiting {
@@ -154,7 +155,8 @@ impl TaskGraph {
         }
     }
 
-    /// Returns whether tasks that require this task must not run, because it did not succeed or is observed.
+    /// Returns whether tasks that require this task must not run, because it failed or is observed. The outcome
+    /// `Failed` does not count if it is allowed. A task that drifted or would change something did not fail.
     fn blocks_dependants(&self, index: usize) -> bool {
         match self.vertices[index].state {
             TaskState::Ended(Outcome::Failed) => !self.vertices[index].is_failure_allowed,

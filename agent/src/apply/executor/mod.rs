@@ -75,7 +75,8 @@ pub struct TaskRun {
     new_records: BTreeMap<String, TaskRecord>,
     reasons: BTreeMap<String, Reason>,
     results: Vec<TaskResult>,
-    /// Files of tasks that succeeded in this run. They stay on the host when the task is removed from the task set.
+    /// Files of tasks that succeeded, until [`Self::save_results`] records them on disk. They stay on the host when the
+    /// task is removed from the task set.
     written_files: WrittenFiles,
     /// Results that are stored in the ledger, but that [`Self::save_results`] has not returned yet because it failed
     /// afterwards.
@@ -104,6 +105,9 @@ struct RunningTask {
 impl TaskRun {
     /// Plans the run of a task set. `profile` is the list of its tasks, and `ceiling` the task types that this host
     /// allows.
+    ///
+    /// For [`RunPurpose::Converge`], also records in the ledger which files sensitive tasks manage, and in mode `apply`
+    /// removes unfinished files of a killed agent.
     ///
     /// # Errors
     /// [`HostError`] from the ledger.
@@ -212,9 +216,9 @@ impl TaskRun {
         Ok(())
     }
 
-    /// Returns whether this host is paused or parked now, so that no task may start. A check may run nevertheless. The
-    /// ledger is read before each start of tasks. So no task starts after the command `pause` has returned, even if the
-    /// command could not notify the agent.
+    /// Returns whether a pause or park that was set on this host itself prevents tasks from starting. Returns `false`
+    /// for a check, and if no task waits to start. The ledger is read before each start of tasks. So no task starts
+    /// after the command `pause` has returned, even if the command could not notify the agent.
     fn is_stopped(&self) -> Result<bool, HostError> {
         if self.purpose == RunPurpose::Check || !self.graph.is_waiting() {
             return Ok(false);
@@ -224,7 +228,7 @@ impl TaskRun {
     }
 
     /// Starts a task with the action that is allowed for it now. Ends the task at once if it cannot run on this host. A
-    /// started task makes progress only when [`Self::advance`] polls it.
+    /// started task makes progress only when [`Self::advance`] or [`Self::finish_running`] polls it.
     fn start_task(&mut self, index: usize) -> Result<(), HostError> {
         match &self.tasks[index].readiness {
             Readiness::Refused(outcome, reason) => {
@@ -270,7 +274,8 @@ impl TaskRun {
         Ok(!subscribes.is_empty() && self.site.ledger.should_refresh(id)?)
     }
 
-    /// Returns whether the task converged in its last run with the same content. A difference is then drift.
+    /// Returns whether the task has converged before with the same content: its last recorded outcome is a success, or
+    /// drift after a success. A difference is then drift.
     fn was_converged(&self, task_index: usize) -> bool {
         let planned = &self.tasks[task_index];
         self.last_progress.tasks.get(&planned.id).is_some_and(|record| {
@@ -343,8 +348,8 @@ impl TaskRun {
         }
     }
 
-    /// Waits until one running task ends, and records its end, but starts no other task. Used for a run whose task set
-    /// was replaced by a newer one. Returns `false` at once if no task runs.
+    /// Waits until one running task ends, and records its end, but starts no other task. Used if another run replaces
+    /// this one, if the host was paused or parked, and when the agent stops. Returns `false` at once if no task runs.
     pub async fn finish_running(&mut self) -> bool {
         if self.running.is_empty() {
             return false;
@@ -385,8 +390,9 @@ impl TaskRun {
         orphans::lasting_path(&self.site, task).map(|path| path.to_string())
     }
 
-    /// Records the end of a task: its outcome, its mends, its reason and the file that it wrote. Adds a result to
-    /// report if the outcome is new, or if the run is a check.
+    /// Records the end of a task in memory, until [`Self::save_results`] stores it. Replaces the reason of the task. If
+    /// the result must be reported ([`should_report`]), or if a stopped task has a new reason, also records the
+    /// outcome, the mends and the written file, and adds the result. A check adds the result of each task.
     fn record_end(&mut self, task_index: usize, execution: Execution, allowed_action: AllowedAction) {
         let mut mends = self.recent_mends(task_index).to_vec();
         if allowed_action == AllowedAction::Mend && execution.outcome == Outcome::Changed {
@@ -398,7 +404,8 @@ impl TaskRun {
         let record = TaskRecord { task_set: self.task_set, content, outcome, mends };
         self.has_unsaved = true;
         let last_reason = self.reasons.remove(&planned.id);
-        // The reason of a stopped task names the task that stopped it. So another reason is also reported.
+        // The message of a stopped task names the task that stopped it. So the same outcome is reported again if its
+        // message changed.
         let stopped_by_another =
             outcome == Outcome::DependencyFailed && last_reason.is_some_and(|reason| reason.message != execution.message);
         if !execution.message.is_empty() {

@@ -19,7 +19,8 @@ const CONTENDED_MESSAGE: &str = "contended: it was mended three times within an 
 pub enum AllowedAction {
     /// Only check the task.
     Check,
-    /// Apply the task. The host never matched the task with its present content, so a difference is not drift.
+    /// Apply the task. A difference is not drift, because the last run with the present content did not succeed, or
+    /// because the task must run again (a refresh).
     Apply,
     /// Apply the task again, but only if its `on_drift` is `mend`. The host matched the task before, so a difference is
     /// drift.
@@ -60,7 +61,7 @@ pub struct TaskCall {
     pub staging: Rc<StagingDirs>,
 }
 
-/// The end of a change. Before the change, the task requested that its subscribers run again (a refresh).
+/// The result of the requests (refreshes) that a task makes before its change, so that its subscribers run again.
 #[derive(Debug, Default)]
 pub enum RefreshOutcome {
     /// The task requested no refresh, because nothing was applied.
@@ -72,8 +73,9 @@ pub enum RefreshOutcome {
     Unchanged(Vec<String>),
 }
 
-/// Checks a task, and applies it if that is allowed and needed. Returns the result, and the outcome of the requests to
-/// its subscribers. The result of a sensitive task has neither output nor diff.
+/// Checks a task, and applies it if that is allowed and needed. If the task had to run again (a refresh) and has
+/// succeeded, clears that request. Returns the result, and the outcome of the requests to its subscribers. The result
+/// of a sensitive task has neither output nor diff.
 pub async fn perform(site: &Site, applier: &dyn Applier, task: &HostTask, call: &TaskCall) -> (Execution, RefreshOutcome) {
     let start = site.host.uptime();
     let check_result = match applier.check(site, task).await {

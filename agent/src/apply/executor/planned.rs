@@ -31,8 +31,9 @@ pub(super) struct PlannedTask {
 /// The ability of this host to run a task.
 pub(super) enum Readiness {
     /// The task can run. `is_exclusive` is true if no other task may run at the same time. `blob` is the file content
-    /// that the task needs. `is_command` is true for a command, which runs again when a task that it subscribes to has
-    /// changed something. Other types need no such request, because a check of the host shows whether they must run.
+    /// that the task needs. `is_command` is true for a `shell` task. A command without guards runs again when a task
+    /// that it subscribes to has changed something. Other tasks need no such request, because a check of the host shows
+    /// whether they must run.
     Runnable { applier: &'static dyn Applier, is_exclusive: bool, is_command: bool, task: Rc<HostTask>, blob: Option<Hash> },
     /// The task cannot run. Contains the outcome to report and the reason.
     Refused(Outcome, String),
@@ -96,9 +97,10 @@ impl Readiness {
     }
 }
 
-/// Gives each path to the first task that runs and writes the path. Refuses later tasks with the same path, because two
-/// tasks would forever undo each other's changes. Observed tasks are ignored. Otherwise an observed task would block a
-/// task that does write the path, or would be refused although it does nothing.
+/// Gives each path to the first task that runs and writes the path. Refuses later tasks with the same path, or with a
+/// path above or below it, because two tasks would forever undo each other's changes. Tasks that only delete files do
+/// not conflict with each other. Observed tasks are ignored. Otherwise an observed task would block a task that does
+/// write the path, or would be refused although it does nothing.
 pub(super) fn assign_paths(site: &Site, tasks: &mut [PlannedTask], graph: &TaskGraph) {
     let mut claims = PathClaims::default();
     for index in (0..tasks.len()).filter(|index| !graph.is_skipped(*index) && !graph.is_observed(*index)) {
@@ -145,8 +147,9 @@ pub(super) fn link_subscribers(tasks: &mut [PlannedTask], graph: &mut TaskGraph)
     }
 }
 
-/// Returns whether a task can run on this host. A task is refused if its definition cannot be read, if this agent has
-/// no applier for its type, or if the host's ceiling (the allowed task types in `agent.toml`) does not have the type.
+/// Returns whether a task can run on this host. A task is refused if its definition or an input cannot be read, if this
+/// agent has no applier for its type, or if the host's ceiling (the allowed task types in `agent.toml`) does not have
+/// the type. A file task that would run a command is also refused if the ceiling does not have `shell`.
 fn readiness(site: &Site, ceiling: &Ceiling, desired: &Desired, profile: &ProfileTask) -> Readiness {
     let task = match HostTask::new(profile, &desired.task_set.inputs) {
         Ok(task) => task,
@@ -200,8 +203,9 @@ fn vertex(task: &ProfileTask, readiness: &Readiness, state: TaskState, mode: Mod
     }
 }
 
-/// Returns whether a task only marks a place in the order and does nothing. Only the type matters, neither the inputs
-/// nor the host's ceiling (the allowed task types in `agent.toml`).
+/// Returns whether the type of a task is `skipped`: such a task only marks a place in the order and has no outcome.
+/// Returns `false` for a `stage` or `group`, which has an outcome. Only the type matters, neither the inputs nor the
+/// host's ceiling (the allowed task types in `agent.toml`).
 #[must_use]
 pub fn is_marker(task: &ProfileTask) -> bool {
     serde_json::from_str(&task.definition).is_ok_and(|task| is_marker_type(&task))

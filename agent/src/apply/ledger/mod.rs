@@ -1,4 +1,4 @@
-//! The state of the agent's root half, which runs as root and applies tasks. It consists of the last accepted desired
+//! The state of the agent's root half, which runs as root and applies tasks. It includes the last accepted desired
 //! state, bodies by hash, the journal of commands, unacknowledged results, and the keys that the agent owns in the host
 //! label map.
 //!
@@ -35,8 +35,8 @@ pub use state::{
     UndoNote,
 };
 
-/// Maximum size of a record, in bytes. The largest records are a desired state (256 KiB with its header) and a batch of
-/// results.
+/// Maximum size of a record, in bytes. A larger record is written, but becomes unusable when it is read. The largest
+/// records are a batch of results, the reasons of tasks, and the written files (about 4 MiB).
 const MAX_RECORD_BYTES: u64 = 8 * 1024 * 1024;
 
 /// Number of bytes that [`Ledger::check_writable`] writes for a test. It is the size of a small record.
@@ -48,8 +48,8 @@ const SET_ASIDE_SUFFIX: &str = ".set-aside";
 /// Maximum number of unusable records that are reported for each directory.
 const MAX_SET_ASIDE: usize = 8;
 
-/// Prefix of the name of the file that marks a task as being applied. The rest of the name is that of the task's
-/// record.
+/// Prefix of the name of the file that marks a task as being applied. The rest of the name is the encoded id of the
+/// task ([`encode_file_name`]).
 const APPLYING_PREFIX: &str = "applying-";
 
 /// The name of a record that exists only once in the ledger, with the kind and type of its value.
@@ -67,10 +67,11 @@ impl<T> RecordName<T> {
 
 /// The last accepted desired state. Code reads this record with [`Ledger::accepted`], which checks that it is readable.
 pub const ACCEPTED: RecordName<AcceptedState> = RecordName::new(RecordKind::Accepted, "accepted");
-/// The last outcomes of the tasks in the current task set.
+/// The outcomes that the agent last reported, for the tasks in the current profile. An outcome can be of an earlier
+/// task set.
 pub const PROGRESS: RecordName<TaskProgress> = RecordName::new(RecordKind::Progress, "progress");
-/// The keys that the agent owns in the host label map (a file with the labels). The record is absent if no keys were
-/// ever recorded, or if it was lost.
+/// The keys that the agent owns in the host label map (a file with the labels). The record is absent if the agent has
+/// not written the map yet, or if the record was lost. It can be present without keys.
 pub const HOST_MAP: RecordName<HostMapRecord> = RecordName::new(RecordKind::HostMap, "host-map");
 /// The last snapshot of labels, annotations, traits and tags that the hooks received.
 pub const HOOK_SNAPSHOT: RecordName<HookSnapshot> = RecordName::new(RecordKind::HookSnapshot, "told");
@@ -78,7 +79,8 @@ pub const HOOK_SNAPSHOT: RecordName<HookSnapshot> = RecordName::new(RecordKind::
 pub const LOCAL_STATE: RecordName<LocalState> = RecordName::new(RecordKind::LocalState, "local");
 /// The last report of this host, which the command `stemma-agent status` shows.
 pub const REPORT: RecordName<Report> = RecordName::new(RecordKind::Report, "report");
-/// The private key with which the agent decrypts secrets.
+/// The private key for secrets that the fleet encrypts for this host. The agent sends the public key, and decrypts
+/// nothing with the private key yet.
 pub const SEAL_KEY: RecordName<[u8; 32]> = RecordName::new(RecordKind::SealKey, "seal-key");
 /// The barriers that a controller reported as open.
 pub const OPEN_BARRIERS: RecordName<OpenBarriers> = RecordName::new(RecordKind::OpenBarriers, "open-barriers");
@@ -230,7 +232,7 @@ impl Ledger {
     /// Writes the journal entry of a task. The entry is durable when this function returns.
     ///
     /// # Errors
-    /// [`HostError`]. The caller must then not start the command of the task.
+    /// [`HostError`]. If the state of the step is `Begun`, the caller must then not start the command of the task.
     pub fn set_step(&self, step: &Step) -> Result<(), HostError> {
         self.write(&*self.steps, &encode_file_name(&step.task), RecordKind::Step, step)
     }
@@ -330,8 +332,8 @@ impl Ledger {
         self.write(&*self.undo, &encode_file_name(&note.path), RecordKind::Undo, note)
     }
 
-    /// Reads a record. If the record is damaged or is not a plain file, renames its file (sets it aside) and returns
-    /// `None`. Fails if the error is not about this file.
+    /// Reads a record. If the record is unusable (damaged, too large, of another kind, written by a newer agent, or not
+    /// a plain file), renames its file (sets it aside) and returns `None`. Fails if the error is not about this file.
     fn read<T: DeserializeOwned>(dir: &dyn Dir, name: &str, kind: RecordKind) -> Result<Option<T>, HostError> {
         let bytes = match dir.read(name, MAX_RECORD_BYTES) {
             Ok(Some(bytes)) => bytes,

@@ -4,13 +4,17 @@
 use log::warn;
 use stemma_wire::message::observed::TaskResult;
 
-use super::record::RecordKind;
+use super::record::{self, RecordKind};
 use super::{DROPPED_RESULTS, Ledger, SEQUENCE};
 use crate::host::HostError;
 
 /// Maximum number of stored batches of results that no controller has acknowledged. The agent deletes the oldest
 /// batches above this number, and counts their results.
 const MAX_BATCHES: usize = 1_000;
+
+/// Maximum size of the encoded results of a batch, in bytes. A record of the ledger may have 8 MiB. A batch with a
+/// single result may be larger.
+const MAX_BATCH_BYTES: usize = 1024 * 1024;
 
 /// Maximum sequence number that a controller can acknowledge. No host ever produces this many results, and enough
 /// sequence numbers remain above it for later results.
@@ -29,8 +33,9 @@ impl Ledger {
         Ok(results)
     }
 
-    /// Gives new results their sequence numbers and stores them as one batch, until a controller acknowledges them.
-    /// Returns the results with their sequence numbers. An empty list is not stored.
+    /// Gives new results their sequence numbers and stores them, until a controller acknowledges them, in batches of at
+    /// most `MAX_BATCH_BYTES`. Then deletes the oldest batches above `MAX_BATCHES`. Returns the results with their sequence numbers. An empty
+    /// list is not stored.
     ///
     /// # Errors
     /// [`HostError`].
@@ -40,13 +45,17 @@ impl Ledger {
         for (sequence, result) in (first_sequence..).zip(&mut results) {
             result.sequence = sequence;
         }
-        self.write(&*self.results, &format!("{first_sequence:020}"), RecordKind::Results, &results)?;
+        for batch in split_batches(&results) {
+            let name = format!("{:020}", batch[0].sequence);
+            self.write(&*self.results, &name, RecordKind::Results, &batch)?;
+        }
         self.drop_oldest_results()?;
         Ok(results)
     }
 
-    /// Removes the stored results with sequence numbers up to `up_to`, because the controller has stored them. Ignores
-    /// an `up_to` above `MAX_SEQUENCE`, because too few sequence numbers would remain above it for later results.
+    /// Removes the stored results with sequence numbers up to `up_to`, because the controller has stored them. New
+    /// results then get higher numbers than `up_to`. Ignores an `up_to` above `MAX_SEQUENCE`, because too few sequence
+    /// numbers would remain above it for later results.
     ///
     /// # Errors
     /// [`HostError`].
@@ -148,4 +157,19 @@ impl Ledger {
         self.put(&SEQUENCE, &(first + count))?;
         Ok(first)
     }
+}
+
+/// Splits results into batches of at most [`MAX_BATCH_BYTES`] each. A larger result is a batch of its own.
+fn split_batches(results: &[TaskResult]) -> Vec<&[TaskResult]> {
+    let (mut batches, mut start, mut batch_bytes) = (Vec::new(), 0, 0);
+    for (index, result) in results.iter().enumerate() {
+        let result_bytes = record::encode(RecordKind::Results, result).len();
+        if index > start && batch_bytes + result_bytes > MAX_BATCH_BYTES {
+            batches.push(&results[start..index]);
+            (start, batch_bytes) = (index, 0);
+        }
+        batch_bytes += result_bytes;
+    }
+    batches.push(&results[start..]);
+    batches
 }

@@ -65,7 +65,8 @@ pub struct Desired {
     pub version: WireVersion,
     /// The labels, traits and lifecycle fields. The controller sends them to the host at once.
     pub known: Known,
-    /// The tasks of the host with their inputs. The controller sends them only when it releases them to the host.
+    /// The mode, the tags, the inputs, and the hash of the profile (the list of tasks) of the host. The controller
+    /// sends them only when it releases them to the host.
     pub task_set: TaskSet,
     /// The digest of the task set. Each task result contains the digest of its task set.
     pub digest: PartDigest,
@@ -106,7 +107,8 @@ pub struct TaskProgress {
     pub tasks: BTreeMap<String, TaskRecord>,
 }
 
-/// The last outcome of a task, and the content (definition and inputs) with which the task ran.
+/// The outcome of a task that the agent last reported, and the content (definition and inputs) with which the task ran.
+/// A later run that changes nothing after a success is not recorded.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TaskRecord {
     /// The digest of the task set for which the agent last reported a result of the task.
@@ -120,7 +122,8 @@ pub struct TaskRecord {
     pub mends: Vec<u64>,
 }
 
-/// The reason for the last outcome of a task, for people on the host.
+/// The reason for the last outcome of a task. People on the host read it, and after a restore of the controller's store
+/// the agent reports it again.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Reason {
     /// The reason as one sentence.
@@ -149,10 +152,11 @@ pub enum StepState {
     Begun,
     /// The command succeeded, or a person confirmed that it did.
     Done,
-    /// The command ended and did not succeed.
+    /// The command could not be started, or it ended without success, or a person answered that it must run again.
     Failed,
-    /// The agent does not know whether the command ran to its end. The command does not run again until a person
-    /// records its outcome with `stemma-agent resolve-unknown`.
+    /// The journal entry is lost, and it is not known whether the command ran to its end. The agent does not store this
+    /// state: `stemma-agent resolve-unknown` uses it until it stores the answer of a person. A command with this state
+    /// does not run again with the same content before a person records its outcome.
     Unknown,
 }
 
@@ -194,7 +198,7 @@ pub struct OpenBarriers {
     pub open: BTreeSet<Barrier>,
 }
 
-/// A copy of a file from before a task replaced it.
+/// A copy of a file from before a task replaced or deleted it. If a task created the file, the copy has no content.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UndoNote {
     /// Id of the task that replaced the file.
@@ -203,6 +207,7 @@ pub struct UndoNote {
     pub path: String,
     /// The content of the file before the task, or `None` if no file existed.
     pub bytes: Option<Vec<u8>>,
-    /// Owner id, group id and mode of the file before the task, or `None` if no file existed.
+    /// Owner id, group id and mode of the file before the task, or `None` if no file existed. The mode is the one
+    /// without the access control list, which is not stored.
     pub attributes: Option<(u32, u32, u32)>,
 }

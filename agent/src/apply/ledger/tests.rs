@@ -99,6 +99,20 @@ fn results_keep_sequence_until_acknowledged() {
     assert_eq!(sequences(&ledger(&host)), [4], "a sequence number is never used twice");
 }
 
+/// A reconcile of many changed files can end with more results than a record may contain (8 MiB). Regression test: the
+/// results were stored as one record, which the next read set aside, so no controller got them.
+#[test]
+fn add_results_keeps_results_larger_than_a_record() {
+    let host = MemoryHost::new();
+    let diff = "x".repeat(16 * 1024);
+    let results: Vec<_> = (0..1000).map(|number| TaskResult { diff: diff.clone(), ..result(&format!("t{number}")) }).collect();
+    ledger(&host).add_results(results).unwrap();
+    assert_eq!(sequences(&ledger(&host)), (1..=1000).collect::<Vec<_>>());
+    assert_eq!(ledger(&host).set_aside_records().unwrap(), Vec::<String>::new());
+    ledger(&host).acknowledge(500).unwrap();
+    assert_eq!(sequences(&ledger(&host)), (501..=1000).collect::<Vec<_>>());
+}
+
 /// The ledger stores at most 1000 batches of results. Each batch of this test has two results.
 #[test]
 fn x01_ledger_drops_and_counts_oldest_results_when_unacknowledged() {

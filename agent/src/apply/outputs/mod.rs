@@ -24,15 +24,15 @@ const FILE_MODE: u32 = 0o644;
 /// Mode of `/run/stemma` and its directories.
 const DIR_MODE: u32 = 0o755;
 
-/// Maximum size of an output file, in bytes. It is far above the maximum of 64 KiB of labels, even if each character is
-/// escaped.
+/// Maximum size, in bytes, of an existing output file that the agent reads to compare it with the new content. It is
+/// far above the maximum of 64 KiB of labels, even if each character is escaped.
 const MAX_OUTPUT_BYTES: u64 = 1024 * 1024;
 
 /// The result of writing the outputs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct OutputsResult {
-    /// Sentences for people about single labels and tags. Also the errors of the host label map if it need not be
-    /// written.
+    /// Sentences for people that do not concern a failed write, for example about single labels and tags. Also the
+    /// errors of the host label map if it need not be written.
     pub findings: Vec<String>,
     /// Sentences about files that could not be written, each with the reason.
     pub unwritten: Vec<String>,
@@ -53,8 +53,8 @@ impl OutputsResult {
     }
 }
 
-/// Writes the files of `/run/stemma` and the host label map from a desired state. If a file cannot be written, reports
-/// this in the result and still writes the other files.
+/// Writes the files of `/run/stemma`, and in mode `apply` the host label map, from a desired state. If a file cannot be
+/// written, reports this in the result and still writes the other files.
 ///
 /// `old` is the known part (the labels) of the desired state that this host had before.
 pub fn write(host: &dyn Host, ledger: &Ledger, config: &AgentConfig, desired: &Desired, old: Option<&Known>) -> OutputsResult {
@@ -84,7 +84,8 @@ pub fn write(host: &dyn Host, ledger: &Ledger, config: &AgentConfig, desired: &D
 /// cannot be in these files.
 ///
 /// # Errors
-/// [`HostError`] of the first file that cannot be written. The files after it are still written.
+/// [`HostError`] of the first file that cannot be written. The files after it are still written. If the directory cannot be
+/// opened, or an unfinished file in it cannot be removed, no file is written.
 pub fn write_run_dir(host: &dyn Host, known: &Known, task_set: &TaskSet) -> Result<Vec<String>, HostError> {
     let dir = open_dir(host, &HostPath::from_static(paths::RUN))?;
     sweep(host, &*dir)?;
@@ -142,7 +143,7 @@ fn write_tags(host: &dyn Host, tags: &BTreeMap<String, String>) -> Result<(), Ho
 }
 
 /// Writes a file of the agent, unless the file has these bytes and the mode [`FILE_MODE`] already. Replaces any other
-/// object with this name, such as a link, a FIFO, or a file with another mode.
+/// object with this name, such as a link, a FIFO, or a file with another mode. Fails if a directory has the name.
 fn write_changed(host: &dyn Host, dir: &dyn Dir, name: &str, bytes: &[u8]) -> Result<(), HostError> {
     let is_regular = dir.stat(name)?.is_some_and(|stat| stat.kind == FileKind::File && stat.mode == FILE_MODE && stat.links == 1);
     if is_regular && dir.read(name, MAX_OUTPUT_BYTES).is_ok_and(|current_bytes| current_bytes.as_deref() == Some(bytes)) {

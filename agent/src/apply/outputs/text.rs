@@ -54,7 +54,8 @@ pub fn env(labels: &BTreeMap<&str, &str>) -> (String, Vec<String>) {
 /// Returns the names and contents of the files in `/run/stemma/tags`. `tags` has items `NAME` or `NAME:VALUE`.
 ///
 /// Each tag name is a file that contains the values of the tag, one per line. Each tag of which the node is the primary
-/// is also an empty file `primary-NAME`. Also returns findings about tags whose names cannot be file names.
+/// is also an empty file `primary-NAME`. Also returns findings about omitted tags: their names cannot be file names, or
+/// their values have control characters.
 #[must_use]
 pub fn tags(tags: &[String], primaries: &[String]) -> (BTreeMap<String, String>, Vec<String>) {
     let (mut files, mut findings) = (BTreeMap::<String, String>::new(), Vec::new());

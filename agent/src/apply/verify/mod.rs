@@ -47,8 +47,8 @@ impl NodeVerifier {
 /// message changes nothing on the host.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MessageRefusal {
-    /// The fleet has not signed the message for this node. It is for another node (S31), or was changed on its way
-    /// (S68).
+    /// The fleet has not signed the message for this node. For example, the message is for another node (S31) or was
+    /// changed on its way (S68), or the certificate of its signer is not accepted.
     #[error("the offer is refused")]
     NotSigned(#[from] NotSigned),
     /// The offered revision is older than the revision of the held state (the state that this host accepted last), in
@@ -100,13 +100,14 @@ pub enum MessageRefusal {
     /// This host's identity is damaged, so the agent cannot verify any message.
     #[error("this host cannot verify offers: its identity is damaged")]
     NoIdentity,
-    /// The agent did not request this body (a profile or blob), or the bytes of the body do not match its hash.
+    /// The agent did not request this body (a profile or blob), or the body grew beyond the maximum size before its
+    /// bytes matched its hash.
     #[error("a body that was not requested, or does not match its hash")]
     Body,
 }
 
 /// Returns the message for an offer with an older revision. Revisions decrease only if the controller's store was
-/// restored from an older copy, so the message contains this question.
+/// restored from an older copy, so the message asks whether it was restored.
 fn restore_hint(offered: u64, held: u64) -> String {
     format!("The controller offers revision {offered}, this host has {held}. Was the controller restored?")
 }
@@ -179,7 +180,8 @@ pub fn verify_grant(trust: &NodeVerifier, grant: &SignedGrant, state: &AcceptedS
 /// since 1970.
 ///
 /// In the same epoch, the offered revision must not be older. For another epoch, the offer must contain a signed change
-/// from the held epoch to the offered epoch.
+/// from the held epoch to the offered epoch, and the offered revision must not be lower than the first one of that
+/// epoch.
 fn check_order(trust: &NodeVerifier, offer: &SignedDesired, held_state: &AcceptedState, now: u64) -> Result<(), MessageRefusal> {
     if offer.epoch == held_state.epoch {
         let is_older = offer.revision < held_state.revision;

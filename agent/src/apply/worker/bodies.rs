@@ -25,8 +25,8 @@ pub(super) struct BodyDownloads {
 }
 
 impl ApplyWorker {
-    /// Handles the next piece of a body (a profile or blob). An empty piece begins a body and ends the previous one.
-    /// Refuses a body that the agent did not request.
+    /// Handles the next piece of a body (a profile or blob). An empty piece begins a body, and discards the previous
+    /// one if it is incomplete. Refuses a body that the agent did not request, or that is too large.
     pub(super) async fn receive_piece(&mut self, hash: Hash, bytes: &[u8]) -> Result<(), ApplyError> {
         if bytes.is_empty() {
             let previous = self.bodies.incoming.take();
@@ -90,7 +90,7 @@ impl ApplyWorker {
     }
 
     /// Requests the bodies (the profile and its blobs) that the desired state names and that are not on disk. Deletes
-    /// the bodies that the desired state no longer names.
+    /// the bodies that the desired state no longer names, unless the profile is missing or unreadable.
     pub(super) async fn request_bodies(&mut self, desired: &Desired) -> Result<(), ApplyError> {
         let mut named_hashes = BTreeSet::new();
         if let Some(hash) = desired.task_set.profile {

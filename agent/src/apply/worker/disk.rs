@@ -87,8 +87,9 @@ impl ApplyWorker {
         ignore_state_error(self.report().await)
     }
 
-    /// Clears the finding that the agent cannot write its state, if a test write succeeds. Does nothing if there is no
-    /// such finding, or while runs are blocked until the next reconcile.
+    /// Clears the finding that the agent cannot write its state, if a test write succeeds. If the test write fails,
+    /// blocks the runs again. Does nothing if there is no such finding, or while runs are blocked until the next
+    /// reconcile.
     async fn unblock_runs(&mut self) -> Result<(), ApplyError> {
         if self.is_blocked || self.findings.disk.is_none() {
             return Ok(());

@@ -1,7 +1,7 @@
 //! The main loop of the root half. It accepts offers and applies the desired state that it holds.
 //!
-//! Every event has the same effect: the loop reads the ledger, writes the files that services read, and runs the tasks
-//! that are due. Every decision is also on disk, so a restart needs no code of its own.
+//! Most events have the same effect: the loop writes the files that services read, and plans a run of the tasks. An
+//! accepted offer and open barriers are also on disk, so after a restart the loop continues from the ledger.
 
 mod bodies;
 mod disk;
@@ -40,7 +40,7 @@ use grants::GrantTable;
 use host_map::HostMapWatch;
 use report::{HookState, log_result, next_hook_event};
 
-/// Delay before the agent requests a profile or blob again that did not arrive completely.
+/// Maximum delay before the agent requests a profile or blob again that did not arrive completely.
 const BODY_RETRY_DELAY: Duration = Duration::from_secs(30);
 
 /// Time between a change of a file and the moment when the agent reads it. So the program that writes the file can
@@ -49,18 +49,19 @@ const SETTLE_TIME: Duration = Duration::from_secs(1);
 
 /// Maximum number of consecutive reconciles that are caused by files that changed during a run.
 const MAX_REPEATED_RECONCILES: u32 = 3;
-/// Minimum time between two reconciles that are caused by changed files.
+/// Minimum time between a reconcile and the next one that is caused by changed files.
 const MIN_RECONCILE_INTERVAL: Duration = Duration::from_secs(10);
 
-/// Time after which the agent reports that tasks run. The agent does not report shorter runs as running, for example
-/// most runs that only check.
+/// Time after which the agent reports that tasks run. It reports a shorter run as running only if a task of the run
+/// ends while another one still runs. So most runs that only check are not reported as running.
 const RUNNING_REPORT_DELAY: Duration = Duration::from_millis(500);
 
 /// The main loop of the agent's root half, with its state.
 pub struct ApplyWorker {
     site: Site,
     config: AgentConfig,
-    /// The verifier of offers and grants. `None` if the agent has no identity, because the host has not joined a fleet.
+    /// The verifier of offers and grants. `None` if the identity or the credentials of the host are damaged. The agent
+    /// then refuses all offers and grants.
     verifier: Option<NodeVerifier>,
     channel: ApplyEnd,
     wakes: WakeListener,
@@ -87,7 +88,8 @@ pub struct ApplyWorker {
     is_blocked: bool,
     /// True if the agent has received an offered desired state and has neither accepted nor refused it yet.
     is_offer_unanswered: bool,
-    /// Time at which the agent reports that tasks run. `None` if no run has started, or if this was reported already.
+    /// Time at which the agent reports that tasks run. `None` if no run has started, if its tasks have ended, or if
+    /// this was reported already.
     report_running_at: Option<Instant>,
     /// Number of consecutive runs that failed. The delay before the next reconcile grows with this number.
     failures: u32,
@@ -101,7 +103,7 @@ pub struct ApplyWorker {
     requested_reconcile: Option<u64>,
     /// The command that this process runs once, after it has applied the tasks for the first time.
     on_applied: Option<HostCommand>,
-    /// The progress of the last run.
+    /// The number of tasks of the last run, and how many had each outcome.
     summary: RunSummary,
     stop_when: StopWhen,
 }
@@ -109,7 +111,7 @@ pub struct ApplyWorker {
 /// The condition on which the main loop of the worker ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StopWhen {
-    /// The worker ends when its caller requests it, as in the service.
+    /// The worker ends when its caller requests it, or when the network half of the agent has ended, as in the service.
     OnRequest,
     /// The worker ends when it has nothing more to do now, as in a one-time run.
     WhenIdle,
@@ -163,7 +165,7 @@ struct ChangedFiles {
 /// The reason why the worker cannot continue.
 #[derive(Debug, thiserror::Error)]
 pub enum ApplyError {
-    /// A system call on the host failed.
+    /// The agent's own state cannot be read or written.
     #[error("the agent's own state cannot be kept")]
     State(#[from] HostError),
     /// The network half of the agent cannot be reached.
@@ -267,7 +269,8 @@ impl ApplyWorker {
     }
 
     /// Runs the main loop until `stop` completes, and then waits until running tasks have ended. With
-    /// [`StopWhen::WhenIdle`], also ends when there is nothing more to do. Returns the progress of the last run.
+    /// [`StopWhen::OnRequest`], also ends when the network half of the agent has ended. With [`StopWhen::WhenIdle`],
+    /// also ends when there is nothing more to do. Returns the summary of the last run.
     ///
     /// # Errors
     /// [`ApplyError`].
@@ -320,8 +323,9 @@ impl ApplyWorker {
         }
     }
 
-    /// Sends the identification of the held desired state (which this host accepted last), the stored results and the
-    /// local state to the network half of the agent. Then continues with that desired state.
+    /// Sends these to the network half of the agent: the seal key, the epoch, revision and digests of the held desired
+    /// state (which this host accepted last), the stored results, and the local state. Then continues with that desired
+    /// state.
     async fn start(&mut self) -> Result<(), ApplyError> {
         let held = self.site.ledger.accepted()?.map(|accepted| accepted.held_desired());
         self.channel.send(&ApplyMessage::Hello { seal_key: seal_key(&*self.site.host, &self.site.ledger)?, held }).await?;
@@ -449,8 +453,8 @@ impl ApplyWorker {
         Ok(())
     }
 
-    /// Returns whether no task and no hook runs, and all results are stored. A run that only waits for a barrier or a
-    /// blob is idle.
+    /// Returns whether no task runs, no hook runs or is scheduled, and all results are stored. A run that only waits
+    /// for a barrier or a blob is idle.
     fn is_idle(&self) -> bool {
         let is_run_idle = self.run.as_ref().is_none_or(|run| !run.is_running() && !run.has_unsaved_results());
         is_run_idle && matches!(self.hooks, HookState::Idle)
@@ -472,10 +476,10 @@ impl ApplyWorker {
 }
 
 /// Starts the tasks that may run, and waits until a task has ended. Starts no task if `is_replaced`. `open_barriers`
-/// are the barriers behind which tasks may run.
+/// are the barriers behind which tasks may run. Completes at once if no task runs and the run has something to store.
 ///
-/// Never completes if there is no run, or if no task of the run can start or end. The caller uses this in a `select!`,
-/// in which the other events continue.
+/// Never completes if there is no run, or if all results are stored and no task of the run can start or end. The caller
+/// uses this in a `select!`, in which the other events continue.
 async fn advance_run(run: Option<&mut TaskRun>, is_replaced: bool, open_barriers: &BTreeSet<Barrier>) -> Result<(), HostError> {
     let Some(run) = run else { return std::future::pending().await };
     let has_advanced = if is_replaced { run.finish_running().await } else { run.advance(open_barriers).await? };

@@ -18,7 +18,8 @@ use crate::host::HostError;
 
 impl ApplyWorker {
     /// Handles an offered desired state: verifies it, stores it, and writes the outputs (files for services and
-    /// people). Then plans a run if the task set or the mode changed, or if the node was parked, unparked or released.
+    /// people). Then plans a run if the task set, the mode or the park of the node changed, or if the hold or pause of
+    /// a node without a task set began or ended. After a change of the epoch, also sends the last results again.
     /// Refuses an invalid offer.
     pub(super) async fn on_offer(&mut self, version: WireVersion, offer: &SignedDesired) -> Result<(), ApplyError> {
         let Some(trust) = &self.verifier else { return self.refuse(&MessageRefusal::NoIdentity).await };
@@ -34,9 +35,9 @@ impl ApplyWorker {
             self.record_files(&held_state.desired())?;
         }
         if is_of_another_epoch || held_state.is_none_or(|held_state| held_state.held_desired().task_set != desired.digest) {
-            // The controller opens barriers for one rollout of a task set. If the same task set arrives again later, or
-            // the epoch changes, this is another rollout, for which all barriers are closed. The closed barriers are
-            // written before the accepted state. So a crash in between leaves no barrier open.
+            // The controller opens barriers for one rollout of a task set. If the same task set returns after another
+            // one, or the epoch changes, this is another rollout, for which all barriers are closed. The closed
+            // barriers are written before the accepted state. So a crash in between leaves no barrier open.
             let (task_set, revision) = (desired.digest, accepted.revision);
             self.site.ledger.put(&OPEN_BARRIERS, &OpenBarriers { task_set, revision, open: BTreeSet::new() })?;
         }
@@ -74,8 +75,8 @@ impl ApplyWorker {
         Ok(())
     }
 
-    /// Stores the last result of each task again under a new sequence number, and returns these results, so that the
-    /// caller sends them again. No task runs for this.
+    /// Stores the last result of each task of this task set again under a new sequence number, and returns these
+    /// results, so that the caller sends them again. They have no diff and no duration. No task runs for this.
     ///
     /// The epoch changes when the controller's store was restored from an older copy. Such a store lacks the results
     /// since that copy. The caller stores the new epoch only afterwards, so that a crash in between loses no result.
@@ -103,7 +104,7 @@ impl ApplyWorker {
     }
 
     /// Logs the reason why the agent refuses a message of the controller, and sends the reason to the network half of
-    /// the agent.
+    /// the agent. An offer without a response then counts as answered.
     pub(super) async fn refuse(&mut self, refused: &MessageRefusal) -> Result<(), ApplyError> {
         let reason = match std::error::Error::source(refused) {
             Some(source) => format!("{refused}: {source}"),
@@ -116,7 +117,8 @@ impl ApplyWorker {
 
     /// Handles a grant (open barriers, or a lease). Verifies the grant, and then replaces the open barriers or stores
     /// the lease. Open barriers are also written to disk. Barriers of another task set than that of this host are
-    /// refused. Without an accepted desired state, does nothing.
+    /// refused. A grant with an older revision than the current one of its kind changes nothing. Without an accepted
+    /// desired state, does nothing.
     pub(super) async fn on_grant(&mut self, signed: &SignedGrant) -> Result<(), ApplyError> {
         let Some(trust) = &self.verifier else { return self.refuse(&MessageRefusal::NoIdentity).await };
         let Some(held) = self.site.ledger.accepted()? else { return Ok(()) };

@@ -39,8 +39,8 @@ impl ApplyWorker {
     /// Reads the local state (pause, hold, park) again, because a command on the host may have changed it. Sends a
     /// change to the network half of the agent.
     ///
-    /// If the new state stops tasks, marks the run as replaced. Then running tasks end, and no other task starts. A
-    /// one-time run receives no wakes, so the caller also reads the state after each task.
+    /// If the new state stops tasks, marks the run as replaced. Then the running tasks continue to their end, and no
+    /// other task starts. A one-time run receives no wakes, so the caller also reads the state after each task.
     pub(super) async fn read_local_state(&mut self) -> Result<(), ApplyError> {
         let local = self.site.ledger.get(&LOCAL_STATE)?.unwrap_or_default();
         if local != self.local {
@@ -64,7 +64,8 @@ impl ApplyWorker {
     }
 
     /// Brings the host to its desired state again. Writes the outputs (files for services), schedules hooks, requests
-    /// missing bodies (the profile and blobs), and plans a run unless tasks are running.
+    /// missing bodies (the profile and blobs), and plans a run unless tasks are running. If tasks are running although
+    /// the host may start none, marks their run as replaced. Finally sends a report.
     ///
     /// A reconcile runs on schedule, after a command on the host, and after a change of a watched file.
     pub(super) async fn reconcile(&mut self) -> Result<(), ApplyError> {
@@ -87,8 +88,9 @@ impl ApplyWorker {
         self.report().await
     }
 
-    /// Updates `orphans`, the existing files that tasks wrote and that no task manages now. Leaves `orphans` unchanged
-    /// if the profile (the list of tasks) has not arrived yet.
+    /// Updates `orphans`, the existing files that tasks wrote and that no task manages now. Also removes unmanaged
+    /// files that no longer exist from the record on disk. Changes nothing if the profile (the list of tasks) has not
+    /// arrived yet.
     pub(super) fn find_orphans(&mut self) -> Result<(), HostError> {
         let Some(desired) = self.desired.clone() else { return Ok(()) };
         if let Some(profile) = self.profile(&desired)? {
@@ -98,7 +100,7 @@ impl ApplyWorker {
     }
 
     /// Creates the record of written files from a desired state that is about to be replaced, if there is no record. An
-    /// older agent did not write this record.
+    /// older agent did not write this record. Does nothing if the mode is not `apply`, or if the profile is missing.
     pub(super) fn record_files(&mut self, desired: &Desired) -> Result<(), HostError> {
         match self.profile(desired)? {
             Some(profile) => orphans::fill_record(&self.site, desired, &profile),
@@ -115,7 +117,8 @@ impl ApplyWorker {
     }
 
     /// Schedules a reconcile after a managed file changed. It starts after [`SETTLE_TIME`], so that the program that
-    /// changes the file can finish. The time since the last reconcile is at least [`MIN_RECONCILE_INTERVAL`].
+    /// changes the file can finish, and at least [`MIN_RECONCILE_INTERVAL`] after the last reconcile. A reconcile that
+    /// is already scheduled for an earlier time keeps its time.
     pub(super) fn reconcile_soon(&mut self) {
         let soonest = self.last_reconcile_at + MIN_RECONCILE_INTERVAL;
         self.next_reconcile_at = self.next_reconcile_at.min(soonest.max(Instant::now() + SETTLE_TIME));
@@ -147,8 +150,9 @@ impl ApplyWorker {
 
     /// Plans a run of the desired state. If tasks of an earlier run are still running, only marks that run as replaced.
     ///
-    /// If the host may start no task, plans nothing, and removes leftovers (unfinished files of a killed agent). If the
-    /// profile (the list of tasks) has not arrived yet, plans nothing either.
+    /// If the host may start no task, or its first task set is not released, plans nothing. In mode `apply`, it then
+    /// removes leftovers (unfinished files of a killed agent). If the profile (the list of tasks) has not arrived yet,
+    /// plans nothing either.
     pub(super) fn plan_run(&mut self, desired: &Desired) -> Result<(), HostError> {
         if self.run.as_ref().is_some_and(TaskRun::is_running) {
             self.is_run_replaced = true;
@@ -186,7 +190,8 @@ impl ApplyWorker {
     }
 
     /// Returns the delay until the next reconcile: the configured interval, plus a random time of up to a tenth of the
-    /// interval. After failed runs, returns a shorter delay that doubles with each failure.
+    /// interval. After a failed run, returns the retry delay of the configuration. This delay doubles with each further
+    /// failure, up to the interval.
     pub(super) fn reconcile_delay(&self) -> Duration {
         let schedule = &self.config.schedule;
         let interval = Duration::from_secs(schedule.drift_seconds);

@@ -28,13 +28,15 @@ const MAX_RESULTS_PER_MESSAGE: usize = 256;
 /// network half of the agent can add its own.
 const MAX_WORKER_FINDINGS: usize = 192;
 
-/// The state of the hooks (programs of the host's owner that run after a change of labels or tags).
+/// The state of the hooks (programs of the host's owner that run after a change of labels, annotations, traits or
+/// tags).
 pub(super) enum HookState {
     /// No hook runs, and no run is scheduled.
     Idle,
     /// The hooks run at this time.
     Due(Instant),
-    /// The hooks run. The values are the snapshot of the labels and tags that they receive, and the future of the run.
+    /// The hooks run. The values are the snapshot of labels, annotations, traits and tags that they receive, and the
+    /// future of the run.
     Running(HookSnapshot, Pending<'static, HookFailures>),
 }
 
@@ -138,7 +140,6 @@ impl ApplyWorker {
         }
     }
 
-    /// Returns the effective mode of the desired state, or `None` if the host has no desired state.
     fn effective_mode(&self) -> Option<Mode> {
         self.desired.as_ref().map(Desired::mode)
     }
@@ -146,8 +147,9 @@ impl ApplyWorker {
     /// Schedules the hooks if labels, annotations, traits or tags changed since the last run of the hooks. They run
     /// after a random delay below the node's splay, so that the hooks of many hosts do not run at once.
     ///
-    /// Does nothing if `/run/stemma` is incomplete, because the hooks read it. The agent calls this again after it has
-    /// written the files.
+    /// Does nothing if the mode is not `apply`, or if the hooks are already scheduled or running. Also does nothing if
+    /// `/run/stemma` is incomplete, because the hooks read it. The agent calls this again after it has written the
+    /// files.
     pub(super) fn schedule_hooks(&mut self, desired: &Desired) -> Result<(), HostError> {
         let is_idle = matches!(self.hooks, HookState::Idle);
         if is_idle
@@ -163,7 +165,8 @@ impl ApplyWorker {
     }
 
     /// Handles an event of [`next_hook_event`]. If the hooks have ended (`failures` is not `None`), records the
-    /// snapshot that they received, and their failures. If the hooks are due, starts them.
+    /// snapshot that they received, and their failures. Then schedules the hooks again if something changed while they
+    /// ran. If the hooks are due, starts them.
     ///
     /// Does not start them if `/run/stemma` is incomplete, because the hooks read it.
     pub(super) async fn on_hook_event(&mut self, failures: Option<HookFailures>) -> Result<(), ApplyError> {

@@ -41,7 +41,7 @@ struct MemoryNode {
     links: u64,
     /// Extended attributes and flags, or `None` if a test made them unreadable.
     extras: Option<Extras>,
-    /// The simulated reason why the file cannot be replaced.
+    /// The simulated reason why this file, or each entry of this directory, cannot be replaced.
     blocker: Option<ReplaceBlocker>,
 }
 
@@ -53,7 +53,7 @@ pub struct MemoryHost(Rc<MachineState>);
 struct MachineState {
     /// All files and directories. The first is the root directory.
     nodes: RefCell<Vec<MemoryNode>>,
-    /// The number of changing calls since the last start of the process.
+    /// The number of changing calls since the process last started, or since [`MemoryHost::crash_before`] was called.
     calls: Cell<usize>,
     /// The number of the changing call before which the process crashes, counted from 0.
     crash_before: Cell<Option<usize>>,
@@ -193,7 +193,8 @@ impl MemoryHost {
         self.0.random.set(self.0.random.get() + (1 << 40));
     }
 
-    /// Cuts the power: changes that were not synced are lost. Then starts a new process.
+    /// Cuts the power: contents of files and names in directories that were not synced are lost. Other metadata, such
+    /// as the mode, is durable without a sync. Then starts a new process.
     pub fn cut_power(&self) {
         for node in self.0.nodes.borrow_mut().iter_mut() {
             match &mut node.content {
@@ -258,7 +259,8 @@ impl MemoryHost {
         self.0.nodes.borrow_mut()[node].extras = extras;
     }
 
-    /// Sets the simulated reason why a file cannot be replaced. With `None`, it can be replaced.
+    /// Sets the simulated reason why a file, or each entry of a directory, cannot be replaced. `None` removes the
+    /// reason.
     pub fn set_blocker(&self, path: &str, blocker: Option<ReplaceBlocker>) {
         let node = self.find_node(path).expect("the file is there");
         self.0.nodes.borrow_mut()[node].blocker = blocker;
@@ -458,7 +460,6 @@ fn new_dir() -> MemoryNode {
     MemoryNode { content, mode: 0o755, user: 0, group: 0, links: 1, extras: Some(Extras::default()), blocker: None }
 }
 
-/// Returns the kind of a node with this content.
 fn file_kind(content: &MemoryEntry) -> FileKind {
     match content {
         MemoryEntry::File { .. } => FileKind::File,
@@ -478,7 +479,6 @@ fn account_number(kind: &'static str, name: &str) -> Result<u32, HostError> {
     }
 }
 
-/// Returns the error of a failed operation on a path.
 fn io_error(operation: &'static str, path: &str, kind: io::ErrorKind) -> HostError {
     HostError::io(operation, path)(kind.into())
 }

@@ -23,7 +23,6 @@ pub(super) struct MemoryFile {
 }
 
 impl MemoryDir {
-    /// Returns the path of an entry of this directory.
     fn child_path(&self, name: &str) -> String {
         format!("{}/{name}", self.path)
     }
@@ -37,8 +36,8 @@ impl MemoryDir {
         change(now).ok_or_else(|| io_error(operation, &self.path, io::ErrorKind::NotFound))
     }
 
-    /// Returns the node of a regular file, or `None` if no entry has this name. Fails for other kinds of files, and for
-    /// a file with several hard links.
+    /// Returns the node of a regular file, or `None` if no entry has this name. Fails for other kinds of files, for a
+    /// file with several hard links, and if a test made reads of the file fail ([`MemoryHost::fail_reads`]).
     fn regular_file(&self, name: &str) -> Result<Option<usize>, HostError> {
         self.host.check_alive(&self.path)?;
         self.host.check_readable(&self.child_path(name))?;

@@ -1,5 +1,5 @@
-//! Explains why an existing program cannot be run. The error of the system only states that a file is missing, and does
-//! not name the file.
+//! Explains why an existing program cannot be run. The error of the system only states that a file is missing or has a
+//! wrong format, and does not name the file.
 
 use std::fs::File;
 use std::io::{self, Read as _};
@@ -16,8 +16,9 @@ const MAX_HEAD_BYTES: u64 = 256;
 /// Advice for a script without an interpreter line.
 const SHEBANG_ADVICE: &str = "begin it with the line of its interpreter, as #!/bin/sh";
 
-/// Returns the error for a program that could not be run. If the program exists, the text of the system's error is
-/// replaced by a text that names the missing part and a remedy.
+/// Returns the error for a program that could not be run. If `program` is the absolute path of an existing file, and
+/// the system's error is "not found" or a wrong format, its text is replaced by one that names the missing part and a
+/// remedy.
 pub(super) fn exec_error(program: &str, error: io::Error) -> HostError {
     let reason = read_head(program).and_then(|head| failure_reason(&head, &error));
     HostError::io("run", program)(match reason {

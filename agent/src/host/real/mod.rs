@@ -1,5 +1,5 @@
 //! The real machine, accessed by system calls of the crate rustix. Every path is opened with `openat2` below the
-//! directory `--root`. Symbolic links are not followed.
+//! directory `--root`. Symbolic links are not followed, except on the path of a command's working directory.
 
 use std::collections::BTreeMap;
 use std::ffi::{CStr, CString};
@@ -81,8 +81,8 @@ impl RealHost {
         Ok(host)
     }
 
-    /// Acquires an exclusive lock on a file. The lock lasts until the returned handle is dropped or this process ends.
-    /// Returns `None` if another process has the lock.
+    /// Acquires an exclusive lock on a file. The lock lasts until the returned handle is dropped, this process closes
+    /// another handle of the file, or this process ends. Returns `None` if another process has the lock.
     ///
     /// The lock belongs to the process (`fcntl`), not to the open file (`flock`). With `flock`, a forked child would
     /// share the lock until it executes its program. If this process were killed in that moment, the child would still
@@ -119,11 +119,13 @@ impl RealHost {
         Ok(is_only_holder.then_some(fd))
     }
 
-    /// Returns whether another process has the lock of [`Self::lock`]. The check does not acquire the lock, not even
-    /// for a moment, because a process that tries to acquire the lock in that moment would fail.
+    /// Returns whether another process has the lock of [`Self::lock`], or `false` if the lock file does not exist. The
+    /// check does not acquire the lock, not even for a moment, because a process that tries to acquire the lock in that
+    /// moment would fail. A process that holds the lock must not call this: the check closes the file, which ends its
+    /// lock.
     ///
     /// # Errors
-    /// If the lock file cannot be opened.
+    /// If the lock file exists and cannot be opened.
     pub fn is_locked(&self, path: &HostPath) -> Result<bool, HostError> {
         let lock_error = |errno: Errno| HostError::io("look at the lock", path.as_str())(errno.into());
         let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
@@ -325,8 +327,8 @@ impl RealDir {
 
     /// Sets the mode of a directory that was just created. A user who can write the parent directory may have replaced
     /// the new directory by another one, so that the agent would make that one accessible to others. So the function
-    /// fails, and sets no mode, if the directory does not belong to the agent or is not empty. An inherited setgid bit
-    /// is preserved, because it determines the group of new entries.
+    /// fails, and sets no mode, if the mode must change and the directory does not belong to the agent or is not empty.
+    /// An inherited setgid bit is preserved, because it determines the group of new entries.
     fn set_new_dir_mode(&self, name: &str, dir: &OwnedFd, target_mode: Mode) -> Result<(), HostError> {
         let stat = self.check_errno("look at", name, rustix::fs::fstat(dir))?;
         let target_mode = target_mode | Mode::from_raw_mode(stat.st_mode) & Mode::SGID;
@@ -525,7 +527,8 @@ impl Dir for RealDir {
         Ok(Box::new(RealFile { fd, path: self.child_path(name) }))
     }
 
-    /// Creates a subdirectory with exactly this mode, whatever the umask is.
+    /// Creates a subdirectory with this mode, whatever the umask is. Adds a setgid bit that it inherits from the
+    /// parent.
     fn make_dir(&self, name: &str, mode: u32) -> Result<(), HostError> {
         let mode = Mode::from_raw_mode(mode);
         // The directory gets its mode when it is created, so that it has no wrong mode if the agent is killed before
@@ -644,7 +647,8 @@ fn link_error(path: &str, link: String, target: Option<CString>) -> HostError {
         let link_dir = link.rsplit_once('/').map_or("", |(link_dir, _)| link_dir);
         let base = if target.starts_with('/') { "" } else { link_dir };
         let mut names = Vec::new();
-        // The target, after the directory of a relative target, and in front of the rest of `path` after the link.
+        // The parts, in order: the directory of the link (if the target is relative), the target, and the rest of
+        // `path` after the link.
         for name in [base, &target, path.strip_prefix(&link).unwrap_or_default()].iter().flat_map(|part| part.split('/')) {
             match name {
                 "" | "." => {}
@@ -752,7 +756,6 @@ fn c_name(name: &str) -> CString {
     CString::new(name.replace('/', "\u{fffd}")).expect("names hold no NUL: HostPath and Dir::names guarantee this")
 }
 
-/// Converts the metadata that the kernel returned.
 fn to_stat(kernel_stat: &rustix::fs::Stat) -> Stat {
     Stat {
         kind: file_kind(kernel_stat.st_mode),
@@ -774,7 +777,6 @@ fn to_version(kernel_stat: &rustix::fs::Stat) -> FileVersion {
     }
 }
 
-/// Returns the number of hard links of a file.
 #[allow(clippy::unnecessary_cast, reason = "its width differs between architectures")]
 fn links(stat: &rustix::fs::Stat) -> u64 {
     stat.st_nlink as u64

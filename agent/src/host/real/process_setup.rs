@@ -3,9 +3,11 @@
 //! the attributes of a command.
 //!
 //! A child inherits these attributes from its parent, so the agent sets them for itself, once, when it starts. To set
-//! them between fork and exec of each command, code would be needed that may neither allocate nor lock. The one
-//! exception is the terminal of an agent that is the leader of its session (`detach_command_terminal`). The module
-//! `spawn` sets environment, directory, standard input and process group for each command.
+//! them between fork and exec of each command, code would be needed that may neither allocate nor lock. There are two
+//! exceptions. The OOM score of the agent is set to the default only while the agent starts a command
+//! (`OomScoreGuard`). If the agent is the leader of its session, each command is detached from the terminal between
+//! fork and exec (`detach_command_terminal`). The module `spawn` sets account, environment, directory, standard streams
+//! and process group for each command.
 
 use std::ffi::CStr;
 use std::fs;
@@ -69,17 +71,17 @@ const PR_SET_IO_FLUSHER: libc::c_int = 57;
 const MEMORY_OPTIONS: [libc::c_int; 4] =
     [libc::PR_SET_THP_DISABLE, libc::PR_SET_MEMORY_MERGE, PR_SET_IO_FLUSHER, libc::PR_MCE_KILL];
 
-/// Bytes in one MiB.
 const MIB: u64 = 1024 * 1024;
 
 /// The signals that the C library reserves for itself and does not expose.
 const LIBC_SIGNALS: [i32; 2] = [32, 33];
 
-/// The signals that the kernel sends to a program for the program's own fault. Tokio cannot install handlers for these
-/// signals, because a program that continues after such a signal faults again.
+/// The signals of a program's own fault for which Tokio cannot install a handler. A program that continues after such a
+/// signal faults again. SIGBUS is not one of them, because Tokio accepts a handler for it.
 const FAULT_SIGNALS: [i32; 3] = [libc::SIGILL, libc::SIGFPE, libc::SIGSEGV];
 
 /// The resource limits of a systemd service: each resource with its soft and its hard limit. `None` means unlimited.
+/// The two limits that depend on the machine (processes and pending signals) are set in [`set_up_process`].
 const LIMITS: [(Resource, Option<u64>, Option<u64>); 14] = [
     (Resource::Cpu, None, None),
     (Resource::Fsize, None, None),
@@ -140,10 +142,10 @@ const fn locked_bits(bits: u32) -> u32 {
     bits & (locks | locks >> 1)
 }
 
-/// Sets all user ids of this process to the effective user, and all its group ids to the primary group of that user. So
-/// commands and new files belong to one account. The agent may have been started in another group (`sg`, `newgrp`,
-/// `Group=` of a unit), or with another real user (`setpriv --ruid`). Ids that this process may not change are
-/// unchanged.
+/// Sets all user ids of this process to the effective user, and all its group ids to the primary group of that user.
+/// Removes all supplementary groups. So commands and new files belong to one account. The agent may have been started
+/// in another group (`sg`, `newgrp`, `Group=` of a unit), or with another real user (`setpriv --ruid`). Ids that this
+/// process may not change are unchanged.
 fn reset_user_and_groups() {
     let _ = set_thread_groups(&[]);
     let (user, group) = (geteuid(), getegid());
@@ -178,7 +180,8 @@ fn is_session_leader() -> bool {
     unsafe { libc::getsid(0) == libc::getpid() }
 }
 
-/// Opens the controlling terminal of this process. Returns `None` if the process has no terminal.
+/// Opens the controlling terminal of this process. Returns `None` if the process has no terminal, or if the terminal
+/// cannot be opened.
 fn open_terminal() -> Option<OwnedFd> {
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
     rustix::fs::open(TERMINAL, flags, Mode::empty()).ok()
@@ -266,8 +269,8 @@ fn use_all_cpus() {
     }
 }
 
-/// Parses a list of CPUs in the kernel's format: numbers and ranges, separated by commas, as in `0-3,8`. Returns `None`
-/// for any other text.
+/// Parses a list of CPUs in the kernel's format: numbers and ranges, separated by commas, as in `0-3,8`. Leaves out
+/// numbers that are too high for a [`CpuSet`]. Returns `None` for any other text.
 fn parse_cpu_list(list: &str) -> Option<CpuSet> {
     let mut cpus = CpuSet::new();
     for part in list.split(',') {
@@ -307,8 +310,9 @@ fn max_threads() -> Option<u64> {
 
 /// Installs empty handlers for the signals that this process ignores since its start (`nohup`, a script's `&`). A
 /// command would inherit that a signal is ignored. It does not inherit a handler, because exec resets a signal with a
-/// handler to its default. The agent itself still does nothing on such a signal. Signals that cannot have a handler are
-/// reset to their default here.
+/// handler to its default. With an empty handler, the agent itself still does nothing on the signal, unless another
+/// part of the agent waits for it, as `run` and `once` do for SIGTERM and SIGINT. Signals that cannot have a handler
+/// are reset to their default here.
 fn handle_ignored_signals() {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     // The standard library ignores SIGPIPE for the agent itself, and restores it for each command.
@@ -536,7 +540,8 @@ mod tests {
     }
 
     /// Returns commands that start the agent at a terminal: as the session leader, and from a shell that is the session
-    /// leader. Empty if the program `script` does not work on this machine.
+    /// leader. Empty if the program `script` does not work on this machine, or if the path of this test program
+    /// contains whitespace.
     fn terminal_launchers() -> impl Iterator<Item = String> {
         let script_output = std::process::Command::new("script").args(["-qec", "true", "/dev/null"]).output();
         // `script` joins the words into one shell command.

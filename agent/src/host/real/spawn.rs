@@ -50,6 +50,7 @@ impl Drop for ProcessGroup {
 
 /// Runs a command until it exits or exceeds its time limit. Returns how the command ended and the end of its output.
 /// After the exit, the output is read only for [`OUTPUT_LINGER`], because a child that still runs may hold it open.
+/// Kills the other processes of the command's group, unless the command succeeded.
 pub(super) async fn run(root: &Path, root_fd: BorrowedFd<'_>, command: &HostCommand) -> Result<CommandResult, HostError> {
     let program = command.argv.first().map_or("", String::as_str);
     let io_error = |operation| HostError::io(operation, program);
@@ -89,7 +90,7 @@ pub(super) async fn run(root: &Path, root_fd: BorrowedFd<'_>, command: &HostComm
 }
 
 /// Opens the working directory of a command. Symbolic links in its path are followed, but cannot lead out of the root.
-/// The error names the first part of the path that is not a directory.
+/// If a part of the path is not a directory, the error names the first such part. Any other error names the whole path.
 fn open_working_dir(root: BorrowedFd<'_>, cwd: &HostPath) -> Result<OwnedFd, HostError> {
     let open = |path: &str, flags: OFlags| {
         let resolution = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
@@ -178,8 +179,8 @@ fn input(command: &HostCommand) -> io::Result<Stdio> {
 }
 
 /// Returns the command that runs a program, through `setpriv` if the account is not that of the agent. `setpriv` sets
-/// all groups of the account, also those from a directory service, and then executes the program. The standard library
-/// would only set the primary group.
+/// all groups of an account with a name, also those from a directory service, and then executes the program. An account
+/// without a name gets only its primary group. The standard library would set only the primary group.
 fn base_command(program: &str, account: Option<&Account>) -> tokio::process::Command {
     let agent_ids = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
     match account.filter(|account| (account.user, account.group) != agent_ids) {

@@ -1,6 +1,6 @@
-//! The loop of the network half. It always has one pending check-in, which the controller holds open until there is
-//! something new or a wait is over. During that time, the loop handles messages of the root half (`apply`), changes of
-//! the label files and hooks, and timers.
+//! The loop of the network half. Except while it waits after a response or a failure, it has a pending check-in, which
+//! the controller holds open until there is something new or a wait is over. In addition, the loop handles messages of
+//! the root half (`apply`), changes of the label files and hooks, and timers.
 //!
 //! ```text
 //!              something to report (after a short delay, so that several things are reported together)
@@ -84,8 +84,8 @@ pub struct Sync {
     pending_fetch: Option<InFlight<bool>>,
     /// The hash of the content that `pending_fetch` fetches.
     pending_fetch_hash: Hash,
-    /// The hash of the profile (task list) of the last offered desired state. All other content that
-    /// the root half (apply) requests is a blob of this profile.
+    /// The hash of the profile (task list) of the last offered task set. `None` before the first one, or if that task
+    /// set has no profile. All other content that the root half (apply) requests is a blob of this profile.
     profile: Option<Hash>,
     /// Hashes of the content that the root half (apply) has requested and that is not being fetched yet.
     requested_bodies: VecDeque<Hash>,
@@ -118,7 +118,7 @@ pub enum SyncError {
 /// Runs the network half until the root half ends.
 ///
 /// # Errors
-/// [`SyncError`] if the credentials cannot be used, and always when the root half has ended.
+/// [`SyncError`] if the credentials or the connection record cannot be used, and always when the root half has ended.
 pub async fn run(
     host: Rc<dyn Host>,
     identity: HostIdentity,
@@ -363,8 +363,8 @@ impl Sync {
             ExchangeError::Unknown { .. } => ConnectionState::Unknown,
             _ => ConnectionState::Unserved,
         };
-        // Each cause is logged once, not at each attempt. An agent that was never connected logs the cause too, because
-        // its node may have been deleted.
+        // A cause is logged when it differs from the previous cause of this controller, not at each attempt. An agent
+        // that was never connected logs the cause too, because its node may have been deleted.
         if self.connection_log.record(&*self.host, state, url.clone(), cause.clone()) {
             warn!(url, error = cause, wait_ms; "no controller serves this host");
         } else {
@@ -378,8 +378,8 @@ impl Sync {
         self.check_in_at = Some(Instant::now() + wait);
     }
 
-    /// Removes the items that the controller has acknowledged from the outbox. Forwards the rest of the response to the
-    /// root half (apply).
+    /// Removes the items that the controller has acknowledged from the outbox. Forwards the desired state, the grants
+    /// and the acknowledged sequence number to the root half (apply). Stores the hash of the profile.
     async fn forward_offer(&mut self, update: CheckInUpdate) -> Result<(), SyncError> {
         self.outbox.on_acknowledged(&update);
         let CheckInUpdate { acknowledged, desired, grants, .. } = update;
@@ -426,8 +426,8 @@ impl Sync {
     fn handle_message(&mut self, message: ApplyMessage) {
         match message {
             ApplyMessage::ContentRequest(hash) => {
-                // The hash is queued even while its content is being fetched. Apply requests the same content again
-                // only if the transfer was lost.
+                // The hash is queued even while its content is being fetched. If a transfer was lost, apply requests
+                // the same content again.
                 if !self.requested_bodies.contains(&hash) {
                     self.requested_bodies.push_back(hash);
                 }
@@ -459,7 +459,7 @@ impl Sync {
             && let Some(hash) = self.requested_bodies.pop_front()
         {
             self.pending_fetch_hash = hash;
-            // Without an offer, it is not known whether the hash is that of a profile or of a blob.
+            // Without an offered task set, it is not known whether the hash is that of a profile or of a blob.
             let kind = match self.profile {
                 Some(profile) if profile == hash => BodyKind::Profile,
                 Some(_) => BodyKind::Blob,
@@ -480,8 +480,8 @@ impl Sync {
         if !result.unwrap_or(false) {
             self.send(&SyncMessage::BodyUnavailable(hash)).await?;
         }
-        // All content is fetched over one connection, unless the connection broke. A new client connects to the first
-        // controller of the list, which may be another one now.
+        // The next content is fetched over the same connection, unless the transfer failed. A new client connects to
+        // the first controller of the list, which may be another one now.
         let client = if has_failed { self.new_client() } else { client };
         self.fetch_next(client);
         Ok(())
@@ -497,8 +497,8 @@ impl Sync {
         self.send(&SyncMessage::Observed(digest)).await
     }
 
-    /// Starts a renewal of the certificate, unless one is in progress or the last failure was recent. The renewal runs
-    /// in the main loop, so messages and responses are handled while it runs.
+    /// Starts a renewal of the certificate, unless one is in progress, or the wait after a renewal with an unusable
+    /// certificate is not over. The renewal runs in the main loop, so messages and responses are handled while it runs.
     fn start_renewal(&mut self) {
         if self.pending_renewal.is_some() || self.failed_renewals.should_wait(self.clock.unix_seconds()) {
             return;
@@ -548,13 +548,14 @@ impl Sync {
                 self.renew_at = renew_at(&self.credentials, &*self.clock);
                 info!("certificate renewed");
             }
-            // This process uses the new certificate, although it is not on disk. The result of the next renewal may be
-            // stored again.
+            // This process uses the new certificate, although it is not on disk. The next renewal, after `RETRY_DELAY`,
+            // tries to store its own certificate.
             Err(error) => warn!(error:% = error_chain(&error); "the renewed certificate could not be stored"),
         }
     }
 
-    /// Stores the reason why a renewal was refused, for the command `status`. With `None`, deletes the stored reason.
+    /// Stores the reason why this host refused the certificate of a renewal, for the command `status`. With `None`,
+    /// deletes the stored reason. An error is only logged.
     fn store_refused_renewal(&self, error: Option<&JoinError>) {
         let message =
             error.map(|error| format!("the certificate was not renewed, and the present one stays: {}", error_chain(error)));
@@ -583,7 +584,6 @@ fn requested_wait(update: &CheckInUpdate) -> Duration {
     Duration::from_millis(update.next_check_in_ms.into()).min(MAX_REQUESTED_WAIT)
 }
 
-/// Returns the time at which the certificate should be renewed.
 fn renew_at(credentials: &TlsCredentials, clock: &dyn Clock) -> Instant {
     Instant::now() + renewal_delay(credentials.validity, clock.unix_seconds())
 }

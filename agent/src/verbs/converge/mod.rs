@@ -21,7 +21,7 @@ use super::status::{escape_terminal, words};
 use super::waits::waiting_tasks;
 use super::{AgentExit, LocalHost, print, print_json, status, unit};
 use crate::apply::executor::{RunPurpose, RunSummary, TaskRun, is_observed};
-use crate::apply::ledger::{LOCAL_STATE, Ledger, PROGRESS, REASONS, RECONCILE_DONE, RECONCILE_REQUESTED, TaskRecord};
+use crate::apply::ledger::{Desired, LOCAL_STATE, Ledger, PROGRESS, REASONS, RECONCILE_DONE, RECONCILE_REQUESTED, TaskRecord};
 use crate::apply::outputs;
 use crate::apply::wake::{WakeListener, WakeResult, wake};
 use crate::apply::worker::{ApplyWorker, StopWhen};
@@ -29,7 +29,7 @@ use crate::args::OutputFormat;
 use crate::channel::{ApplyEnd, SyncEnd, pair};
 use crate::config::AgentConfig;
 use crate::host::real::process_setup;
-use crate::host::{HostCommand, or_pending};
+use crate::host::{HostCommand, HostError, or_pending};
 use crate::identity::{HostIdentity, IdentityError};
 use crate::sync;
 
@@ -58,7 +58,8 @@ const AGENT_STOPPED_MESSAGE: &str =
 /// half runs, and applies the stored desired state.
 ///
 /// # Errors
-/// Fails if this host has not joined, or if its state or configuration cannot be used.
+/// Fails if this host has not joined, another agent runs on its state, its state or configuration cannot be used, or one
+/// of the halves fails.
 pub fn run(root: &Path) -> Result<AgentExit> {
     let (local, config, membership) = open_joined(root)?;
     let _lock = lock_for_agent(&local)?;
@@ -71,7 +72,8 @@ pub fn run(root: &Path) -> Result<AgentExit> {
         let (worker, identity) = new_worker(&local, config, membership, apply_end, listener, StopWhen::OnRequest)?;
         let mut worker = worker.with_file_watch();
         if unit::is_systemd_booted(root) {
-            // After the first run, this command starts the units that wait for the tasks.
+            // When the host has converged in mode `apply` for the first time, this command starts the units that wait
+            // for the tasks.
             let argv = ["systemctl", "start", "--no-block", "stemma-applied.target"].map(str::to_owned);
             worker = worker.with_applied_command(HostCommand::new(argv.to_vec(), Duration::from_secs(10)));
         }
@@ -163,8 +165,8 @@ fn lock_for_agent(local: &LocalHost) -> Result<OwnedFd> {
     if let Some(lock_handle) = lock(local, EXIT_TIMEOUT)? {
         return Ok(lock_handle);
     }
-    // Only a running agent listens for wakeups, so a process that does not is the command `once`. The wakeup has no
-    // other effect than one more reconcile of that agent.
+    // Only a running agent listens for wakeups. So a process that does not listen is the command `once` or `leave`, or
+    // an agent that could not open its FIFO. The wakeup has no other effect than one more reconcile of that agent.
     if wake(&local.host)? == WakeResult::Running {
         bail!("an agent already runs on this state; see `stemma-agent status`");
     }
@@ -239,7 +241,7 @@ pub fn once(root: &Path) -> Result<AgentExit> {
     finish_once(&local, &baseline).map(|outcome| if stuck_message.is_some() { AgentExit::Failed } else { outcome })
 }
 
-/// Prints on standard error why this host can neither store nor apply its desired state.
+/// Prints on standard error why this host cannot store or apply its desired state.
 fn print_stuck(reason: &str) {
     let _ = writeln!(std::io::stderr().lock(), "this host is stuck: {}", escape_terminal(reason));
 }
@@ -321,8 +323,9 @@ fn summary_text(outcomes: &BTreeMap<String, usize>) -> String {
     }
 }
 
-/// Requests a reconcile from the running agent and waits for its end. Returns `None` when the agent has reconciled. If
-/// the agent exits, acquires its lock and returns the lock, so that the caller can apply the tasks itself.
+/// Requests a reconcile from the running agent and waits for its end. Returns `None` when the agent has reconciled, or
+/// when it has started the reconcile of a paused or parked host. If the agent exits, acquires its lock and returns the
+/// lock, so that the caller can apply the tasks itself. Fails if the agent does not start the reconcile in time.
 ///
 /// Each request has a number, which is higher than the number of each earlier request. The agent stores the numbers of
 /// the last requests that it started and finished.
@@ -387,7 +390,7 @@ impl StopReason {
     }
 }
 
-/// Returns the reason why no task is applied on this host now, or `None` if tasks are applied.
+/// Returns `Paused` or `Parked` if this host is so, or `None` if it is neither. Ignores a hold and the mode.
 fn stop_reason(local: &LocalHost) -> Result<Option<StopReason>> {
     let local_state = local.site.ledger.get(&LOCAL_STATE)?.unwrap_or_default();
     let is_parked_by_operator = local.site.ledger.accepted()?.is_some_and(|accepted| accepted.desired().known.parked);
@@ -400,8 +403,16 @@ fn stop_reason(local: &LocalHost) -> Result<Option<StopReason>> {
     })
 }
 
-/// Prints the failed tasks, the number of tasks of each outcome, and the number of tasks that wait at a barrier.
-/// Returns the exit status of `once`.
+/// Returns whether the desired state names a profile (its task definitions) that is not on this host yet.
+fn lacks_profile(ledger: &Ledger, desired: &Desired) -> Result<bool, HostError> {
+    Ok(match desired.task_set.profile {
+        Some(hash) => !ledger.has_body(hash)?,
+        None => false,
+    })
+}
+
+/// Prints the failed tasks, the number of tasks of each outcome, and the number of tasks that wait at a barrier. If
+/// there is no released task set or its profile has not arrived, prints only that. Returns the exit status of `once`.
 fn finish_once(local: &LocalHost, baseline: &RunBaseline) -> Result<AgentExit> {
     let ledger = &local.site.ledger;
     let Some(desired) = ledger.accepted()?.map(|accepted| accepted.desired()) else {
@@ -412,9 +423,7 @@ fn finish_once(local: &LocalHost, baseline: &RunBaseline) -> Result<AgentExit> {
         print("no task set was released to this host yet: only labels were applied\n")?;
         return Ok(AgentExit::Done);
     }
-    if let Some(hash) = desired.task_set.profile
-        && !ledger.has_body(hash)?
-    {
+    if lacks_profile(ledger, &desired)? {
         print("the task profile is not on this host yet: only labels were applied; `stemma-agent run` fetches it\n")?;
         return Ok(AgentExit::Failed);
     }
@@ -447,7 +456,8 @@ fn finish_once(local: &LocalHost, baseline: &RunBaseline) -> Result<AgentExit> {
     })
 }
 
-/// Checks every task of the stored desired state, without changing anything, and prints what would change.
+/// Checks the tasks of the stored desired state and prints what would change. Changes nothing, but runs the guards of
+/// commands. Does not check a task that is observed or left out, or that requires a task that failed or is observed.
 ///
 /// # Errors
 /// Fails if the state or configuration cannot be used.
@@ -461,6 +471,10 @@ pub fn check(root: &Path, output: OutputFormat) -> Result<AgentExit> {
     if desired.is_unreleased() {
         print("no task set was released to this host yet: there is nothing to check\n")?;
         return Ok(AgentExit::NotFound);
+    }
+    if lacks_profile(&local.site.ledger, &desired)? {
+        print("the task profile is not on this host yet: no task can be checked; `stemma-agent run` fetches it\n")?;
+        return Ok(AgentExit::Failed);
     }
     let profile = local.site.ledger.profile(&desired)?.unwrap_or_default();
     let site = local.site.clone().with_label_map(&config.host_label_map);

@@ -117,6 +117,21 @@ fn w10_11_commands_refuse_state_when_writable_by_others() {
     assert_eq!(refill(root.path()).unwrap(), AgentExit::Done);
 }
 
+/// Regression test: without the profile, `check` printed nothing and ended as if no task would change the host.
+#[test]
+fn check_fails_when_profile_is_not_on_host() {
+    let root = tempfile::tempdir().unwrap();
+    joined_host(
+        root.path(),
+        &TestTaskSet::default().task("c", "shell", &[], &serde_json::json!({"parameters": {"script": "true"}})),
+    );
+    let bodies = root.path().join("var/lib/stemma-agent/apply/bodies");
+    for body in std::fs::read_dir(bodies).unwrap() {
+        std::fs::remove_file(body.unwrap().path()).unwrap();
+    }
+    assert_eq!(check(root.path(), OutputFormat::Human).unwrap(), AgentExit::Failed);
+}
+
 #[test]
 fn w08_status_shows_whether_agent_runs() {
     let root = tempfile::tempdir().unwrap();

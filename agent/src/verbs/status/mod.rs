@@ -41,8 +41,8 @@ const UNKNOWN_NODE_MESSAGE: &str = "its node was deleted, or its certificate was
 /// Explanation that is added to the state of a host that does not begin its tasks because of its mode.
 const OBSERVE_SUFFIX: &str = ": its mode is observe, so no task is run or checked";
 
-/// The JSON output of `status`. The names are the same as in `stemma resolve -o json`, so that the two outputs can be
-/// compared.
+/// The JSON output of `status`. The fields `labels`, `annotations`, `traits`, `tags`, `primary_tags`, `task_digest` and
+/// `skipped` have the same names as in `stemma resolve -o json`, so that they can be compared.
 #[derive(Serialize)]
 struct StatusOutput {
     node: Option<String>,
@@ -52,20 +52,22 @@ struct StatusOutput {
     epoch: Option<String>,
     revision: Option<u64>,
     mode: Option<String>,
-    /// The progress in the last report of the agent, or `running` if tasks run that are not in a report yet.
+    /// The progress in the last report of the agent. It is `running` if tasks run that are not in a report yet, and `idle`
+    /// if tasks ran in the report and no agent runs now.
     #[serde(serialize_with = "in_words")]
     progress: Progress,
     /// True if this host does not know its tasks yet, because only labels have arrived or the task list is being
     /// fetched.
     #[serde(skip)]
     has_unknown_tasks: bool,
-    /// The state of the connection to the controllers, stored at its last change. `null` if no state was stored,
-    /// because there was no outage.
+    /// The state of the connection to the controllers, stored at its last change. `null` if no valid state is stored, for
+    /// example because the host has not joined. A host that joined with an older agent has none before its first outage.
     connection: Option<ConnectionRecord>,
-    /// True if an agent runs on this host. Without an agent, the state of the connection is unknown.
-    /// `null` if this cannot be checked.
+    /// True if another process has the lock of this host's state. This is the agent, or `once` or `leave`. Without an
+    /// agent, the state of the connection is unknown. `null` if the lock cannot be checked.
     agent_runs: Option<bool>,
-    /// The reason why this host gets no updates. `null` if it gets updates, as far as the host knows.
+    /// The reason why this host gets no updates. `null` if it gets updates, as far as the host knows. Also `null` if it has
+    /// not joined, or if its controllers no longer know it.
     untold: Option<&'static str>,
     paused: bool,
     /// True if an operator paused the node group or cluster of this host, so that no new task set is released to it.
@@ -88,7 +90,7 @@ struct StatusOutput {
     orphans: Vec<OrphanedPath>,
     /// True if identity or credentials are damaged. The first finding names the damaged file.
     is_damaged: bool,
-    /// The reason why the agent can neither store nor apply its desired state. `null` if there is no such problem.
+    /// The reason why the agent cannot store or apply its desired state. `null` if there is no such problem.
     stuck: Option<String>,
 }
 
@@ -120,7 +122,8 @@ pub(super) enum TaskEnd {
 /// damaged, or its controllers no longer know it.
 ///
 /// # Errors
-/// Fails if the ledger (the agent's stored state) cannot be read.
+/// Fails if the ledger (the agent's stored state), the identity, the credentials or the connection record cannot be read,
+/// or if other users can read or write the key.
 pub fn status(root: &Path, output: OutputFormat) -> Result<AgentExit> {
     let local = LocalHost::open(root)?;
     let status = collect(&local)?;
@@ -175,8 +178,9 @@ impl StatusOutput {
         is_observe_mode && is_idle && self.tasks.iter().any(TaskOutput::is_pending)
     }
 
-    /// Returns the progress of the tasks in one or more words, as controllers show it. While tasks run or after one has
-    /// failed, this is the reported progress. Otherwise it is the combined outcome of the tasks.
+    /// Returns the progress of the tasks in words, mostly those of the controllers. The report decides if it is `running`
+    /// or `failed`. Otherwise the outcomes of the tasks decide. If the report is `waiting`, the result is `waiting` in
+    /// place of `noop` or `converged`.
     fn progress_word(&self) -> &'static str {
         let outcomes = (!self.has_unknown_tasks).then(|| self.tasks.iter().map(TaskOutput::node_outcome));
         // The host itself knows its results, so it never counts as one that has sent none (`true`).
@@ -334,10 +338,10 @@ fn disconnect_reason(
     }
 }
 
-/// Returns the reason why the agent can neither store nor apply its desired state, or `None` if there is no problem.
-/// This function itself checks whether the agent's state can be written, which fails for example on a full disk. The
-/// agent would report this problem only when it stores something, and maybe no agent runs. Other reasons, such as
-/// labels that cannot be written, are read from the agent's last report.
+/// Returns the reason why the agent cannot store or apply its desired state, or `None` if there is no problem. This
+/// function itself checks whether the agent's state can be written, with a test file. This fails for example on a full
+/// disk. The agent notices a full disk only when it stores something or at its check of each minute, and maybe no agent
+/// runs. Other reasons, such as labels that cannot be written, are read from the agent's last report.
 ///
 /// # Errors
 /// Fails if the ledger (the agent's stored state) cannot be read.
@@ -375,8 +379,8 @@ fn findings(
     findings
 }
 
-/// Returns the tasks of this host in the order in which they run. Each has its outcome in the current task set, or the
-/// barrier that it waits for.
+/// Returns the tasks that this host runs, in the order of the profile (the list of tasks). Tasks that are left out and
+/// markers are omitted. A task has its outcome in the current task set, or the barrier that it waits for, if any.
 fn tasks(local: &LocalHost, desired: &Desired) -> Result<Vec<TaskOutput>> {
     let ledger = &local.site.ledger;
     let profile = ledger.profile(desired)?.unwrap_or_default();
@@ -423,8 +427,8 @@ fn is_starting(reported: Progress, desired: &Desired, local_state: &LocalState, 
 }
 
 /// Returns the reason and the remaining time of a hold as text, or `None` without a hold. `now_s` is in seconds since
-/// 1970. The hold may be stored on the host, if the host received a task set during a hold and has not begun it, or in
-/// the desired state. In the second case, only a controller knows whether a newer task set waits.
+/// 1970. The hold is in the local state of the host or in the desired state. A local hold prevents the start of a task
+/// set that has not begun. With a hold in the desired state, only a controller knows whether a newer task set waits.
 fn hold_text(desired: &Desired, local_state: &LocalState, tasks: &[TaskOutput], now_s: u64) -> Option<String> {
     // A hold consists of its end in seconds since 1970, or the maximum for no end, and its reason.
     let in_force = |hold: &Option<(u64, String)>| hold.clone().filter(|(end_s, _)| *end_s > now_s);

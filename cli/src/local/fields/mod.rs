@@ -56,8 +56,8 @@ fn print_kind(path: &str) -> Result<()> {
     }
 }
 
-/// Finds a field by its path below a kind, and prints the field. For a path that ends in `parameters.TYPE`, prints the
-/// parameters of that task type.
+/// Finds a field by its path below a kind, and prints the field. For a path with `parameters.TYPE`, prints the parameters
+/// of that task type, and ignores the rest of the path. Fails with status 3 if a field or the task type does not exist.
 fn print_field(kind: &str, path: &str, fields: &[FieldDef]) -> Result<()> {
     let (mut full_path, mut field_path, mut fields) = (kind.to_owned(), String::new(), fields);
     let mut steps = path.split('.');
@@ -78,7 +78,8 @@ fn print_field(kind: &str, path: &str, fields: &[FieldDef]) -> Result<()> {
     Ok(())
 }
 
-/// Prints a field: its type, meaning, default, aliases, example and members.
+/// Prints a field: its type, meaning, default, aliases, example and members. For the parameters of a task, also prints
+/// the task types with the names of their parameters.
 fn print_field_help(full_path: &str, field_path: &str, field: &FieldDef) {
     outln!("{full_path}: {}\n  {}", field.field_type.description(), field_meaning(field_path, field));
     if !field.help.default.is_empty() {
@@ -128,8 +129,8 @@ fn print_task_type(full_path: &str, name: &str) -> Result<()> {
     Ok(())
 }
 
-/// Returns the error for an unknown name. Its text suggests the most similar of the known names, and lists all of them.
-/// If no names are known, the text states that the members are not described.
+/// Returns the error for an unknown name, with status 3. Its text suggests the most similar of the known names, if one is
+/// similar enough, and lists all of them. If no names are known, the text states that the members are not described.
 fn not_found<'a>(problem: &str, name: &str, names: impl Iterator<Item = &'a str> + Clone) -> anyhow::Error {
     let suggestion = did_you_mean(closest_match(name, names.clone()));
     let names = names.collect::<Vec<_>>().join(", ");

@@ -8,9 +8,10 @@
 //!  (the previous one gets the response `Superseded`)
 //! ```
 //!
-//! A host's report is stored before it is acknowledged. An *update* is anything that the controller must send now, such
-//! as a new desired state or new grants. Each wakeup polls again whether there is an update. So a wakeup without an
-//! update, or a duplicate wakeup, costs a poll and has no other effect.
+//! A host's report is stored before it is acknowledged. Only results that the store refuses are acknowledged without
+//! being stored. An *update* is anything that the controller must send now, such as a new desired state or new grants.
+//! Each wakeup polls again whether there is an update. So a wakeup without an update, or a duplicate wakeup, costs a
+//! poll and has no other effect.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -38,7 +39,8 @@ pub(super) const MAX_WAIT: Duration = Duration::from_mins(1);
 /// host reports.
 const MIN_OBSERVATION_INTERVAL: Duration = Duration::from_secs(10);
 
-/// Delay before the next check-in of a host whose data could not be stored or sent, in milliseconds.
+/// Delay before the next check-in of a host, in milliseconds, if its results came too fast to be stored, or if its new
+/// state was not sent because the store failed to record that.
 const RESULTS_RETRY_MS: u32 = 10_000;
 
 /// The reason under which check-ins of two hosts with one identity are counted and audited.
@@ -65,7 +67,8 @@ pub(super) struct CheckInReply {
 enum PollOutcome {
     /// There is nothing to send yet.
     Pending,
-    /// A state with this epoch and revision is to be sent. Before it is sent, the store must record that.
+    /// A state is to be sent. Before it is sent, the store must record this epoch and revision, and the digests of the
+    /// state. The revision is that of the state, or a later one that the store already has on record.
     StoreFirst(HeldRevision, SentParts),
     /// The response is to be sent.
     Reply(CheckInReply),
@@ -91,10 +94,11 @@ struct CheckInSession {
     observation_digest: PartDigest,
     /// The Observation that the check-in contained, until it is stored.
     observation: Option<Observation>,
-    /// True if something was stored during the check-in. The agent waits until the controller acknowledges what was
-    /// stored.
+    /// True if the response must acknowledge results that were stored or refused, or an Observation that was stored.
+    /// The controller then responds at once, because the agent waits for the acknowledgement.
     has_stored: bool,
-    /// True if the controller is allowed to request an Observation that was neither stored nor received.
+    /// True if the controller may request an Observation that is neither stored nor refused. False after the received
+    /// Observation could not be stored at the moment.
     may_request: bool,
     /// True if the response can contain a new state. False after the store failed to record that the state is sent.
     may_send: bool,
@@ -107,7 +111,8 @@ enum StoreOutcome<T> {
     /// The part is stored, with this result.
     Stored(T),
     /// The part cannot be stored at the moment: the store accepts no writes, or the host has sent too many bytes of
-    /// results in a short time. The host sends the part again. The controller still sends new states to the host.
+    /// results in a short time. The host sends the part again. The check-in continues without the part, and can still
+    /// send a new state.
     Unavailable,
     /// The part violates a rule. The store would reject it at each attempt.
     Rejected,
@@ -115,7 +120,7 @@ enum StoreOutcome<T> {
 
 impl CheckInHandler {
     /// Handles a check-in. Responds at once if there is something to send, and else when there is, or after the wait
-    /// that the agent requests. The response has the wire version of the request.
+    /// that the agent requests, which is at most [`MAX_WAIT`]. The response has the wire version of the request.
     ///
     /// # Errors
     /// The error for the agent: its node was deleted, or the check-in is invalid.
@@ -130,7 +135,7 @@ impl CheckInHandler {
         let deadline = now + Duration::from_millis(check_in.wait_ms.into()).min(MAX_WAIT);
         let mut session = self.begin(slot, peer, (version, check_in), now).await?;
         self.desired.status().record_report(session.slot.node(), ReportPart::CheckIn, &Ok(()));
-        // Most check-ins are answered at once. For these, the large future of `wait` is not allocated.
+        // If the first poll answers the check-in, the large future of `wait` is not allocated.
         if session.observation.is_none()
             && let PollOutcome::Reply(reply) = self.poll(&mut session, peer, now >= deadline)?
         {
@@ -256,8 +261,10 @@ impl CheckInHandler {
         }
     }
 
-    /// Stores what a host reports: the agent's state, the results of tasks, and its `Report`, which is data that is
-    /// only shown. The Observation is only retained in the session, because Observations are stored at a limited rate.
+    /// Stores that the host is no longer silent (if `has_silence_ended` is true), and what the host reports: the
+    /// agent's state, the results of tasks, and its `Report`, which is data that is only shown. The Observation is only
+    /// retained in the session, because Observations are stored at a limited rate. An Observation that is already
+    /// stored or refused is dropped.
     async fn store_parts(
         &self,
         session: &mut CheckInSession,
@@ -283,7 +290,7 @@ impl CheckInHandler {
             }
             let acknowledged_sequence = match self.handle_store_result(peer, &slot, ReportPart::Results, stored)? {
                 StoreOutcome::Stored(acknowledged_sequence) => Some(acknowledged_sequence),
-                // Results that violate a rule are acknowledged too, because the host would send them forever.
+                // Results that violate a rule are acknowledged too, because the host would otherwise send them forever.
                 StoreOutcome::Rejected => last_sequence,
                 StoreOutcome::Unavailable => None,
             };
@@ -327,7 +334,8 @@ impl CheckInHandler {
         }
         let has_new_grants = has_new_grants && can_send;
         let is_stopping = self.desired.is_stopping();
-        // The response requests an Observation that is neither stored nor received.
+        // The response requests an Observation that is neither stored nor refused, and that this check-in does not
+        // retain.
         let must_request = session.may_request && session.observation.is_none() && needs_observation;
         let has_delay = session.retry_after_ms > 0;
         if !(is_due || is_stopping || must_request || has_delay || session.has_stored || desired.is_some() || has_new_grants) {
@@ -423,8 +431,8 @@ impl CheckInHandler {
         Ok(())
     }
 
-    /// Returns the outcome of storing one part of a report. Logs and counts a part that was not stored. Fails only if
-    /// the node was deleted.
+    /// Returns the outcome of storing one part of a report. Counts refused parts, and results that came too fast. Logs
+    /// each part that was not stored, except results that came too fast. Fails only if the node was deleted.
     fn handle_store_result<T>(
         &self,
         peer: &Peer,
@@ -486,8 +494,8 @@ impl CheckInHandler {
 }
 
 impl CheckInSession {
-    /// Returns when the retained Observation may be stored. Returns `None` if there is none, or if it may be stored at
-    /// once.
+    /// Returns when the retained Observation may be stored, which may be a time in the past. Returns `None` if there is
+    /// none, or if no Observation of the node was stored or refused since the controller started.
     fn observation_due_at(&self) -> Option<Instant> {
         self.observation.as_ref()?;
         self.slot.observation_due(MIN_OBSERVATION_INTERVAL)

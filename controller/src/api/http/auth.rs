@@ -18,7 +18,7 @@ const AUTH_TOKEN: &str = "x-auth-token";
 /// The name of a caller without valid credentials.
 pub(crate) const ANONYMOUS: &str = "nobody";
 
-/// The error for a caller whose credentials are invalid.
+/// The error for a caller whose credentials are invalid, or who has too many connections.
 #[derive(Clone, Debug)]
 pub(crate) struct AuthFailure {
     /// The error response.
@@ -49,15 +49,16 @@ pub(crate) fn request_token(headers: &HeaderMap) -> Option<&str> {
 /// Number of hexadecimal digits in the id of a principal's token.
 const TOKEN_ID_DIGITS: usize = 16;
 
-/// The error for a header that looks like a principal's token and is not a valid one, such as an empty header.
+/// The error for a header that looks like a principal's token and is not a valid one, such as an empty header. It is
+/// also the error for two different tokens in one request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct AmbiguousToken;
 
-/// Returns the principal's token of a request whose caller the listener has already identified. Returns `None` if no
-/// header looks like a token. `OpenStack`'s clients always send some text as a token, and such text is ignored. But a
-/// malformed token is never ignored: the caller would be treated as the principal of the listener, which may have more
-/// rights. A header looks like a token if it has the scheme `Bearer`, contains text in the form of a token, or is empty
-/// (from an unset variable).
+/// Returns the principal's token of a request. Returns `None` if no header looks like a token. `OpenStack`'s clients
+/// always send some text as a token, and such text is ignored. But a malformed token is never ignored: the caller would
+/// be treated as someone else who may have more rights, such as the admin of the listener or the holder of a
+/// certificate. A header looks like a token if it has the scheme `Bearer`, contains text in the form of a token, or is
+/// blank (from an unset variable).
 ///
 /// # Errors
 /// [`AmbiguousToken`], if a header looks like a token and is not one, or if there are two different tokens.
@@ -95,7 +96,7 @@ fn may_be_token(value: &[u8]) -> bool {
     has_token_form(value) || words().any(is_base64) || is_blank(&String::from_utf8_lossy(value))
 }
 
-/// Returns whether a text contains the first part of a principal's token: 16 hexadecimal digits and a dot.
+/// Returns whether a text contains the first part of a principal's token: 16 lowercase hexadecimal digits and a dot.
 fn has_token_form(text: &[u8]) -> bool {
     let has_form = |part: &[u8]| part.split_last().is_some_and(|(last, id)| *last == b'.' && id.iter().copied().all(is_id_digit));
     text.windows(TOKEN_ID_DIGITS + 1).any(has_form)
@@ -189,7 +190,7 @@ mod tests {
         }
     }
 
-    /// An earlier version ignored each of these texts, which made the caller an admin.
+    /// An earlier version ignored the headers that are "unclear" here, which made the caller an admin.
     #[test]
     fn x04_optional_token_fails_when_token_is_ambiguous() {
         const TOKEN: &str = "0123456789abcdef.c2VjcmV0";

@@ -30,8 +30,9 @@ pub(crate) type BodyStream = Box<dyn Iterator<Item = Result<Bytes, BoxError>> + 
 /// Maximum number of responses that are sent in pieces at the same time.
 const MAX_STREAMED_BODIES: u64 = 64;
 
-/// A limit on the number of responses that are sent in pieces. Each of these responses has a snapshot of the store and
-/// one or two pieces in memory, until its client has read it. So the limit also bounds their memory.
+/// A limit on the number of lists and files that are sent in pieces. Each of these responses has a snapshot of the data
+/// and one or two pieces in memory, until its client has read it. So the limit also bounds their memory. Streams of
+/// events have a limit of their own.
 #[derive(Clone)]
 pub struct StreamLimiter(SharedBudget);
 
@@ -63,8 +64,8 @@ pub(crate) fn while_authorized(pieces: BodyStream, is_authorized: impl Fn() -> b
     Box::new(pieces.map(move |piece| if is_authorized() { piece } else { revoked() }))
 }
 
-/// Returns a body with bytes from memory. The body is sent frame by frame as the client reads it. It has its share of
-/// the memory budget until the last frame is sent.
+/// Returns a body with bytes from memory. The body is sent frame by frame as the client reads it. The body holds its
+/// share of the memory budget until it is dropped, after its last frame or when the connection ends.
 pub(crate) fn full_body(bytes: Bytes, share: Option<Share>) -> BoxedBody {
     FramedBody { rest: bytes, _share: share }.boxed_unsync()
 }

@@ -9,7 +9,7 @@
 //! | small bodies that arrive | 32 MiB | they are read; a slow one yields to a waiting principal that holds less |
 //! | large bodies that arrive | 64 MiB | likewise |
 //! | small bodies that are decided | 32 MiB of memory ([estimated](stemma_core::json::parse_memory_bytes)) | they are decided |
-//! | large bodies that are decided | 64 MiB of memory | likewise |
+//! | large bodies that are decided, and small ones that need more than 8 MiB | 64 MiB of memory | likewise |
 //! | file bodies | 192 MiB | they are read and stored; likewise |
 //! | responses | 64 MiB | they wait for their clients |
 
@@ -25,6 +25,9 @@ use crate::registry::budget::{Share, SharedBudget};
 const MIB: u64 = 1024 * 1024;
 /// Maximum size of a small body, in bytes.
 const MAX_SMALL_BODY_BYTES: usize = 64 * 1024;
+/// Maximum memory of a parsed body that counts as small, in bytes. It is the part of `deciding_small` that one
+/// principal may have. A body of 64 KiB may need 40 MiB, and such a body would never fit into that budget.
+const MAX_SMALL_PARSED_BYTES: usize = 8 * 1024 * 1024;
 /// Maximum size of a response that needs no share of the budget, in bytes. It is the size of one frame.
 pub(crate) const MAX_FREE_RESPONSE_BYTES: usize = 16 * 1024;
 /// Time after which a small body that still arrives can lose its share to another principal. It is the time that the
@@ -35,15 +38,16 @@ const MAX_WAIT: Duration = Duration::from_secs(20);
 /// The memory budgets of a listener.
 #[derive(Clone)]
 pub struct Budgets {
-    /// The budget for the bytes of large bodies while they arrive.
+    /// The budget for the bytes of large bodies that are not files, while they arrive.
     incoming: SharedBudget,
     /// The budget for the bytes of small bodies while they arrive.
     incoming_small: SharedBudget,
-    /// The budget for the memory of parsed requests with large bodies, until they are decided.
+    /// The budget for the memory of parsed requests, until they are decided, if the body or its memory is large.
     deciding: SharedBudget,
-    /// The budget for the memory of parsed requests with small bodies, until they are decided.
+    /// The budget for the memory of parsed requests, until they are decided, if body and memory are small.
     deciding_small: SharedBudget,
-    /// The budget for the bytes of bodies that are files.
+    /// The budget for the bytes of large bodies that are files, until they are stored. A small file uses
+    /// `incoming_small`.
     blobs: SharedBudget,
     /// The budget for the bytes of responses that their clients have not read yet.
     responses: SharedBudget,
@@ -75,7 +79,8 @@ impl Default for Budgets {
 }
 
 /// Maximum memory of a parsed body, in bytes, as [`parse_memory_bytes`](stemma_core::json::parse_memory_bytes)
-/// estimates it. One body of this size fits into the budget even if other principals use as much as they may.
+/// estimates it. It is less than the 44 MiB of `deciding` that are not reserved for admins. So one body of this size
+/// fits if other principals use at most 4 MiB.
 const MAX_PARSED_BYTES: usize = 40 * 1024 * 1024;
 
 impl Budgets {
@@ -109,9 +114,10 @@ impl Budgets {
             );
             return Err(ApiError::new(ErrorType::RequestTooLarge, message).detail("send it in several requests"));
         }
-        let budget = match body.len() {
-            0 => return Ok(None),
-            1..=MAX_SMALL_BODY_BYTES => &self.deciding_small,
+        let is_small = body.len() <= MAX_SMALL_BODY_BYTES && memory_bytes <= MAX_SMALL_PARSED_BYTES;
+        let budget = match body {
+            [] => return Ok(None),
+            _ if is_small => &self.deciding_small,
             _ => &self.deciding,
         };
         share_or_busy(budget.take(requester, memory_bytes as u64, MAX_WAIT).await).map(Some)
@@ -162,7 +168,7 @@ mod tests {
     use super::*;
     use crate::registry::testing::viewer;
 
-    /// Two callers use as much of the budget for large bodies as is not reserved for admins.
+    /// Two callers use 40 of the 44 MiB for large bodies that are not reserved for admins.
     #[tokio::test(start_paused = true)]
     async fn x03_f05_admit_decision_limits_large_bodies_but_not_small() {
         let budgets = Budgets::default();
@@ -180,7 +186,19 @@ mod tests {
         assert_eq!(refusal.kind, ErrorType::RequestTooLarge);
     }
 
-    /// Four principals with 128 incomplete bodies of 64 KiB each made every small write wait for 15 s.
+    /// A body of 60,000 opening braces needs 38 MB of memory. In an earlier version it waited for the budget of small
+    /// bodies, which could never hold it, and small bodies of all other callers waited behind it.
+    #[tokio::test(start_paused = true)]
+    async fn x03_admit_decision_serves_small_body_when_memory_is_large() {
+        let (budgets, start) = (Budgets::default(), Instant::now());
+        let nested = budgets.admit_decision(&viewer("nested"), &vec![b'{'; 60_000]).await.unwrap();
+        assert!(nested.is_some());
+        assert!(budgets.admit_decision(&viewer("honest"), b"{}").await.unwrap().is_some());
+        assert_eq!(start.elapsed(), Duration::ZERO);
+    }
+
+    /// In an earlier version, four principals with 128 incomplete bodies of 64 KiB each made every small write wait for
+    /// 15 s.
     #[tokio::test(start_paused = true)]
     async fn x03_admit_body_preempts_slow_small_body_for_other_caller() {
         let budgets = Budgets::default();

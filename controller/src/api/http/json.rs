@@ -35,8 +35,8 @@ pub(crate) struct BadJson {
 /// A JSON patch that was read from a body.
 pub(crate) enum PatchBody {
     /// A patch. If it changes the actions of an inspection rule, the second value is the same patch with each number of
-    /// an action as text. Only the patched object shows whether a number is the value of a label. If so, the second
-    /// value has the correct form of that number. [`check_numbers`] checks the other numbers.
+    /// an action read with [`number_or_text`]. Only the patched object shows whether a number is the value of a label.
+    /// If so, the second value has the correct form of that number. [`check_numbers`] checks the other numbers.
     Valid(Value, Option<Value>),
     /// A number in the patch that no field can have without rounding. The name of its field depends on the patched
     /// object, which shows whether a path segment is the key of a map or the index of a list.
@@ -63,7 +63,8 @@ impl BadJson {
     }
 
     /// Returns the error for an operation of a patch. `index` is the operation's index. If the problem is in the
-    /// operation's value, the error names the field that the operation sets. Otherwise it names the index.
+    /// operation's value and the operation has a path, the error names the field that the operation sets. Otherwise the
+    /// error names the index.
     fn in_operation(self, index: usize, operation: &RawValue) -> Self {
         let field = self.path_in_value().zip(operation_field(operation)).map(|(value_path, field)| field + value_path);
         match field {
@@ -98,7 +99,7 @@ impl From<InvalidJson> for BadJson {
 impl From<BadJson> for ApiError {
     /// Returns the response for the error, with the field that has the problem.
     fn from(bad_json: BadJson) -> Self {
-        // A client gets one error type for each bad value of a field, whether the parser or the field refuses it.
+        // A client gets the same error type for a bad number, whether the parser or the check of the field refuses it.
         let is_of_field = bad_json.is_bad_number && !bad_json.field.is_empty();
         let kind = if is_of_field { ErrorType::FieldInvalid } else { ErrorType::RequestMalformed };
         let error = Self::new(kind, bad_json.to_string()).reason(bad_json.reason);
@@ -116,7 +117,7 @@ pub(crate) fn path_segment(key: &str) -> String {
     truncated(key).escape_debug().to_string()
 }
 
-/// Parses a body as one JSON document. In a map of text such as `labels`, a number becomes its text.
+/// Parses a body as one JSON document. In a map of text such as `labels`, each number and boolean becomes its text.
 ///
 /// # Errors
 /// [`BadJson`] for a syntax error, a duplicate key in one object, more than [`MAX_DEPTH`] levels, a number that would
@@ -143,7 +144,8 @@ pub(crate) fn parse_values(bytes: &[u8]) -> Result<Value, BadJson> {
 
 /// Parses a body that is a JSON patch. `has_actions` is true if the patched object is an inspection rule, which has
 /// actions. A number of an action that no field can have without rounding is 0 in the first form of the patch, and its
-/// text in the second form ([`PatchBody::Valid`]).
+/// text in the second form ([`PatchBody::Valid`]). A body that is not a list is also returned as [`PatchBody::Valid`],
+/// and the caller refuses it.
 ///
 /// # Errors
 /// As [`parse`], except for a number in the value of an operation that no field can hold.
@@ -182,7 +184,8 @@ pub(crate) fn read_patch(bytes: &[u8], has_actions: bool) -> Result<PatchBody, B
 }
 
 /// Checks each number in the value of a patched field. `texts` is the same value in the second form of the patch, in
-/// which numbers are text. A value that is text in both forms is the value of a label, and is not checked.
+/// which numbers are read with [`number_or_text`]. A value that is text in both forms is not checked: it was sent as
+/// text, or is the value of a label.
 ///
 /// # Errors
 /// [`BadJson`] for the first number that would be rounded.
@@ -342,8 +345,8 @@ fn text_member(object: &RawValue, name: &str) -> Option<String> {
 }
 
 /// If the operation changes the actions of an inspection rule, returns it with each number of its value read with
-/// [`number_or_text`], because a float could not hold every number exactly. Returns
-/// `None` for any other operation.
+/// [`number_or_text`], because a float could not hold every number exactly. Returns `None` for any other operation, and
+/// if the value cannot be read.
 fn with_number_texts(operation: &RawValue) -> Option<Value> {
     let is_of_actions = operation_path(operation)?.split('/').nth(1) == Some(ACTIONS);
     // The value of a test is not the value of an action.
@@ -401,8 +404,8 @@ fn read_operand(path: &str, raw: &RawValue) -> Result<Value, BadJson> {
     }
 }
 
-/// Reads a number. If its text is the usual form of an exact whole number, it remains a number. Any other number
-/// becomes its text. A value that is not a number is read unchanged.
+/// Reads a number. If the parsed number prints as the same text again, as `5` and `1.5` do, it remains a number. Any
+/// other number, such as `1.50`, becomes its text. A value that is not a number is read unchanged.
 fn number_or_text(raw: &RawValue) -> Result<Value, BadJson> {
     let text = raw.get();
     if !text.starts_with(|character: char| character == '-' || character.is_ascii_digit()) {

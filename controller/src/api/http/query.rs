@@ -90,11 +90,11 @@ impl From<BadQuery> for ApiError {
     }
 }
 
-/// Returns the URI of a write without the parameter `dry_run`, and whether the write is a dry run. Each write can be a
-/// dry run, so the parameter is read here, and not by the handlers.
+/// Returns the URI of a write without the parameter `dry_run`, and whether the write is a dry run. Each write except
+/// the upload of a file can be a dry run, so the parameter is read here, and not by the handlers.
 ///
 /// # Errors
-/// [`BadQuery`] if `dry_run` occurs twice or is not a boolean.
+/// [`BadQuery`] if `dry_run` occurs twice or is not a boolean, or if the query has too many parameters.
 pub(crate) fn split_dry_run(uri: &Uri) -> Result<(Uri, bool), BadQuery> {
     let query = uri.query().unwrap_or_default();
     let is_dry_run = |pair: &&str| *pair == "dry_run" || pair.starts_with("dry_run=");

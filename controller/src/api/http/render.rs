@@ -74,7 +74,8 @@ fn error_response(mut refusal: ApiError, id: &str, service: Option<OpenStackApi>
 fn retry_after_s(kind: ErrorType) -> Option<u32> {
     match kind {
         ErrorType::ServerBusy => Some(1),
-        // After these two errors the service restarts, and is available again after this time.
+        // A controller with a read-only store ends, and the service manager restarts it. A controller that stops is
+        // usually restarted too. It is available again after this time.
         ErrorType::ServerStopping | ErrorType::StoreReadOnly => Some(10),
         _ => None,
     }

@@ -53,7 +53,7 @@ pub(crate) struct HttpRequest {
     pub params: Vec<(String, String)>,
     /// The headers.
     pub headers: HeaderMap,
-    /// The body, at most [`MAX_BODY_BYTES`].
+    /// The body, at most [`MAX_BODY_BYTES`], or `blobs::MAX_BYTES` for a file.
     pub body: Bytes,
     /// The versions of Ironic's and Magnum's APIs that the request selects.
     pub versions: NegotiatedVersions,
@@ -110,7 +110,7 @@ pub(crate) struct FieldSelection {
 
 impl FieldSelection {
     /// Returns whether the response shows a field. If the request selects no fields, all fields are shown if
-    /// `shows_all` is true, and else the default fields of a list.
+    /// `shows_all` is true or the endpoint has no default fields, and else the default fields of a list.
     pub(crate) fn has(&self, field: &str, shows_all: bool) -> bool {
         match (&self.requested, self.list_default) {
             (Some(requested), _) => requested.contains(field) || (self.has_links && field == "links"),
@@ -234,8 +234,8 @@ impl HttpResponse {
     }
 }
 
-/// Maximum length of the header with a warning, in bytes. If a client refused a longer header, it would lose the
-/// response of a completed write.
+/// Maximum length of the text of a warning in its header, in bytes. If a client refused a longer header, it would lose
+/// the response of a completed write.
 const MAX_WARNING_BYTES: usize = 2048;
 
 /// Converts a text to the content of a quoted string in a header. It has only ASCII characters, no quotation marks and

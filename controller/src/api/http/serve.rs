@@ -1,5 +1,5 @@
-//! Turns an HTTP request into a response: authentication, routing, body and headers. A request that is refused before a
-//! handler runs is refused here.
+//! Turns an HTTP request into a response: authentication, routing, body and headers. The checks that precede a handler
+//! are here, except those that the server (`stemma_wire::serve`) makes before.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -34,11 +34,11 @@ use crate::registry::{Canceled, Requester};
 pub enum ListenerAuth {
     /// TLS: the caller is identified by its client certificate or by a token.
     Certificates,
-    /// Plain HTTP on a loopback address, for development and tests. Every caller is admin, so a request that a web page
-    /// made the browser send is refused: the header `Host` must be a loopback name, and `Origin` must be absent or name
-    /// this server.
+    /// Plain HTTP on a loopback address, for development and tests. Every caller without a principal's token is admin,
+    /// so a request that a web page made the browser send is refused: the header `Host` must be a loopback name, and
+    /// `Origin` must be absent or name this server.
     Loopback,
-    /// A Unix socket that only root can open. Every caller is admin.
+    /// A Unix socket that only root can open. Every caller without a principal's token is admin.
     Root,
 }
 
@@ -105,7 +105,8 @@ where
 }
 
 /// Encodes a response and reserves memory for its body. Returns the response with the share of memory, which is
-/// released when the share is dropped. Responses to anonymous callers are small, so no memory is reserved for them.
+/// released when the share is dropped. Responses to anonymous callers are small, so no memory is reserved for them. A
+/// body that is sent in pieces gets no share either. Fails if the body of a read needs a share and cannot get one.
 fn with_budget(
     budgets: &Budgets,
     requester: Option<&Requester>,
@@ -140,8 +141,8 @@ fn adapt_to_glance(refusal: ApiError, path: &str) -> ApiError {
     ApiError { message: format!("{status}: {}", refusal.message), ..refusal }
 }
 
-/// Counts an error if an access rule refused the request, or if the path looks like an attack. If the caller is known,
-/// the refusal is also recorded for the audit.
+/// Counts an error if its type is a refusal ([`ErrorType::is_refusal`]), or if the path looks like an attack. Unless the
+/// caller is anonymous, the refusal is also recorded for the audit, even if the caller's credentials are invalid.
 fn record_refusal(
     api: &impl RequestHandler,
     peer: Option<&Peer>,
@@ -264,8 +265,8 @@ impl RequestHead<'_> {
         self.versions.is_ironic_client && self.versions.upstream == Some(OpenStackApi::Baremetal)
     }
 
-    /// Returns the fields that a request selects. Fails if the query has a parameter or a field that is newer than the
-    /// client's API version.
+    /// Returns the fields that a request selects. Fails if the query selects an unknown field, or has a parameter or a
+    /// field that is newer than the client's API version.
     fn field_selection(&self, endpoint: Endpoint, query: &QueryString) -> Result<FieldSelection, ApiError> {
         let is_newer = |min_version: &&'static MinVersion| self.versions.is_before(min_version);
         for (name, _) in query.pairs() {
@@ -328,7 +329,7 @@ impl RequestHead<'_> {
         self.check_origin("http", host)
     }
 
-    /// Fails if the browser states that a page of another site caused this write. The browser would send such a write
+    /// Fails if the browser states that a page of another origin caused this write. The browser would send such a write
     /// with the certificate of its user (security property S56).
     fn check_same_site(&self, host: &str) -> Result<(), ApiError> {
         let mut sites = self.headers.get_all("sec-fetch-site").iter();
@@ -454,7 +455,7 @@ fn decode_segment(segment: &str) -> Result<String, ApiError> {
     if text.chars().any(char::is_control) { Err(decode_error()) } else { Ok(text) }
 }
 
-/// Returns the error for a version that this server does not offer (406).
+/// Returns the error for a requested version that this server does not offer or cannot parse (406).
 fn not_acceptable(version_error: &NotAcceptable) -> ApiError {
     ApiError::new(ErrorType::RequestNotAcceptable, version_error.to_string())
 }

@@ -85,7 +85,7 @@ impl OpenStackApi {
         versions.split(',').filter_map(|entry| entry.trim().split_once(' ')).any(|(name, _)| self.has_name(name))
     }
 
-    /// Returns whether a version header means this service by `name`.
+    /// Returns whether `name` is a name of this service in a version header.
     fn has_name(self, name: &str) -> bool {
         match self {
             Self::Baremetal => name == "baremetal",

@@ -20,7 +20,8 @@ use crate::registry::DecisionError;
 use crate::registry::work::{PendingWrite, not_found};
 
 /// Removes from an allocation's body what a caller that is bound to a cluster cannot see. These are the candidate nodes
-/// of other clusters. The number of candidates is removed too, unless the node was chosen within the caller's cluster.
+/// of other clusters. The number of candidates is removed too, unless only the nodes of the caller's cluster were
+/// considered.
 fn hide_other_clusters(model: &Model, spec: &AllocationSpec, body: &mut Map<String, Value>) {
     if body.contains_key("candidate_nodes") {
         let visible_nodes = spec.candidate_nodes.iter().filter(|node| model.nodes.get(node.0).is_some());
@@ -67,7 +68,7 @@ impl ApiResource for AllocationSpec {
         Ok(Self::default())
     }
 
-    /// Chooses a node for the new allocation, and returns the response body.
+    /// Assigns the node that was chosen to the new allocation, and returns the response body.
     fn after_create(
         api: &Api,
         work: &mut PendingWrite<'_>,
@@ -86,7 +87,8 @@ impl ApiResource for AllocationSpec {
         Endpoint::GetAllocation.path(&[&object.meta.uuid.to_string()])
     }
 
-    /// Adds the state, the chosen node and the reason of the choice to an allocation's body, as in Ironic.
+    /// Adds the state, the chosen node and the reason of the choice to an allocation's body. Hides other clusters from
+    /// a caller that is bound to a cluster. Adds the default of each field that is not set, as in Ironic.
     fn complete(_api: &Api, model: &Model, object: &Allocation, body: &mut Map<String, Value>) {
         let spec = &object.spec;
         body.insert("state".into(), spec.state_name().into());

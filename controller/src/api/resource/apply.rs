@@ -28,10 +28,11 @@ use crate::registry::work::{PendingWrite, check_absent_precondition, check_revis
 
 /// Maximum number of objects in one apply.
 const MAX_OBJECTS: usize = 2_000;
-/// Maximum number of refused objects. When it is reached, the remaining objects are not checked.
+/// Maximum number of objects that are refused while the objects are applied. When it is reached, the remaining objects
+/// are not checked. The limit does not apply to objects that cannot be read.
 const MAX_REFUSED: usize = 50;
-/// The field of an object in the body with the revision that the stored object is expected to have. For a single
-/// object, the header `If-Match` has that revision.
+/// The field of an object in the body with the revision that the stored object is expected to have. Requests that write
+/// one object have this revision in the header `If-Match` instead.
 const RESOURCE_VERSION: &str = "resource_version";
 
 /// One object of an apply request.
@@ -51,8 +52,8 @@ struct ApplyBatch<'a> {
     changes: Changes,
     entries: Vec<Value>,
     refused: RefusedItems,
-    /// The releases of this apply that were refused or skipped, so that the model lacks their new content. A release
-    /// that imports one of them is skipped too, because it could be refused only for that reason.
+    /// The keys of the refused or skipped objects of this apply whose new content the model lacks. A release that
+    /// imports one of these objects is skipped too, because the release could be refused only for that reason.
     missing_releases: BTreeSet<String>,
     /// The owners that had keys or fields of the objects before the apply. They are collected only with the query
     /// parameter `adopt`, which takes over what another manager owns.
@@ -147,7 +148,8 @@ fn check_owner_match(adopted_owner: &OwnerMatch, owners: &BTreeSet<Owner>) -> Re
     Err(ApiError::new(ErrorType::RequestQuery, message).field("adopt"))
 }
 
-/// Reads the objects of an apply request. Sorts them so that an object comes after the objects that it refers to.
+/// Reads the objects of an apply request. Sorts them so that an object comes after the objects that it refers to. Only
+/// the nodes in `primaries` of a cluster come after the cluster.
 fn read_items(mut body: Map<String, Value>) -> Result<Vec<ApplyItem>, ApiError> {
     let objects = body.remove("objects");
     // Unknown members are refused. For example, a client may send the digest of a diff, and expects an error if the
@@ -244,7 +246,8 @@ impl<'a> ApplyBatch<'a> {
 
     /// Applies one object. If the object is refused, the apply is refused, but the remaining objects are still checked.
     /// So an author can correct all manifests at once, instead of one error per run. Skips the object if the limit of
-    /// refused objects is reached, or if its errors would only follow from a refused release.
+    /// refused objects is reached, if the client no longer waits for the answer, or if the errors of the object would
+    /// only follow from a refused release.
     fn add_item(&mut self, work: &mut PendingWrite<'_>, item: &ApplyItem) {
         let ApplyItem { index: item_index, document, .. } = item;
         if self.refused.is_full() || !work.is_active() {
@@ -264,7 +267,8 @@ impl<'a> ApplyBatch<'a> {
     /// if the manager in `adopt` owned nothing.
     ///
     /// Fails if objects were refused. If an object conflicts with other managers, the error includes that warning,
-    /// because a misspelled `adopt` may be the cause. Also fails if `adopt` does not look like a manager.
+    /// because a misspelled `adopt` may be the cause. Also fails if `adopt` owned nothing and does not look like a
+    /// manager.
     fn finish(self, adopt: Option<&OwnerMatch>, object_count: usize) -> Result<(Vec<Value>, Option<String>), ApiError> {
         let Self { entries: rows, refused, previous_owners, .. } = self;
         // If some objects were not checked, the manager may own something of those, so there is no warning.

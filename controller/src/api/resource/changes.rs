@@ -112,8 +112,8 @@ impl LostLabels {
         self.0.iter().map(|(key, hosts)| (key.to_string(), Value::from(*hosts))).collect::<Map<_, _>>().into()
     }
 
-    /// Returns a sentence about the lost labels to which the written object itself gives no value. The author may not
-    /// expect to lose these inherited labels. Returns `None` if there are none.
+    /// Returns a sentence about the lost labels to which the written object itself gave no value before the write. The
+    /// author may not expect to lose these inherited labels. Returns `None` if there are none.
     pub(super) fn inherited_sentence<S: ApiResource>(&self, written: &Object<S>) -> Option<String> {
         let map = written.spec.inherited().and_then(|maps| maps.labels.provided.as_ref());
         let has_value =

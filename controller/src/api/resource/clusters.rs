@@ -35,8 +35,8 @@ impl ApiResource for ClusterSpec {
         model.clusters.find(None, id).cloned().ok_or_else(|| not_found(Kind::Cluster, id))
     }
 
-    /// Adds the fields that are computed: the template, the release, the states and numbers of nodes, and the status
-    /// that Magnum's clients expect.
+    /// Adds the fields that are computed: the template, the fields that are inherited from the template, the release,
+    /// the states and numbers of nodes, and the status that Magnum's clients expect.
     fn complete(api: &Api, model: &Model, object: &Cluster, body: &mut Map<String, Value>) {
         let template = object.spec.cluster_template.and_then(|id| model.templates.get(id.0));
         body.insert("cluster_template_id".into(), json!(template.map(|template| template.meta.uuid)));
@@ -105,8 +105,8 @@ impl ApiResource for ClusterSpec {
         Endpoint::GetCluster.path(&[&object.meta.uuid.to_string()])
     }
 
-    /// Refuses fields that Magnum refuses to set. Removes other read-only fields, because a client may send back an
-    /// answer that it read before.
+    /// Refuses fields that Magnum refuses to set. Removes other read-only fields, because a client may send back a part
+    /// of an answer that it read before.
     fn adapt(body: &mut Map<String, Value>) -> Result<(), ApiError> {
         if let Some(name) =
             ["stack_id", "cluster_id", "created_at", "updated_at", "api_address"].iter().find(|name| body.contains_key(**name))
@@ -125,7 +125,7 @@ impl ApiResource for ClusterSpec {
     }
 }
 
-/// The fields that a cluster inherits from its template.
+/// The fields of Magnum's API that a cluster's body has from the template, if the cluster does not set them.
 const TEMPLATE_FIELDS: &[&str] =
     &["flavor_id", "master_flavor_id", "floating_ip_enabled", "master_lb_enabled", "docker_volume_size"];
 

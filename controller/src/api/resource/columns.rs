@@ -28,7 +28,7 @@ use crate::api::Api;
 use crate::cache::Model;
 use crate::registry::names::{ModelNames, group_path};
 
-/// A node whose columns are computed. Each value that several columns need is stored here when it is computed.
+/// A node whose columns are computed. A costly value that several columns need is stored here when it is computed.
 pub(super) struct NodeRow<'a> {
     api: &'a Api,
     model: &'a Model,
@@ -115,7 +115,8 @@ impl<'a> NodeRow<'a> {
         self.findings.get_or_init(|| state::findings(self.api, self.model, self.node, self.resolution(), self.suggestions))
     }
 
-    /// Returns the differences between the node's labels and those of its group.
+    /// Returns the differences between the node's labels and those of its group. Labels that the host reported are not
+    /// included. Returns `None` if the node is in no group.
     fn label_differences(&self) -> Option<&MapDiff<LabelKey, LabelValue>> {
         self.label_differences.get_or_init(|| self.view()?.label_diff()).as_ref()
     }

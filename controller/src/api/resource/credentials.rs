@@ -80,7 +80,7 @@ pub(super) fn certificates(api: &Api, request: &HttpRequest) -> HandlerResult {
 }
 
 /// `POST /v1/certificates`: issues a certificate. A caller that is not an admin can request a certificate only for
-/// itself.
+/// itself, and must present a certificate that is listed.
 pub(super) async fn issue(api: &Api, request: &HttpRequest) -> HandlerResult {
     let caller = request.caller()?;
     let input: CreateCertificateBody = read_value(&request.json()?).map_err(|error| bad_field("certificate request", &error))?;
@@ -304,7 +304,8 @@ fn not_found(credential: &str, id: &str) -> ApiError {
     ApiError::new(ErrorType::ObjectNotFound, format!("no principal has a {credential} {}", quote(id)))
 }
 
-/// Returns the JSON of a certificate in a list. A dry run issues no certificate, so its JSON has no serial number.
+/// Returns the JSON that describes a certificate, without its PEM text. A dry run issues no certificate, so its JSON
+/// has no serial number.
 fn certificate_json(principal: &str, certificate: &PrincipalCertificate) -> Value {
     json!({
         "serial": Some(&certificate.serial).filter(|serial| !serial.is_empty()), "principal": principal, "issued_at": view::format_time(certificate.issued_at), "ends_at": view::format_time(certificate.ends_at),

@@ -16,8 +16,8 @@ use crate::metrics::prometheus_text;
 use crate::store::Health;
 
 /// Returns the version document of `/v1`, which clients of Ironic and of Magnum read. `version` is the newest supported
-/// version of Ironic's API. openstacksdk reads `max_version` for every `OpenStack` service. So this is the newest
-/// version of Magnum's API if the request has a version header for Magnum, and of Ironic's API otherwise.
+/// version of Ironic's API. openstacksdk reads `max_version` for every `OpenStack` service. So `max_version` is the
+/// newest version of Magnum's API if the request has a version header for Magnum, and of Ironic's API otherwise.
 fn version_1_json(request: &HttpRequest) -> Value {
     let base = &request.base_url;
     let is_magnum = OpenStackApi::ContainerInfra.is_requested(&request.headers);
@@ -93,7 +93,8 @@ pub(super) fn alive(_api: &Api, _request: &HttpRequest) -> HttpResponse {
 const OPEN_METRICS: &str = "application/openmetrics-text";
 
 /// Handles `GET /metrics`: returns all metrics in Prometheus' text format, or as `OpenMetrics` if the client prefers
-/// this format. If the table of node states is outdated (`is_stale`), the states are computed from the model.
+/// this format. A caller that is bound to a cluster gets only the metrics of the objects of that cluster. If the table
+/// of node states is outdated (`is_stale`), the states are computed from the model.
 pub(super) fn metrics(api: &Api, request: &HttpRequest) -> HttpResponse {
     let model = api.model();
     let inputs = || state::all_state_inputs(api, &model, model.nodes.iter().map(|node| node.id()));

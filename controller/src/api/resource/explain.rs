@@ -17,7 +17,8 @@ use crate::reconcile::state_inputs;
 
 /// `GET /v1/nodes/{node}/explain?label=|tag=|task=|trait=`: explains a label, a tag, a task or a trait of the node.
 /// Adds the connection of the host, whether the host has confirmed its desired state, and the revisions that were
-/// published and confirmed.
+/// published and confirmed. Fails if the query does not have exactly one of these parameters, or if an object above the
+/// node is missing.
 pub(super) fn get(api: &Api, request: &HttpRequest) -> request::HandlerResult {
     let parameters = &request.query;
     let model = api.model();
@@ -41,7 +42,8 @@ pub(super) fn get(api: &Api, request: &HttpRequest) -> request::HandlerResult {
     body["connection"] = state::liveness(api, node.meta.uuid).name().into();
     body["last_seen"] = json!(state::last_seen(api, &model, node.meta.uuid).map(view::format_time));
     // A confirmation that was stored before this process started does not prove that the host still has the state. Then
-    // the answer is unknown (`null`). But if no confirmation is stored, the host certainly does not have the state.
+    // the answer is unknown (`null`). But if the store shows that the host has not confirmed the state, the answer is
+    // `false`.
     let confirmation = api.desired.as_ref().map_or(HostConfirmation::Unknown, |desired| desired.confirmation(node.meta.uuid));
     let from_records = |desired: &DesiredTable| {
         let task_set = state_inputs::released_task_set_digests(&model, node.meta.uuid);
@@ -63,8 +65,9 @@ pub(super) fn get(api: &Api, request: &HttpRequest) -> request::HandlerResult {
     Ok(HttpResponse::ok(body))
 }
 
-/// Returns the release of the task set that a node runs, if its next task set is withheld (for example by a hold).
-/// Returns `None` if no task set is withheld.
+/// Returns the release of the task set that a node runs, if its next task set is withheld (for example by a hold). For
+/// a task set without tasks, returns a text in place of the release. Returns `None` if no task set is withheld, or if
+/// none was released to the node yet.
 fn current_release(api: &Api, model: &Model, answer: &ResolvedNode) -> Option<String> {
     let next = released::candidate(model, answer).next_task_set_at(api.registry.now());
     let current = model.released.get(&answer.node().meta.uuid)?;

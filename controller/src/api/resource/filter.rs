@@ -1,8 +1,9 @@
 //! Filters of lists. A filter is an entry in the table of its kind: its name, and the function that reads it into a
 //! predicate. The tables of endpoints and parameters document each filter, and the API version that introduced it.
 //!
-//! All filters of a request must match. A repeated parameter is the union of its lists, as in the API working group's
-//! guideline for tags. Contradicting filters give an empty list. The predicate is also checked for objects that an
+//! All filters of a request must match. A parameter whose value is a list can be repeated, and is then the union of its
+//! lists, as in the API working group's guideline for tags. `requirement` can be repeated too. Any other parameter that
+//! is repeated is an error. Contradicting filters give an empty list. The predicate is also checked for objects that an
 //! index found: the index makes a list fast, but does not decide what is in it.
 
 use stemma_core::fleet::NodeSet;

@@ -128,8 +128,9 @@ fn deduplicate(mut findings: Vec<Finding>) -> Vec<Finding> {
     findings
 }
 
-/// Returns all findings that a write causes. They are about hosts, written objects and the catalogue, and about the
-/// hosts on which tags and tasks run.
+/// Returns all findings that a write causes: those of [`new_findings`], and those about unmet requirements, written
+/// objects, keys that are not in the catalogue, and hosts. A host that has neither an error nor a warning after the
+/// write is skipped, with its infos.
 pub(super) fn introduced_findings(api: &Api, work: &PendingWrite<'_>) -> Vec<Finding> {
     let mut findings = TopFindings::default();
     findings.extend(new_findings(work));
@@ -152,8 +153,8 @@ pub(super) fn introduced_findings(api: &Api, work: &PendingWrite<'_>) -> Vec<Fin
     deduplicate(findings.into_list_with("write", |finding, host| with_cause(work, finding, host)))
 }
 
-/// Returns the findings about a host. Findings that its cluster lists once for all hosts ([`SUMMARIZED_RULES`]) are
-/// left out. Empty if the host does not exist.
+/// Returns the findings about a host. Findings of the [`SUMMARIZED_RULES`] are omitted, because other functions find
+/// them for all hosts. The result is empty if the host does not exist.
 fn findings_of_host(api: &Api, model: &Model, id: NodeId) -> Vec<Finding> {
     let Some(node) = model.fleet.node(id) else { return Vec::new() };
     let mut findings = state::resolution_findings(api, model, node, &model.resolve(id.0));
@@ -161,8 +162,8 @@ fn findings_of_host(api: &Api, model: &Model, id: NodeId) -> Vec<Finding> {
     findings
 }
 
-/// Returns the findings that a host had before a write. If the write renames the host, the findings contain its new
-/// name, so that the caller can compare them with the findings after the write.
+/// Returns the findings that a host had before a write. If the write renames the host, the `object` of each finding has
+/// the new name, so that the caller can compare the findings with those after the write. The messages are unchanged.
 fn findings_of_host_before(api: &Api, work: &PendingWrite<'_>, id: NodeId) -> Vec<Finding> {
     let name = |model: &Model| model.fleet.node(id).map(|node| format!("node/{}", node.display_name()));
     let mut findings = findings_of_host(api, work.old_model(), id);
@@ -189,8 +190,9 @@ fn new_uncatalogued_keys(work: &PendingWrite<'_>) -> Vec<Finding> {
     new_batches.flatten().filter(|finding| !old_findings.contains(finding)).collect()
 }
 
-/// Returns the clusters in which a write changes where tags and tasks run, or which tags roles produce. The hash of a
-/// node's profile changes with its release, roles, tags and tasks.
+/// Returns the clusters in which a write changes where tags and tasks run, or which tags roles produce, and each
+/// written cluster. A node that moves counts for its old and its new cluster. The hash of a node's profile changes with
+/// its release, roles, tags and tasks.
 fn reassigned_clusters(work: &PendingWrite<'_>) -> BTreeSet<ClusterId> {
     let (old_model, new_model) = (work.old_model(), &work.model);
     let profile = |model: &Model, node| model.fleet.profile(node).map(|profile| profile.hash);

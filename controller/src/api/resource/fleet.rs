@@ -1,5 +1,6 @@
-//! The fleet as a whole: the epoch of its store, and the hosts that are ahead of the store. An epoch is the time
-//! between two restores of the store. A host is ahead if it holds a later revision than the restored store has.
+//! The fleet as a whole: the epoch of its store, the hosts that are ahead of the store, and its backups. An epoch is
+//! the period of one history of the store; a resume after a restore begins a new one. A host is ahead if it holds a
+//! later revision than this store sent to it, or a revision of an epoch that the store does not know.
 
 use std::collections::BTreeSet;
 
@@ -156,8 +157,8 @@ fn check_reason(requested: Option<String>) -> Result<String, ApiError> {
     Ok(reason)
 }
 
-/// Returns the epochs of the store. Before the first resume, no epochs are stored, and the first epoch is in the table
-/// of desired states.
+/// Returns the epochs of the store. Before the first restore or resume, no epochs are stored, and the first epoch is in
+/// the table of desired states.
 fn epoch_history(model: &Model, desired: &DesiredTable) -> EpochHistory {
     model.epoch_history.as_ref().map_or_else(|| (*desired.epoch_line()).clone(), |stored| stored.record.clone())
 }
@@ -199,7 +200,6 @@ fn last_backup(model: &Model) -> Value {
     last.map_or(Value::Null, |last| backup_json(&last.record))
 }
 
-/// Returns the record of a backup as JSON.
 fn backup_json(record: &BackupRecord) -> Value {
     let BackupRecord { at, revision, bytes, is_encrypted } = record;
     json!({"at": view::format_time(*at), "revision": revision, "bytes": bytes, "encrypted": is_encrypted})

@@ -152,7 +152,8 @@ pub(super) fn count_cluster_nodes(model: &Model, cluster: ClusterId, body: &mut 
 }
 
 /// Sets a node count in a body to the actual number of nodes. If there are no nodes, the count that a client of Magnum
-/// requested stays in the body. Otherwise that client would report that its request was ignored.
+/// requested stays in the body. Otherwise that client would report that its request was ignored. If `is_from_magnum` is
+/// true and no count was requested, the field is omitted here, and later gets Magnum's default.
 fn set_node_count(body: &mut Map<String, Value>, field: &str, nodes: usize, is_from_magnum: bool) {
     if nodes > 0 || !(is_from_magnum || body.contains_key(field)) {
         body.insert(field.to_owned(), nodes.into());
@@ -167,7 +168,7 @@ fn by_cluster(context: &FilterContext<'_>, _name: &'static str) -> Result<Option
 
 /// Reads the filter `role`. A group matches if each of these roles is either the group's own role in Magnum's API or
 /// among the roles that the group gives to its nodes. As in Magnum, a group without a role of its own is a `worker`.
-/// But if the cluster's release has a role `worker`, only groups that give this role match.
+/// But if the cluster or its release has a role `worker`, such a group is a `worker` only if it gives this role.
 fn by_role(context: &FilterContext<'_>, name: &'static str) -> Result<Option<FilterMatch<NodeGroupSpec>>, ApiError> {
     let Some(roles) = context.query().list(name)? else { return Ok(None) };
     let roles: Vec<String> = roles.into_iter().map(str::to_owned).collect();

@@ -54,11 +54,11 @@ pub(super) fn list<S: ApiResource<Name: Send + Sync> + Send + Sync>(
     }))
 }
 
-/// `GET` of a page of rows that are not objects, in the given order. `id` is the field that identifies a row and that a
-/// marker contains.
+/// `GET` of a page of rows that the caller has computed, such as tasks or principals. The rows are in the given order,
+/// or sorted by the field that the request names. `id` is the field that identifies a row and that a marker contains.
 ///
 /// # Errors
-/// Fails if a page parameter is invalid, or if no row has the marker.
+/// Fails if a page parameter is invalid, if the rows lack the field to sort by, or if no row has the marker.
 pub(super) fn list_rows(request: &HttpRequest, id: &str, mut rows: Vec<Value>) -> HandlerResult {
     let page = PageQuery::read(&request.query)?;
     let Some((fields, name)) = request.endpoint.selectable_fields().and_then(|fields| Some((fields, fields.list_name.as_ref()?)))
@@ -178,8 +178,8 @@ fn find_marker<S: ApiResource>(model: &Model, text: &str) -> Result<Arc<Object<S
     })
 }
 
-/// Returns the first `limit` rows in the order of their keys. Rows with equal keys stay in their order. At most twice
-/// `limit` rows are in memory at a time.
+/// Returns the first `limit` rows in the order of their keys. Rows with equal keys stay in their order. At most one row
+/// more than twice `limit` is in memory at a time.
 fn first_rows<T>(rows: impl Iterator<Item = (u128, T)>, limit: usize) -> Vec<T> {
     let mut smallest = Vec::new();
     let cut = |smallest: &mut Vec<((u128, usize), T)>| {
@@ -202,8 +202,8 @@ fn first_rows<T>(rows: impl Iterator<Item = (u128, T)>, limit: usize) -> Vec<T> 
 /// A function that returns the sort key of an object.
 type SortKeyFn<S> = fn(&Object<S>) -> u128;
 
-/// Returns the function that computes a sort key of the request. All of these keys are numbers, which fit into 128
-/// bits.
+/// Returns the function that computes the value by which the sort key `key` of a request orders objects. These values
+/// are numbers of at most 128 bits. Fails for an unknown sort key. The caller handles `id`, `created_at` and `name`.
 fn sort_key_fn<S: ApiResource>(key: &str) -> Result<SortKeyFn<S>, ApiError> {
     match key {
         "uuid" => Ok(|object| object.meta.uuid.as_u128()),

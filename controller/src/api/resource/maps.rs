@@ -1,6 +1,7 @@
 //! The endpoints of single maps (`…/labels`, `…/parameters`, `…/annotations`). They replace a map, change single keys,
 //! stop keys from being inherited, and transfer ownership. To replace a map is an update of the object, and to change
-//! keys is a merge patch of the object. The body of both contains only this map.
+//! keys is a merge patch of the object. The body of both contains only this map and, to replace labels, optionally
+//! `merge_labels`.
 
 use serde_json::{Map, Value};
 use stemma_core::labels::BodyShape;
@@ -57,14 +58,18 @@ impl MapBody {
         Ok(match call {
             MapCall::Merge => Self::Merge(read_map_patch(map.name(), request)?),
             MapCall::Replace => Self::Replace(read_map(request.object()?, map)?),
-            MapCall::Tombstones => Self::Tombstones(take_keys(&mut request.object()?)?),
+            MapCall::Tombstones => {
+                let mut body = request.object()?;
+                let keys = take_keys(&mut body)?;
+                check_nothing_remains(&body, "this call accepts {\"keys\": […]}")?;
+                Self::Tombstones(keys)
+            }
             MapCall::Owners => {
                 let mut body = request.object()?;
-                Self::Owners {
-                    from: take_owner_match(&mut body, "from")?,
-                    to: take_owner_match(&mut body, "to")?,
-                    keys: take_keys(&mut body)?,
-                }
+                let (from, to) = (take_owner_match(&mut body, "from")?, take_owner_match(&mut body, "to")?);
+                let keys = take_keys(&mut body)?;
+                check_nothing_remains(&body, "this call accepts {\"from\": …, \"to\": …, \"keys\": […]}")?;
+                Self::Owners { from, to, keys }
             }
         })
     }
@@ -124,7 +129,7 @@ fn map_name<S: ApiResource>(name: &str) -> Result<MapName, ApiError> {
     })
 }
 
-/// Returns the error for a kind whose objects do not have this map with inheritance.
+/// Returns the error for an object whose kind has no inherited maps.
 fn no_map<S: ApiResource>(map: MapName) -> ApiError {
     ApiError::new(ErrorType::PathUnknown, format!("{} has no {} of its own", S::KIND.with_article(), map.name()))
 }
@@ -198,6 +203,14 @@ pub(super) fn unwrap_map(body: &mut Map<String, Value>, map: MapName) -> Result<
             Err(ApiError::new(ErrorType::FieldMissing, format!("this call accepts {{\"{}\": {{…}}}}", map.name()))
                 .field(map.name()))
         }
+    }
+}
+
+/// Fails if a body has members that were not removed from it. `accepted` is the sentence about the accepted members.
+fn check_nothing_remains(body: &Map<String, Value>, accepted: &str) -> Result<(), ApiError> {
+    match body.keys().next() {
+        Some(name) => Err(ApiError::new(ErrorType::FieldUnknown, format!("{accepted}, not {}", quote(name))).field(name.clone())),
+        None => Ok(()),
     }
 }
 

@@ -69,8 +69,8 @@ impl MovedPrimaries {
     }
 
     /// Returns a sentence for each moved primary, for clients whose response body does not list the moved primaries.
-    /// Returns none for other clients. The sentences are not findings, because a finding would refuse a strict write,
-    /// and the author requested the move.
+    /// Returns none for other clients. The sentences are not findings, because the author requested the move. A warning
+    /// among the findings would refuse a strict write.
     pub(super) fn sentences(&self, request: &HttpRequest) -> Vec<(Severity, String)> {
         let is_in_body = request.is_body_preferred() && !request.is_openstack_client();
         let sentence = |MovedRow { cluster, tag, from, to }: &MovedRow| match to {

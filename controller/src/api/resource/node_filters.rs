@@ -183,7 +183,8 @@ fn requirements(context: &FilterContext<'_>, name: &'static str) -> FilterRead {
     Ok(Some(by_view(candidates, move |view| requirements.are_met_by(view))))
 }
 
-/// Reads a filter that compares the text in one of the fields of Ironic that Stemma stores without reading it.
+/// Reads a filter that compares the text of a passthrough field (a field of Ironic that Stemma stores as it is). All
+/// notations of the same `instance_uuid` are equal.
 fn passthrough_text(context: &FilterContext<'_>, name: &'static str) -> FilterRead {
     let Some(requested_text) = context.query().get(name)?.map(str::to_owned) else { return Ok(None) };
     let candidates = NodeSet::Term(IndexTerm::ironic_field(name, &requested_text));

@@ -35,8 +35,8 @@ impl ApiResource for NodeSpec {
     const UPSTREAM_NAMES: &'static [(&'static str, &'static str)] = &[("maintenance", "parked")];
     const COMPUTED: &'static [&'static str] = &["boot_mode", "secure_boot"];
 
-    /// Returns the nodes of a set in the order of a list, beginning after the node `after`. The indexes of the fleet
-    /// are used if they can give that order.
+    /// Returns the nodes of a set in the order of a list, beginning after the node `after`. If the fleet has no index,
+    /// returns all visible nodes, also those outside the set.
     fn walk<'m>(
         model: &'m Model,
         candidates: NodeSet,
@@ -56,7 +56,6 @@ impl ApiResource for NodeSpec {
         }
     }
 
-    /// Finds the node that the path names.
     fn locate(model: &Model, request: &HttpRequest) -> Result<Arc<Node>, ApiError> {
         locate(model, request.param("node"), request.ironic_version())
     }
@@ -141,7 +140,7 @@ pub(super) fn check_no_reports(has_reports: bool) -> Result<(), ApiError> {
 }
 
 /// Finds a node as Ironic does. A text that looks like a uuid must be the canonical form of the node's uuid. Any other
-/// text must be the node's name.
+/// text must be the node's name. In a `version` of Ironic's API without names, no node is found by name.
 ///
 /// # Errors
 /// [`ErrorType::FieldInvalid`] if the text can be neither a uuid nor a name. [`ErrorType::ObjectNotFound`] if there is

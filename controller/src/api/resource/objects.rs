@@ -45,7 +45,7 @@ pub(super) trait ApiResource: Resource + SpecFields {
     const IS_ADD_CREATE_ONLY: bool = false;
     /// The fields that have another name in `OpenStack`'s API, as pairs of that name and Stemma's own.
     const UPSTREAM_NAMES: &'static [(&'static str, &'static str)] = &[];
-    /// True if a server-side apply can write the maps of an object of the kind, so that each key has an owner.
+    /// False if a `PATCH` of an object of the kind refuses a server-side apply.
     const HAS_APPLIED_MAPS: bool = true;
     /// True if a JSON patch cannot rename an object of the kind, as in Magnum.
     const IS_NAME_FIXED: bool = false;
@@ -69,16 +69,16 @@ pub(super) trait ApiResource: Resource + SpecFields {
         body(api, model, object, base, &|_| true)
     }
 
-    /// Returns the field of a body that contains the name of an object.
+    /// Returns the fields of a body that contain the name of an object: `name`, and for a release also `version`.
     fn name_fields(name: &Self::Name) -> Map<String, Value> {
         Map::from_iter([("name".to_owned(), json!(Self::name_text(name)))])
     }
 
     /// Removes the name from the fields of a patch, and returns the object's name after the patch. Without a name in
-    /// the patch, the name stays unchanged.
+    /// the patch, the name stays unchanged. `null` removes the name.
     ///
     /// # Errors
-    /// Fails if the new name is not valid.
+    /// Fails if the new name is not valid, or if the patch removes a name that the kind needs.
     fn rename(object: &Object<Self>, fields: &mut Map<String, Value>) -> Result<Self::Name, ApiError> {
         match fields.remove("name") {
             None => Ok(object.meta.name.clone()),
@@ -124,11 +124,11 @@ pub(super) trait ApiResource: Resource + SpecFields {
         selector.matches(&Self::labels(model, object), &())
     }
 
-    /// Removes the uuid and the name of a new object from its body, and returns them. Without a uuid in the body,
-    /// returns a new one.
+    /// Removes the name of a new object from its body, and returns the name with the uuid of the object. The uuid is a
+    /// new one, except that a client can choose the uuid of a node, an allocation or an inspection rule in the body.
     ///
     /// # Errors
-    /// Fails if the body has no name, or if the uuid or the name is invalid.
+    /// Fails if the body lacks a name that the kind needs, or if the uuid or the name is invalid.
     fn identify(_request: &HttpRequest, fields: &mut Map<String, Value>) -> Result<(Uuid, Self::Name), ApiError> {
         Ok((Uuid::now_v7(), take_name::<Self>(fields)?))
     }

@@ -51,7 +51,8 @@ fn is_removed_first(patch: &Patch, set: &str) -> bool {
 
 /// Converts the tags in `changes`, the result of a JSON patch, into a merge patch. A set that the patch removed becomes
 /// `null`. A set that the patch did not change is omitted, so that it stays as it is stored. But if the patch adds one
-/// of its tags to the other set, a later step removes that tag from the unchanged set.
+/// of its tags to the other set, a later step removes that tag from the unchanged set. If an operation of the patch
+/// concerns the whole field `tags`, both sets are written, also an unchanged one.
 pub(super) fn write_merge_patch<S: SpecFields>(spec: &S, patch: &Patch, changes: &mut Map<String, Value>) {
     let (Some(stored), Some(Value::Object(sets))) = (tags(spec), changes.get_mut(TAGS)) else { return };
     let has_whole_field = patch.0.iter().any(|operation| operation.path == [TAGS]);

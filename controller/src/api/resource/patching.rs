@@ -33,8 +33,9 @@ use crate::registry::work::PendingWrite;
 /// node also gives up its primaries.
 ///
 /// # Errors
-/// Fails if the kind of patch or a field does not allow the change, or if another manager owns the changed key or
-/// field.
+/// Fails if the kind of patch or a field does not allow the change, or if `release_primary` is given for a node that is
+/// not parked after the patch. If another manager owns a changed key or field, a server-side apply fails unless it is
+/// forced. The other patches then fail only with `force=false`.
 pub(super) async fn patch<S: ApiResource>(api: &Api, request: &HttpRequest) -> HandlerResult {
     let parameters = &request.query;
     let caller = request.caller()?;
@@ -304,8 +305,9 @@ fn shown_value<S: ApiResource>(api: &Api, work: &PendingWrite<'_>, spec: &S, nam
     Some((field.show)(&next, &names))
 }
 
-/// Adds the defaults of unset fields to the document, if an operation of the patch replaces the field or changes a part
-/// of it. Without the default, such an operation would fail.
+/// Adds a value for each unset field to the document, if an operation of the patch replaces the field or changes a part
+/// of it. Without a value, such an operation would fail. The value is `null` for a field that the patch replaces, and
+/// else the empty value of the field's type.
 fn show_defaults<S: ApiResource>(patch: &Patch, document: &mut Map<String, Value>) {
     for operation in &patch.0 {
         let name = &operation.path[0];

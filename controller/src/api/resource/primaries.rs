@@ -24,9 +24,9 @@ pub(super) fn list(api: &Api, request: &HttpRequest) -> HandlerResult {
     Ok(HttpResponse::ok(json!({"primaries": rows})))
 }
 
-/// Returns the tags whose primaries a list shows. These are the tags that the cluster's release declares with
-/// `has_primary` (even if no node has the tag), the tags that have a primary now, and the tags in `primaries:` of the
-/// cluster.
+/// Returns the tags whose primaries a list shows. These are the tags that are declared with `has_primary` by the
+/// cluster's release, by users for the release, or by the cluster (even if no node has the tag), the tags that have a
+/// primary now, and the tags in `primaries:` of the cluster.
 fn primary_tags(model: &Model, cluster: &Cluster) -> BTreeSet<TagName> {
     let id = ClusterId(cluster.meta.uuid);
     let table = model.fleet.role_table(cluster);
@@ -37,7 +37,8 @@ fn primary_tags(model: &Model, cluster: &Cluster) -> BTreeSet<TagName> {
 
 /// Returns the row of a tag: the node that is its primary, and the reason in `chosen_by`. The reason is `cluster` if
 /// `primaries:` of the cluster names the node, `choice` if the node is stored as the chosen one, and `name` if it is
-/// the first node by name. The field `epoch` counts how often the stored choice has moved to another node.
+/// the first node by name. The field `epoch` is 1 for the first stored choice of the tag, and grows when the choice
+/// moves to another node. `since` and `epoch` are `null` if the primary is not the stored choice.
 fn primary_json(model: &Model, cluster: &Cluster, tag: &TagName) -> Value {
     let (fleet, id) = (&model.fleet, ClusterId(cluster.meta.uuid));
     let holder = fleet.holder(id, tag.as_str());

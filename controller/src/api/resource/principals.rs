@@ -130,7 +130,7 @@ pub(super) async fn create(api: &Api, request: &HttpRequest) -> HandlerResult {
 }
 
 /// Handles `PATCH /v1/principals/{principal}`: applies a merge patch to a principal. If the principal gets more rights,
-/// this also revokes its credentials that callers with fewer rights than the new ones issued.
+/// this also revokes its credentials whose issuers had fewer rights than the new ones, or unknown rights.
 pub(super) async fn patch(api: &Api, request: &HttpRequest) -> HandlerResult {
     let (caller, revision) = (request.caller()?, request.if_match()?);
     let body = Value::Object(request.object()?);

@@ -1,5 +1,6 @@
-//! The API's form of what Stemma resolves for a node: all effective values, with the origin of each value. The
-//! conformance tests compare several implementations of resolve by this form.
+//! The API's form of what Stemma resolves for a node: all effective values, with their origins. A test compares fields
+//! of this form with the results of `stemma resolve` and of a host. The module also contains the check of a whole
+//! cluster.
 
 use std::fmt::Display;
 
@@ -81,8 +82,8 @@ fn resolved_json(model: &Model, resolved_node: &ResolvedNode) -> Value {
     body
 }
 
-/// Returns the closed barriers of a node. Each entry lists the nodes that the barrier waits for, with the reason why
-/// each of them has not completed its task yet.
+/// Returns the closed barriers of a node. Each entry lists the first few nodes that the barrier waits for, with the
+/// reason why each of them has not completed its task yet. `count` is the number of all nodes that it waits for.
 pub(super) fn closed_barriers(api: &Api, model: &Model, node: NodeId) -> Vec<Value> {
     let barriers = api.reconciler.as_ref().map(|reconciler| reconciler.shut_barriers(model, node)).unwrap_or_default();
     let node_json = |barrier: &waves::ShutBarrier, awaited: &waves::AwaitedNode| {

@@ -1,5 +1,6 @@
-//! Functions that find the roles and tags that a node or cluster can have. Its release defines them, and the cluster
-//! template, the cluster and the node group can change them.
+//! Functions that find the roles and tags that a node or cluster can have. The release defines them. Users can declare
+//! further tags for the release, and the cluster can declare tags and change the tags that roles give. The nearest
+//! level that names a release decides which release this is.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,7 +17,9 @@ pub(super) fn table_for_node(model: &Model, node: &Node) -> Option<Arc<RoleTable
     model.fleet.resolved_parent(&node.spec)?.role_table.clone()
 }
 
-/// Returns the name of the release that a node runs. The nearest level above the node that names a release decides.
+/// Returns the name of the release that applies to a node: that of the nearest level above the node that names one. The
+/// task set of the node can still be of another release, for example because of a hold. Returns `None` if the node is
+/// in no group, or if an object above it or the release is missing.
 pub(crate) fn release_for_node(model: &Model, node: &Node) -> Option<ReleaseRef> {
     model.fleet.resolved_parent(&node.spec)?.release.as_ref().map(|release| release.value.name.clone())
 }
@@ -30,9 +33,9 @@ pub(super) fn visible_tags(table: &RoleTable) -> BTreeMap<TagName, TagSpec> {
     tags
 }
 
-/// Returns where a tag that the cluster can use is declared, as a word for the API. The word is `cluster`, or `release`
-/// for the content of the cluster's release. It is `beside` for a tag that users add to a release without an edit of
-/// its content.
+/// Returns where a tag that the cluster can use is declared, as a word for the API. The word is `cluster` for a tag of
+/// the cluster, and `beside` for a tag that users add to a release without an edit of its content. It is `release` for
+/// any other tag: a tag of the release's content, and also an undeclared tag that roles give.
 pub(super) fn declaration_place(model: &Model, cluster: &Cluster, tag: &TagName) -> &'static str {
     if cluster.spec.tags.contains_key(tag) {
         return "cluster";

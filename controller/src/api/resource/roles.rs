@@ -101,8 +101,8 @@ fn parse_role_name(text: &str) -> Result<Name, ApiError> {
     Name::new(text).map_err(|error| ApiError::new(ErrorType::RoleInvalid, error.to_string()).field("roles"))
 }
 
-/// Returns the roles if the node can have them. Fails if the node's release lacks a role, or if a role that the node
-/// does not have yet is a reserved word. A node without a release can have any role.
+/// Returns the roles if the node can have them. Fails if a role that is not the node's own yet is a reserved word, or
+/// if the node's release lacks a role. If the node has no release, only the first of these checks is made.
 fn check_roles<'r>(model: &Model, node: &Node, roles: &'r [Name]) -> Result<&'r [Name], ApiError> {
     let mut new_roles = roles.iter().filter(|role| !node.spec.roles.contains(role));
     if let Some(error) = new_roles.find_map(|role| Name::for_new_declaration(role, NameKind::Role).err()) {

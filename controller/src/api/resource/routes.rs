@@ -269,9 +269,11 @@ impl RequestHandler for Api {
         self.recheck(requester)
     }
 
-    /// Calls the handler of an endpoint when a permit is free, and returns its response. A handler may resolve much of
-    /// the fleet. So all but the inline handlers run on a blocking thread, not on the thread that serves connections
-    /// and follows the store.
+    /// Calls the handler of an endpoint when a permit is free, and returns its response. Before, it waits for the
+    /// revision that the request names, and for the states of nodes if the response depends on them. After a `GET`, it
+    /// checks the caller's access again. A handler may resolve much of the fleet. So all but the inline handlers run on
+    /// a blocking thread, not on the thread that serves connections and follows the store. An inline handler needs no
+    /// permit.
     async fn call(self: Arc<Self>, endpoint: Endpoint, request: HttpRequest) -> HandlerResult {
         let visible_api = self.visible_to(&request.requester);
         wait_for_revision(&visible_api, &request).await?;
@@ -280,10 +282,14 @@ impl RequestHandler for Api {
         let reply = match handler(endpoint) {
             RouteHandler::Inline(respond) => respond(&visible_api, &request)?,
             RouteHandler::Read(read) => {
-                // The permit is held until the response is encoded. This limits the number of responses that use memory
-                // at the same time.
-                let _permit = visible_api.write_limiter.acquire_memory_read(&caller).await?;
-                run_blocking(move || read(&visible_api, &request).map(|reply| reply.select_fields(&request).encode())).await?
+                let permit = visible_api.write_limiter.acquire_memory_read(&caller).await?;
+                run_blocking(move || {
+                    // The permit limits the number of responses that are built at the same time. A thread finishes its
+                    // response even if the client disconnects, so the thread holds the permit until then.
+                    let _permit = permit;
+                    read(&visible_api, &request).map(|reply| reply.select_fields(&request).encode())
+                })
+                .await?
             }
             RouteHandler::StoreRead(read) => {
                 let permit = visible_api.write_limiter.acquire_store_read(&caller).await?;
@@ -376,7 +382,8 @@ fn has_states(endpoint: Endpoint) -> bool {
 
 /// Waits at most two seconds until the table of node states includes the current revision. Then a client that has
 /// written something reads the effect of its write. If the table is still behind, the returned API computes the states
-/// itself from the fleet in memory. For example, the table stays behind if the store accepts no writes.
+/// itself from the fleet in memory. For example, the table stays behind if the store accepts no writes. Before the
+/// first pass of the reconciler, the table is behind and this function does not wait.
 async fn with_current_states(api: Arc<Api>) -> Arc<Api> {
     let Some(desired) = api.desired.clone().filter(|_| api.reconciler.is_some()) else { return api };
     if desired.status().wait_for_revision(api.cache().model().revision).await {

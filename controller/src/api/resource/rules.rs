@@ -35,7 +35,8 @@ impl ApiResource for InspectionRuleSpec {
         model.rules.find(None, id).cloned().ok_or_else(|| not_found(Kind::InspectionRule, id))
     }
 
-    /// Returns the uuid and the optional name of a new rule. Removes both from the fields of its body.
+    /// Returns the uuid and the optional name of a new rule. Removes both from the fields of its body. If the body has
+    /// no uuid, a new one is generated.
     fn identify(_request: &HttpRequest, fields: &mut Map<String, Value>) -> Result<(Uuid, Option<ObjectName>), ApiError> {
         let name = match fields.remove("name") {
             None | Some(Value::Null) => None,

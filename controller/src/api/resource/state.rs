@@ -31,7 +31,8 @@ pub(super) fn traits(model: &Model, node: &Node) -> NodeTraits {
     model.fleet.node_view(node.id()).map(|view| view.traits()).unwrap_or_default()
 }
 
-/// Returns the sources of each trait as text: `operator`, `detected`, or `rule` with the name of an inspection rule.
+/// Returns the sources of each trait as text: `operator`, `detected`, or `rule` with the name or uuid of an inspection
+/// rule.
 pub(super) fn trait_sources(traits: &NodeTraits) -> impl Serialize {
     let source_texts = |sources: &[TraitSource]| sources.iter().map(ToString::to_string).collect::<Vec<_>>();
     view::Entries(move || traits.sources().iter().map(move |(name, sources)| (name, source_texts(sources))))
@@ -120,6 +121,7 @@ pub(super) fn resolution_findings(api: &Api, model: &Model, node: &Node, resolut
 ///   fleet waits.
 /// - Parts of the host's last report were refused, wait to be stored, or were omitted.
 /// - The host itself reported a problem, such as a stuck agent.
+/// - Paths that tasks wrote and that no task manages now still exist on the host.
 /// - The store refused the next task set of the node.
 pub(super) fn current_findings(api: &Api, model: &Model, node: &Node, resolved_node: Option<&ResolvedNode>) -> Vec<Finding> {
     let (now, uuid) = (api.registry.now(), node.meta.uuid);
@@ -180,7 +182,10 @@ pub(super) fn state_inputs(api: &Api, model: &Model, node: &Node, resolution: &R
 /// - the failed tasks or, if none failed, the tasks that did not run and the tasks that these require;
 /// - the first error among the node's findings;
 /// - the nodes that the node waits for;
-/// - the first task without a result.
+/// - the first task without a result;
+/// - the tasks that drifted, or that would change something;
+/// - for a held node, the release of the task set that it keeps;
+/// - otherwise a fixed text about the state.
 ///
 /// The closed barriers are computed if the node is blocked or is the only one in the response (`is_alone`). For other
 /// nodes in a list this would take too long. They get the barriers of the reconciler's last pass, if there are any.
@@ -228,8 +233,9 @@ pub(super) fn released_version(model: &Model, node: &Node) -> Option<String> {
 }
 
 /// Returns a sentence about one closed barrier of a node, as the reason of the node's state. A barrier that will not
-/// open by itself is preferred, otherwise the sentence is about the first barrier. Returns `None` if no barrier stops a
-/// task of the node. `find_barriers` returns all closed barriers of the node.
+/// open by itself is preferred, otherwise the sentence is about the first barrier. `find_barriers` returns all closed
+/// barriers of the node. Returns `None` if the node has no closed barrier, or if barriers are not the reason: the whole
+/// fleet waits, the agent is not connected, the mode is not `apply`, a task failed, or every task has a result.
 fn barrier_reason(
     api: &Api,
     model: &Model,
@@ -270,7 +276,8 @@ fn awaited_state<'t>(model: &'t Model, closed_barrier: &'t ShutBarrier, awaited:
     let node = awaited.node.0;
     let task_statuses = statuses_by_task(model, node);
     let outcome = |task: &str| task_statuses.get(task).map(|status| status.outcome);
-    // The barrier does not wait for a task that is missing in the released task set.
+    // The barrier does not wait for a task that the released task set leaves out, for example by a condition. It waits
+    // for a task that is not in the profile of this task set.
     let is_omitted = |task: &str| model.released.get(&node).is_some_and(|record| !record.runs_task(task));
     let is_pending = |task: &&str| !is_omitted(task) && outcome(task) != Some(TaskOutcome::Succeeded);
     let task_ids = || awaited.tasks.iter().map(String::as_str);

@@ -67,7 +67,8 @@ fn owners<K: Ord + Clone + Display>(set: &OwnedSet<K>) -> Map<String, Value> {
     set.iter().map(|(member, entry)| (member.to_string(), json!(&*entry.owners))).collect()
 }
 
-/// Returns all fields of a spec that are not at their defaults, in the form of a request body.
+/// Returns all fields of a spec that are not at their defaults, in the form of a request body. Sensitive fields of a
+/// sensitive object are omitted.
 pub(super) fn non_default_fields<S: SpecFields>(api: &Api, model: &Model, spec: &S) -> Map<String, Value> {
     selected_fields(spec, &ModelNames::new(model, &api.traits), &|_| true)
 }

@@ -26,7 +26,8 @@ use crate::reconcile::state_inputs;
 
 /// Maximum number of nodes that an entry in the list of tasks names.
 const MAX_ROW_NODES: usize = 5;
-/// Maximum number of nodes that a group of equal results names, in the response for one task.
+/// Maximum number of nodes that a group of equal results names, in the response for one task. The same maximum applies
+/// to the listed nodes without a result.
 const MAX_GROUP_NODES: usize = 100;
 /// Maximum number of groups of equal results in the response for one task. The groups with the most nodes are listed.
 const MAX_GROUPS: usize = 20;
@@ -136,7 +137,8 @@ fn tally_tasks<'m>(
 
 impl<'m> TaskTally<'m> {
     /// Adds a node to the counts of its task. `result` is the result that the node's host reported for the task, if
-    /// any. A group of equal results lists at most `max_nodes` nodes.
+    /// any. A node without a result counts as blocked if `is_blocked` is true, and else as waiting. A group of equal
+    /// results lists at most `max_nodes` nodes.
     fn add(&mut self, node: &'m Node, result: Option<&'m TaskResult>, is_blocked: bool, max_nodes: usize) {
         let Some(result) = result else {
             *(if is_blocked { &mut self.blocked } else { &mut self.waiting }) += 1;
@@ -162,8 +164,8 @@ impl<'m> TaskTally<'m> {
         }
     }
 
-    /// Returns the task as an entry of the list: the number of nodes for each outcome, and the names of the first nodes
-    /// on which the task failed.
+    /// Returns the task as an entry of the list: the number of nodes for each outcome, the names of the first nodes on
+    /// which the task failed, and the number of distinct differences.
     fn summary_json(&self, (task, release): &TaskKey<'_>) -> Value {
         let (failed, not_run) = (self.failures.count(), self.not_run.count());
         let pending = self.blocked + self.waiting;
@@ -224,8 +226,8 @@ impl<'m> OutcomeGroups<'m> {
         nodes
     }
 
-    /// Returns the number of distinct differences. Incomplete differences do not count, because they cannot be
-    /// compared.
+    /// Returns the number of distinct differences. Equal differences of two outcomes (would change and drifted) count
+    /// twice. Incomplete differences do not count, because they cannot be compared.
     fn distinct_diff_count(&self) -> usize {
         self.0.keys().filter(|(_, diff, _)| is_complete_diff(diff)).count()
     }

@@ -32,7 +32,7 @@ pub(super) fn list(api: &Api, request: &HttpRequest) -> HandlerResult {
 
 /// Handles `POST /v1/join-tokens`: creates a join token. The response also contains the URL at which agents join. Its
 /// host is the one in the URL of this request. A loopback host would be useless on other machines, so it is replaced by
-/// the controller's own name.
+/// the controller's own name, if the controller has one.
 pub(super) async fn create(api: &Api, request: &HttpRequest) -> HandlerResult {
     let mut answer = token::create(&api.registry, &request.caller()?, &request.json()?).await?;
     let own_name = api.agent_endpoint.name.as_ref().map(ToString::to_string);
@@ -47,8 +47,8 @@ pub(super) fn get(api: &Api, request: &HttpRequest) -> HandlerResult {
     Ok(HttpResponse::ok(token::get(&api.model(), request.param("token"))?))
 }
 
-/// Handles `DELETE /v1/join-tokens/{token}`: deletes a join token. The response lists each field of the token as
-/// removed.
+/// Handles `DELETE /v1/join-tokens/{token}`: deletes a join token. If the request prefers a response with a body, the
+/// body lists each field of the token as removed.
 pub(super) async fn delete(api: &Api, request: &HttpRequest) -> HandlerResult {
     let answer = |work: &PendingWrite<'_>, token: &Value| {
         let is_set = |(_, value): &(&String, &Value)| !value.is_null();
@@ -62,7 +62,8 @@ pub(super) async fn delete(api: &Api, request: &HttpRequest) -> HandlerResult {
 }
 
 /// Returns the host for the URL at which agents join: the host of `base_url`, which is the URL of the request. If that
-/// is a loopback host, the result is `own_name`, the name of this controller. Returns `None` if `base_url` has no host.
+/// is a loopback host and `own_name`, the name of this controller, is known, the result is `own_name`. Returns `None`
+/// if `base_url` has no host.
 fn join_host(base_url: &str, own_name: Option<&str>) -> Option<String> {
     let host = url_host(base_url)?;
     let bare_host = host.trim_matches(['[', ']']);

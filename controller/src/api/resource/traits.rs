@@ -16,7 +16,8 @@ use crate::cache::Model;
 use crate::records::request::StoredAnswer;
 use crate::registry::work::PendingWrite;
 
-/// Handles `GET /v1/nodes/{node}/traits`: returns the traits from all sources, without the suppressed ones.
+/// Handles `GET /v1/nodes/{node}/traits`: returns the traits from all sources, without the suppressed ones. Clients
+/// other than Ironic's also get the sources of each trait.
 pub(super) fn list(api: &Api, request: &HttpRequest) -> HandlerResult {
     let model = api.model();
     let node = NodeSpec::locate(&model, request)?;
@@ -55,7 +56,7 @@ async fn edit_traits(
     writes::change::<NodeSpec>(api, request, &caller, edit, answer).await
 }
 
-/// Returns the empty response (204) of a change, whatever the changed node is.
+/// Returns the empty response (204) of a change. It is the same for every node.
 fn empty_answer(_: &Model, _: &Node) -> StoredAnswer {
     StoredAnswer::empty(204)
 }

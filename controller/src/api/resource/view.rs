@@ -55,9 +55,9 @@ const MAPS: &[(&str, MapField)] = &[
 ];
 
 /// Adds the fields about inherited maps to the body of an object: the effective maps, the provided maps, their owners,
-/// and the differences between its labels and its parent's. `levels` contains the levels above the object. Only fields
-/// for which `is_requested` is true are added; the three fields of the differences are added together if one of them is
-/// requested.
+/// and the differences between its labels and its parent's. `levels` contains the levels above the object. If there are
+/// none, no differences are added. Only fields for which `is_requested` is true are added. The three fields of the
+/// differences are added together if one of them is requested.
 pub(super) fn add_maps<'a>(
     body: &mut JsonMap,
     mut levels: Levels<'a>,
@@ -120,7 +120,8 @@ pub(super) fn owners<K: Ord + Clone + Serialize, V: Clone>(layer: &Layer<K, V>) 
     Entries(move || layer.provided.iter().flat_map(OwnedMap::iter).map(|(key, entry)| (key, &*entry.owners)))
 }
 
-/// A serializer that writes the pairs of an iterator as a JSON object.
+/// A value that is serialized as a JSON object. `F` is a function that returns an iterator over the pairs of this
+/// object.
 pub(super) struct Entries<F>(pub F);
 
 impl<K: Serialize, V: Serialize, I: Iterator<Item = (K, V)>, F: Fn() -> I> Serialize for Entries<F> {

@@ -24,7 +24,7 @@ use crate::registry::work::{PendingWrite, check_revision};
 use crate::registry::{Caller, DecisionError};
 
 /// Commits a request's write. `decide` changes the model and returns the response. With `strict=true`, the write is
-/// refused if it causes a warning or an error.
+/// refused if it causes a warning or an error. The handler of `apply` checks this itself.
 ///
 /// # Errors
 /// Fails if `decide` fails, or if the commit is refused.
@@ -99,12 +99,14 @@ pub(super) async fn post<S: ApiResource>(api: &Api, request: &HttpRequest) -> Ha
     .await
 }
 
-/// Changes the object that the request's path names, with `edit`. The response lists the changes. It has a warning if
-/// hosts lose inherited labels, or if a node no longer meets a requirement. With `force=false`, the change is refused
-/// if another manager owns a value that it would change.
+/// Changes the object that the request's path names, with `edit`. The response lists the changes. It has a warning
+/// about moved primaries, inherited labels that hosts lose, requirements that a node no longer meets, and other new
+/// findings. If the client asked for a body and is not one of `OpenStack`, moved primaries and lost labels are only in
+/// the body. With `force=false`, the change is refused if another manager owns a value that it would change.
 ///
 /// # Errors
-/// Fails if `edit` fails, or if the commit is refused.
+/// Fails if the object does not exist, if `If-Match` names another revision, if `edit` fails, or if the commit is
+/// refused.
 pub(super) async fn change<S: ApiResource>(
     api: &Api,
     request: &HttpRequest,
@@ -147,8 +149,8 @@ pub(super) async fn change_with<S: ApiResource>(
         let mut changes = Changes::default();
         let change_list = changes.for_update(api, (&old_model, &old_object), (&work.model, &updated_object));
         let lost_labels = LostLabels::from_write(work);
-        // A response with a body lists the lost labels by name, so the warning is only for clients that get no such
-        // body.
+        // A response with a body lists the lost labels by name. So the warning is only for clients that did not ask for
+        // a body, and for those of `OpenStack`, whose body does not list the labels.
         let lost_labels_sentence =
             lost_labels.inherited_sentence(&old_object).filter(|_| !request.is_body_preferred() || request.is_openstack_client());
         Ok(with_warnings(answer(&work.model, &updated_object), lost_labels_sentence, request, change_list, &lost_labels, work))
@@ -156,7 +158,8 @@ pub(super) async fn change_with<S: ApiResource>(
     .await
 }
 
-/// Returns the hosts that the write affects, by all the changes that it contains so far.
+/// Returns the uuids of the nodes that the write affects, by all the changes that it contains so far. Nodes that the
+/// caller cannot see are omitted.
 pub(super) fn affected_hosts(work: &PendingWrite<'_>) -> Value {
     work.visible_affected_nodes().map(|node| node.to_string()).collect()
 }
@@ -252,8 +255,8 @@ fn warning_text(severity: Severity, sentence: &str) -> String {
     }
 }
 
-/// Handles `DELETE` of the object that the request's path names, with status 204. The changes in the response list each
-/// of the object's fields as removed.
+/// Handles `DELETE` of the object that the request's path names. The status is 204 without a body. If the request
+/// prefers a body, the status is 200, and the changes in the body list each of the object's fields as removed.
 ///
 /// # Errors
 /// Fails if the object cannot be deleted by itself (for example because another object uses it), or if the commit is

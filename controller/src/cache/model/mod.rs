@@ -1,9 +1,10 @@
 //! The fleet in memory at one revision of the store. Handlers build responses from it, and writes are decided with it.
 //!
-//! A model refers to each object twice. An index contains the object, for lists and names. The `Fleet` of `stemma_core`
-//! contains it too, with the values that are computed from all objects. Both are persistent (immutable, shared) data
-//! structures, so a clone of the model is cheap. To decide a write, the controller clones the model, changes the clone,
-//! and drops the clone afterwards.
+//! A model refers to most objects twice. An index contains the object, for lists and names. The `Fleet` of `stemma_core`
+//! contains it too, with the values that are computed from all objects. The fleet has no allocations and no principals,
+//! because no node is resolved from them. Index and fleet are persistent (immutable, shared) data structures, so a clone
+//! of the model is cheap. To decide a write, the controller clones the model, changes the clone, and drops the clone
+//! afterwards.
 
 mod kinds;
 
@@ -51,8 +52,8 @@ pub type ByNode<T> = OrdMap<Uuid, Arc<T>>;
 pub struct Model {
     /// The revision of the store at which the model is.
     pub revision: Revision,
-    /// The same objects as in the indexes below, with the computed relations between them (such as inherited labels and
-    /// roles).
+    /// The objects of the indexes below, except allocations and principals, with the computed relations between them (such
+    /// as inherited labels and roles). Releases are in their compiled form.
     pub fleet: Fleet,
     /// The cache of results of resolving nodes. A result can be from any revision. All readers and all pending writes
     /// share this cache.
@@ -77,8 +78,8 @@ pub struct Model {
     pub primaries: ObjectIndex<PrimarySpec>,
     /// Principals.
     pub principals: ObjectIndex<PrincipalSpec>,
-    /// The cluster to which the caller that uses this model is bound. The indexes then hide objects of other clusters.
-    /// `None` means that everything is visible.
+    /// The cluster to which the caller that uses this model is bound. The indexes then hide objects of other clusters, and
+    /// objects of no cluster unless every caller may read them. `None` means that everything is visible.
     pub visible_cluster: Option<ClusterId>,
     /// The index of namespaces of the catalogue, which describes known labels.
     pub namespaces: ObjectIndex<NamespaceSpec>,
@@ -105,21 +106,24 @@ pub struct Model {
     pub results: ByNode<ResultsRecord>,
     /// The last report of each host's agent, for example its version and findings.
     pub reports: ByNode<ReportRecord>,
-    /// The time at which each node became silent (its agent did not check in), or at which it checked in again.
+    /// The time at which each node became silent (its agent did not check in), or at which it checked in again. A node that
+    /// was not silent yet has no entry.
     pub silence: ByNode<LivenessRecord>,
     /// The desired state that was last sent to each host.
     pub sent_records: ByNode<SentRecord>,
     /// The revision at which the store got its first record in [`Self::sent_records`]. `None` if it never had such a
     /// record.
     pub sent_recorded_since: Option<HeldRevision>,
-    /// The epochs of the store, of which each restore begins a new one. `None` if the store is in its first epoch.
+    /// The epochs of the store. A restore begins a new one, and so can a resume of the fleet. `None` if the store is in its
+    /// first epoch.
     pub epoch_history: Option<Arc<Versioned<EpochHistory>>>,
     /// The record of the last backup, if there is one.
     pub last_backup: Option<Arc<Versioned<BackupRecord>>>,
     /// The join tokens, by id.
     pub tokens: OrdMap<String, Arc<Versioned<TokenRecord>>>,
-    /// The marks: keys without a value. Two writes of different objects write the same mark, so that one of the writes
-    /// fails if they are concurrent. Each mark has the revision of its last write (see [`key::MARKS`]).
+    /// The marks: keys without a value that order writes of different objects. A write that relies on something unchanged
+    /// requires that the mark for it is unchanged. So that write fails if a concurrent write has written the mark. Each
+    /// mark has the revision of its last write (see [`key::MARKS`]).
     pub marks: OrdMap<String, Revision>,
 }
 
@@ -164,9 +168,9 @@ impl AffectedNodes {
 pub struct StoredValue<'a> {
     /// The value, or `None` if the key does not exist.
     pub value: Option<&'a [u8]>,
-    /// The revision that last wrote the key.
+    /// The revision that last wrote or deleted the key.
     pub mod_revision: Revision,
-    /// The revision that created the key.
+    /// The revision that created the key. It has no meaning if the key does not exist.
     pub create_revision: Revision,
 }
 
@@ -187,8 +191,8 @@ impl Model {
     }
 
     /// Returns the model as a caller that is bound to `visible_cluster` sees it: the indexes hide the objects of other
-    /// clusters. The `Fleet` in it stays complete, because the cluster's nodes may depend on all of it. For
-    /// `None`, the model is returned unchanged.
+    /// clusters, and objects of no cluster unless every caller may read them. The `Fleet` in it stays complete, because
+    /// the cluster's nodes may depend on all of it. For `None`, the model is returned unchanged.
     ///
     /// An object that is added to the returned model later is visible, so that a write sees its own new objects. Other
     /// code checks whether the caller may write the object.
@@ -202,8 +206,8 @@ impl Model {
         Arc::new(visible)
     }
 
-    /// Hides the objects of one kind from a caller that is bound to this cluster: all that the caller cannot see.
-    /// `full_model` is the model in which nothing is hidden.
+    /// Hides those objects of one kind that a caller that is bound to `cluster` cannot see. `full_model` is the model in
+    /// which nothing is hidden.
     fn hide_other_clusters<S: Resource>(&mut self, full_model: &Arc<Self>, cluster: ClusterId) {
         // Every role may read, so the lowest one shows the same objects.
         let (full_model, rights) = (Arc::clone(full_model), Rights { role: PrincipalRole::Viewer, cluster: Some(cluster) });
@@ -292,7 +296,8 @@ impl Model {
         cluster.map_or_else(|| self.nodes.len().saturating_sub(count_in_clusters()), |cluster| self.fleet.node_count(cluster))
     }
 
-    /// Returns the kind and title of each object that refers to the object `target`.
+    /// Returns the kind and title of each object that refers to the object `target`. The title is unique in the fleet: that
+    /// of a node group is CLUSTER/GROUP.
     pub fn referrers<'m>(&'m self, target: &'m ObjectReference) -> impl Iterator<Item = (Kind, String)> {
         KINDS.iter().flat_map(|functions| (functions.referrers)(self, target).map(|name| (functions.kind, name)))
     }
@@ -348,9 +353,10 @@ impl Model {
         AffectedNodes { dirty, ..AffectedNodes::default() }
     }
 
-    /// Adds all loaded objects and reports to the fleet, in one pass. A stored release may not compile, because another
-    /// version of the controller accepted it by different rules. Such a release is logged, and each cluster that uses
-    /// it has a finding. The nodes that use it cannot be resolved completely. Other nodes are not affected.
+    /// Adds all loaded objects, observations and reported states to the fleet, in one pass. A stored release may not
+    /// compile, because another version of the controller accepted it by different rules. Such a release is logged, and
+    /// each cluster with nodes that use it has a finding. These nodes cannot be resolved completely. Other nodes are not
+    /// affected.
     pub(super) fn finish_load(&mut self) {
         let mut changes: Vec<FleetChange> = KINDS.iter().flat_map(|functions| (functions.load_changes)(self)).collect();
         changes.extend(self.observations.iter().map(|(node, record)| observation_change(*node, record)));
@@ -364,8 +370,8 @@ impl Model {
         self.fleet.set_loaded();
     }
 
-    /// Adds one entry of the store to the model, while the controller starts. When all entries are read, the caller
-    /// must call [`Self::finish_load`].
+    /// Adds one entry of the store to the model, while the whole store is read: at a start, or after the watch missed
+    /// changes. When all entries are read, the caller must call [`Self::finish_load`].
     ///
     /// # Errors
     /// Fails with [`StoreError::Corrupt`] or [`StoreError::Newer`] if the record cannot be decoded.
@@ -391,7 +397,7 @@ impl Model {
         result.map_err(|error| record_error(key, &error))
     }
 
-    /// Adds a loaded object to its index, while the controller starts.
+    /// Adds a loaded object to its index, but not to the fleet: [`Self::finish_load`] does that.
     fn load_object<S: Resource>(&mut self, stored: &StoredValue<'_>) -> Result<(), codec::BadRecord> {
         if let Some(value) = stored.value {
             S::index_mut(self).insert(stored.create_revision.get(), decode_object(value, stored)?);
@@ -419,11 +425,22 @@ impl Model {
         }
     }
 
-    /// Records and logs that a stored release does not compile, with the reasons.
+    /// Records that a stored release does not compile, with the reasons.
     fn record_broken(&mut self, name: &ReleaseRef, errors: &[ReleaseError]) {
         let reason = errors.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ");
-        log::error!(release:% = name, reason; "a stored release does not compile");
         self.broken_releases.insert(name.clone(), reason.into());
+    }
+
+    /// Logs each release that does not compile, unless `previous` has it with the same reason.
+    ///
+    /// The cache calls this function after it has applied all changes of a commit. Before, a release may lack an import
+    /// that the same commit creates.
+    pub fn log_broken_releases(&self, previous: &Self) {
+        for (name, reason) in &self.broken_releases {
+            if previous.broken_releases.get(name) != Some(reason) {
+                log::error!(release:% = name, reason:% = reason; "a stored release does not compile");
+            }
+        }
     }
 
     /// Applies a committed write or deletion of a record that is not an object. The prefix of the key determines the
@@ -537,7 +554,7 @@ const NODE_RECORDS: [(&str, ApplyRecord); 7] = [
 pub(super) fn prefixes() -> impl Iterator<Item = &'static str> {
     let node_records = NODE_RECORDS.iter().map(|(prefix, _)| *prefix);
     let other_records = [key::PROFILES, key::TOKENS, key::RESOURCE_TYPES, key::SENT_SINCE, key::EPOCH_LINE, key::LAST_BACKUP];
-    // A record is loaded after the records to which it refers: common values after their chunks and parts, and task
+    // A record that other records complete is loaded after them: common values after their chunks and parts, and task
     // sets after the common values.
     let common_values = [key::COMMON_CHUNKS, key::COMMON_PARTS, key::COMMON_VALUES];
     [key::OBJECTS].into_iter().chain(common_values).chain(node_records).chain(other_records).chain(key::MARKS)

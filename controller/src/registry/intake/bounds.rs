@@ -28,9 +28,9 @@ const MAX_LABEL_KEY_BYTES: usize = MAX_KEY_PREFIX_BYTES + 1 + MAX_KEY_NAME_BYTES
 const MAX_SOURCE_BYTES: usize = 512;
 
 /// Returns the stored form of an Observation. A fact that is not a JSON text is dropped, because it cannot be an input.
-/// Valid traits are accepted up to a maximum, standard traits before custom ones. The record counts the dropped facts,
-/// labels and traits, and names some refused traits. The rest is accepted, because one bad file on a host must not
-/// invalidate its whole Observation.
+/// Facts and labels over a limit are dropped too. Valid traits are accepted up to a maximum, standard traits before
+/// custom ones. The record counts the dropped facts, labels and traits, and names some refused traits. The rest is
+/// accepted, because one bad file on a host must not invalidate its whole Observation.
 pub(super) fn bounded_observation(
     at: Timestamp,
     digest: PartDigest,
@@ -66,9 +66,10 @@ pub(super) fn bounded_report(at: Timestamp, host_report: Report) -> ReportRecord
     ReportRecord { at, report: Report { local, facts, findings, ..host_report }, left_out }
 }
 
-/// Adds results to a record, in order of their sequence numbers. Ignores results that are already stored. Drops and
+/// Adds results to a record. The results must be in the order of their sequence numbers: a result whose number is not
+/// higher than that of every earlier result counts as already stored, and is ignored. Cuts long messages. Drops and
 /// counts a result whose task id is longer than any release allows. The count of dropped results begins again with the
-/// first result of another task set.
+/// first result of another task set. Then drops the results and texts that exceed the limits of a record.
 pub(super) fn add_results(record: &mut ResultsRecord, at: Timestamp, results: Vec<TaskResult>) {
     let mut task_set = newest_task_set(record);
     for result in results {
@@ -140,8 +141,8 @@ fn drop_surplus_results(record: &mut ResultsRecord) {
 }
 
 /// Returns the accepted labels in the order of their keys, and the number of refused labels. A label is refused if its
-/// key or value is too long, or if it exceeds the number or total size of a level's labels. Keys are not checked
-/// further, because a host may send any text as a key.
+/// key or value is too long, or if it exceeds the number or total size of a level's labels. The syntax of a key is not
+/// checked.
 fn accepted_labels(host_labels: BTreeMap<String, observed::ReportedLabel>) -> (Vec<ReportedLabel>, u32) {
     let (mut total_bytes, mut refused_count) = (0, 0);
     let mut accepted = Vec::new();

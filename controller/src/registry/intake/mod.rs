@@ -36,7 +36,7 @@ const MAX_OBSERVATION_IMAGES: usize = 10;
 const MAX_COMMIT_ATTEMPTS: usize = 8;
 /// Maximum number of hosts whose confirmations are recorded in one commit.
 const MAX_CONFIRMED_PER_COMMIT: usize = 1000;
-/// Maximum length of the reason for a pause, hold or park on a host, in characters. A longer reason is cut.
+/// Maximum length of the reason for a hold or park on a host, in characters. A longer reason is cut.
 const MAX_REASON_CHARS: usize = 256;
 
 /// The divisor for the size of a results record when the size is charged to the node's rate limit. Each report writes
@@ -206,15 +206,15 @@ impl Intake for HostIntake {
         })
     }
 
-    /// Stores a Report now, or lets the throttle store it later. Also defers the Report if the store accepts no writes
-    /// at present.
+    /// Stores a Report now, or lets the throttle store it later. If the store accepts no writes at present, defers the
+    /// Report and also returns the error.
     fn store_report(&self, node: Uuid, report: Report) -> BoxFuture<'_, Result<(), IntakeError>> {
         let record = bounds::bounded_report(self.registry.now(), report);
         Box::pin(async move {
-            let Admission::Now(record) = self.report_throttle.admit(node, record) else { return Ok(()) };
+            let Admission::Now(record, number) = self.report_throttle.admit(node, record) else { return Ok(()) };
             let result = self.writer.store_report(node, record.clone()).await;
             if matches!(result, Err(IntakeError::Unavailable)) {
-                self.report_throttle.defer(node, record);
+                self.report_throttle.defer(node, record, number);
             }
             result
         })
@@ -230,7 +230,7 @@ impl Intake for HostIntake {
             if self.state_throttle.is_idle(node) && self.writer.is_stored_state(node, state.as_ref()) {
                 return self.writer.record_part(node, ReportPart::Local, Ok(()));
             }
-            let Admission::Now(state) = self.state_throttle.admit(node, state) else { return Ok(()) };
+            let Admission::Now(state, _) = self.state_throttle.admit(node, state) else { return Ok(()) };
             self.writer.store_reported_state(node, state).await
         })
     }
@@ -326,14 +326,15 @@ impl IntakeWriter {
         Err(IntakeError::Unavailable)
     }
 
-    /// Returns the record at a key and its revision, or `None` for each if there is no entry.
+    /// Returns the record at a key and its revision, or `None` for each if there is no entry. Returns only the revision
+    /// if the entry cannot be decoded.
     async fn read_record<T: DeserializeOwned>(&self, record_key: &str) -> Result<(Option<T>, Option<Revision>), IntakeError> {
         let snapshot = self.registry.store().snapshot().await.map_err(|error| commit_error(&error))?;
         let Some(entry) = snapshot.get(record_key.as_bytes()).await.map_err(|error| read_error(&error))? else {
             return Ok((None, None));
         };
-        // An unreadable record counts as missing and is replaced. It holds only the host's last value, and the caller
-        // has a newer one.
+        // An entry that cannot be decoded counts as missing, so that the caller can replace it with a newer value. The
+        // earlier results in such a record of results are lost.
         Ok((codec::decode(&entry.value).ok(), Some(entry.mod_revision)))
     }
 

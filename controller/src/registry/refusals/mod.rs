@@ -1,9 +1,11 @@
-//! Records refusals in the audit: requests that are refused after the client was authenticated.
+//! Records refusals in the audit: refused requests of authenticated clients, and requests with an invalid certificate
+//! or token.
 //!
 //! This module only queues an entry for a refusal, which costs one map lookup. A separate task writes the entry through
-//! the store's shared commits. So no response waits for the entry or fails with it. Ten entries are written per minute
-//! for each principal and reason. Further refusals are counted. The next entry contains this count, or an entry at the
-//! end of the minute does. Entries are retained for 90 days if `audit_keep` retains the audit for as long.
+//! the store's shared commits. So no response waits for the entry or fails with it. At most ten entries per minute are
+//! written for each principal and reason. Further refusals are counted. The next entry contains this count, or an
+//! additional entry at the end of the minute does. Entries are retained for 90 days if `audit_keep` retains the audit
+//! for as long.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -25,7 +27,8 @@ use crate::records::audit::{AuditRecord, PrincipalRef, RefusalRecord};
 use crate::records::{codec, key};
 use crate::store::{ExpiredEntry, KeyRange, ListQuery, Store, StoreError, Transaction, drop_if_unchanged};
 
-/// Maximum number of audit entries per minute for the refusals of one principal and reason.
+/// Maximum number of audit entries per minute for the refusals of one principal and reason. The entry at the end of the
+/// minute is not included.
 const MAX_ENTRIES_PER_MINUTE: u32 = 10;
 const MINUTE: Duration = Duration::from_mins(1);
 /// Maximum number of audit entries of refusals that wait to be written. Refusals over this number are only counted.
@@ -201,9 +204,9 @@ impl RefusalTally {
 }
 
 impl RefusalWriter {
-    /// Writes entries for as long as it is polled. It writes queued entries together, and each minute the counts of
-    /// refusals without an entry. An entry that the store rejects is only logged. Each minute it also drops entries
-    /// whose retention time has ended, unless the clock is suspect.
+    /// Writes queued entries together, and each minute entries for the refusals that have none. An entry that the store
+    /// rejects is only logged. Each minute, also drops entries of refusals whose retention time has ended, unless the
+    /// clock is suspect. Returns only when the recorder of refusals no longer exists.
     pub async fn run(mut self, store: Arc<dyn Store>) {
         let mut batch = Vec::with_capacity(MAX_ENTRIES_PER_COMMIT);
         let mut ticks = interval(MINUTE);

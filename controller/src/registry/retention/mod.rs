@@ -1,6 +1,7 @@
-//! Drops history images (old versions of objects), audit entries and request records whose retention time has ended.
-//! The rules are in core. Nothing is dropped while the clock is suspect, even if too much is stored. The clock is
-//! checked again for each object and page.
+//! Drops history images (old versions of objects) and audit entries whose retention time has ended, and the oldest
+//! images, audit entries and request records if too much is stored. The rules are in core. Nothing is dropped while the
+//! clock is suspect, even if too much is stored. For images and audit entries, the clock is checked again for each
+//! object and page.
 //!
 //! The store knows the size of each class of entries. So nothing is read while all classes are within their limits,
 //! except for the sweep by age once an hour. A sweep reads one page at a time, and deletes entries in separate commits.
@@ -23,13 +24,13 @@ use crate::records::request::{MAX_REQUESTS_BYTES, REQUEST_RETENTION_MS};
 use crate::records::{codec, key};
 use crate::store::{Entry, KeyRange, ListQuery, Op, Revision, Snapshot, Store, StoreError, Transaction, sweep};
 
-/// Interval between sweeps that drop entries of all classes by age.
+/// Interval between sweeps of all classes.
 const FULL_SWEEP_INTERVAL: Duration = Duration::from_hours(1);
 /// Maximum size of the entries that are read at the same time, in bytes.
 const PAGE_BYTES: usize = 1 << 20;
 /// Maximum number of entries that one commit drops.
 const MAX_ENTRIES_PER_COMMIT: usize = 500;
-/// Maximum size of the entries that one commit drops, in bytes.
+/// Total size of collected entries, in bytes, at which a commit drops them. The commit can exceed it by one entry.
 const MAX_BYTES_PER_COMMIT: u64 = 4 << 20;
 /// Maximum total size of the oldest images (stored versions of objects) that one sweep collects, in bytes. The sweep
 /// holds the revision and size of each collected image in memory.
@@ -111,8 +112,8 @@ impl RetentionSweeper {
     }
 
     /// Drops entries whose retention time has ended, and the oldest entries of classes that are too large. All classes
-    /// are swept once an hour. Between these sweeps, only classes that are too large are swept. Drops nothing while the
-    /// clock is suspect. A call is cheap if no sweep is due.
+    /// are swept once an hour. Between these sweeps, a class is swept only if it is too large and has grown since its
+    /// last sweep. Drops nothing while the clock is suspect. A call is cheap if no sweep is due.
     ///
     /// # Errors
     /// Fails if the store fails.
@@ -155,8 +156,9 @@ impl Registry {
         self.store.stats().prefix_bytes(class.prefix()).unwrap_or_default()
     }
 
-    /// Drops images (stored versions of objects in the history) whose retention time has ended. If the remaining images
-    /// are still too large together, sweeps again and drops the oldest images that may be dropped.
+    /// Drops images (stored versions of objects in the history) whose retention time has ended, and the oldest images of
+    /// an object that has too many. If the remaining images are still too large together, sweeps again and drops the
+    /// oldest images that may be dropped.
     ///
     /// # Errors
     /// Fails if the store fails.
@@ -178,9 +180,9 @@ impl Registry {
         }
     }
 
-    /// Sweeps the history once, object by object. Drops images (stored versions) that are too old, and images that were
-    /// replaced up to the revision `cutoff` (0 for none) to free space. `oldest_images` collects the images that a next
-    /// sweep may drop to free space.
+    /// Sweeps the history once, object by object. Drops images (stored versions) that are too old or too many, and images
+    /// that were replaced up to the revision `cutoff` (0 for none) to free space. `oldest_images` collects the images
+    /// that a next sweep may drop to free space.
     async fn walk_history(
         &self,
         policy: &HistoryRetention,

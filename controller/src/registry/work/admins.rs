@@ -1,6 +1,6 @@
-//! Effects of a write of principals on the fleet. The fleet must always have an admin. The join tokens of deleted
-//! principals end. Credentials can change. This module also records the clusters of the written objects in the audit,
-//! because they decide who may read the audit entry.
+//! Writes of principals: creates the first admin, changes credentials, and refuses to remove the last admin of the
+//! fleet. Deletes join tokens of principals that were deleted or may no longer create such tokens. This module also
+//! records the clusters of the written objects in the audit, because the clusters decide who may read the audit entry.
 
 use std::sync::Arc;
 
@@ -37,7 +37,8 @@ impl PendingWrite<'_> {
     /// and how.
     ///
     /// # Errors
-    /// [`ErrorType::AuthForbidden`] if the caller may not change these credentials.
+    /// [`ErrorType::AuthForbidden`] if the caller may not change these credentials. Also fails if the principal would be
+    /// too large.
     pub fn update_credentials(
         &mut self,
         old_principal: &Arc<Principal>,
@@ -58,9 +59,9 @@ impl PendingWrite<'_> {
         Ok(())
     }
 
-    /// Refuses a write after which no admin of the whole fleet has a certificate or token. Two writes could each remove
-    /// one of the last two admins. Both write the same mark, so only one of them is committed, and the other is decided
-    /// again.
+    /// Refuses a write that deletes an admin of the whole fleet or takes that role away, if no admin of the whole fleet
+    /// then has a valid certificate or token. Two writes could each remove one of the last two admins. Both write the
+    /// same mark, so only one of them is committed, and the other is decided again.
     ///
     /// Revoking the last admin's credentials is nevertheless allowed. If they are stolen, there is no time to create
     /// another admin first, and root can still use the local socket.
@@ -112,7 +113,6 @@ impl PendingWrite<'_> {
         }
     }
 
-    /// Returns the uuids of the written principals.
     fn written_principals(&self) -> Vec<Uuid> {
         self.written_objects().filter(|(kind, _)| *kind == Kind::Principal).map(|(_, uuid)| uuid).collect()
     }

@@ -11,19 +11,21 @@ use crate::registry::names::group_path;
 
 impl PendingWrite<'_> {
     /// Returns the key (`KIND/NAME`) of the written object that is the node itself or, if the node was not written, the
-    /// nearest written level above the node.
+    /// nearest written level above the node. A written inspection rule precedes all of them. A release that the cluster
+    /// uses is the last choice.
     pub fn cause_for_node(&self, node: NodeId) -> Option<String> {
         self.find_cause(self.model.fleet.cluster_of_node(node), Some(node))
     }
 
     /// Returns the key (`KIND/NAME`) of the written object that is the lowest level within a cluster or, if there is
-    /// none, the nearest level above the cluster.
+    /// none, the nearest level above the cluster. Inspection rules and releases count as in [`Self::cause_for_node`].
     pub fn cause_for_cluster(&self, cluster: ClusterId) -> Option<String> {
         self.find_cause(Some(cluster), None)
     }
 
-    /// Returns the key of the written object that is nearest to the node, or nearest to the cluster if `node` is
-    /// `None`. Kinds are ordered from the template down to the node.
+    /// Returns the key of the written object whose kind is last in the order of kinds, among the node and its levels, or
+    /// among the levels of the cluster and above it if `node` is `None`. Kinds are ordered from the release over the
+    /// template down to the node. Inspection rules come after the node.
     fn find_cause(&self, cluster: Option<ClusterId>, node: Option<NodeId>) -> Option<String> {
         let candidates = self.written_objects().filter(|(kind, uuid)| self.is_above((*kind, *uuid), cluster, node));
         self.written_key(candidates.max_by_key(|(kind, _)| *kind)?)
@@ -34,7 +36,8 @@ impl PendingWrite<'_> {
         self.written_objects().filter_map(|object| self.written_key(object)).collect()
     }
 
-    /// Returns the key (`KIND/NAME`) of a written object, or `None` if the object has no name.
+    /// Returns the key (`KIND/NAME`) of a written object, or `None` for a deleted node group. An object without a name
+    /// has its uuid in the key.
     fn written_key(&self, (kind, uuid): (Kind, Uuid)) -> Option<String> {
         let name = match kind {
             Kind::NodeGroup => group_path(&self.model, GroupId(uuid)),

@@ -7,9 +7,9 @@
 //! as tags of clusters, which are limited.
 //!
 //! Objects are counted in the model after the whole write. An apply that adds several objects counts them together. An
-//! apply that deletes as many objects as it creates is accepted. A write that adds no object is never refused. So a
-//! store that already has too many objects (from an older version, or with another configuration) can still be read and
-//! changed, and can shrink.
+//! apply that deletes as many objects as it creates is accepted. A write is refused only if a count grows: it adds an
+//! object, or moves one into another cluster. So a store that already has too many objects (from an older version, or
+//! with another configuration) can still be read and changed, and can shrink.
 //!
 //! A limit is not exact, because writes that are decided at the same moment do not see each other's objects. An exact
 //! limit would make concurrently joining hosts wait for each other (`order`). The next write after the excess is
@@ -154,7 +154,7 @@ static COUNT_RULES: [CountRule; 12] = [
 ];
 
 impl PendingWrite<'_> {
-    /// Refuses a write after which a kind has more objects than its limit in the fleet or in a cluster.
+    /// Refuses a write by which the number of objects of a kind grows and exceeds its limit in the fleet or in a cluster.
     ///
     /// # Errors
     /// [`ErrorType::ObjectTooMany`], with the number, the limit, and advice.
@@ -194,7 +194,6 @@ impl PendingWrite<'_> {
         self.written_objects().filter_map(cluster_of).chain(self.context.caller.requester.rights.cluster).collect()
     }
 
-    /// Returns the maximum number of objects that a limit allows.
     fn max_count(&self, limit: CountLimit) -> usize {
         match limit {
             CountLimit::Nodes => self.context.max_nodes,

@@ -78,7 +78,7 @@ impl PendingWrite<'_> {
     /// Deletes a namespace of the catalogue with everything in it.
     ///
     /// # Errors
-    /// Fails if the namespace is protected.
+    /// Fails if the namespace is protected, or if the caller may not delete it.
     pub fn delete_namespace(&mut self, namespace: &Arc<Object<NamespaceSpec>>) -> Result<(), DecisionError> {
         check_unprotected(namespace)?;
         Ok(self.delete(namespace)?)

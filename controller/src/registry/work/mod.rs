@@ -60,7 +60,8 @@ pub struct PendingWrite<'a> {
     clusters_with_changed_primaries: BTreeSet<ClusterId>,
     /// The clusters for which this write uses answers of extensions (programs that decide tags).
     extension_clusters: BTreeSet<ClusterId>,
-    /// The role whose rights apply to the placement of nodes.
+    /// The role whose rights apply to the placement of nodes and of privileged tasks: the caller's role or, if a host
+    /// joins, the role of the creator of its token.
     placement_role: PrincipalRole,
 }
 
@@ -106,6 +107,12 @@ impl<'a> PendingWrite<'a> {
     /// # Errors
     /// Fails in these cases:
     /// - Tasks would wait for each other in a cycle. The error lists the cycle.
+    /// - The write removes the last admin of the fleet who has a credential.
+    /// - A node moves into a group in which it lacks traits that its instance requires, or is renamed while its cluster
+    ///   names it in `primaries`.
+    /// - A node would have an instance that another node, or another node's allocation, has.
+    /// - The catalogue does not permit a changed value or requirement.
+    /// - Extensions must decide tags first ([`DecisionError::NeedsAnswers`]), or an answer of theirs is not valid.
     /// - A node that `primaries` names cannot hold its tag.
     /// - The write places or starts a privileged task, and the caller is not an admin.
     /// - The write changes the content of a release version that hosts have already received.
@@ -289,7 +296,8 @@ impl<'a> PendingWrite<'a> {
         if errors.is_empty() { Ok(value) } else { Err(release_refusal(&errors)) }
     }
 
-    /// Fails if another object of the kind already has this name.
+    /// Fails if another object of the kind already has this name in the same scope (such as the cluster of a group), or
+    /// if the kind does not accept this name for a new object.
     fn check_name<S: Resource>(&self, uuid: Uuid, name: &S::Name, spec: &S) -> Result<(), ApiError> {
         let Some(text) = S::name_text(name) else { return Ok(()) };
         S::check_new_name(name)?;
@@ -308,10 +316,10 @@ impl<'a> PendingWrite<'a> {
     }
 
     /// Stores the node that holds a tag of a cluster as primary. If another node held the tag, the epoch number of the
-    /// primary grows.
+    /// primary grows. Does not check the caller's rights.
     ///
     /// # Errors
-    /// Fails as [`PendingWrite::update`] does.
+    /// Fails if the stored choice would be too large or invalid.
     pub fn set_primary(&mut self, cluster: ClusterId, tag: &TagName, node: NodeId) -> Result<(), ApiError> {
         let since = self.context.now;
         let old = self.model.primaries.get_by_name(Some(cluster.0), tag.as_str()).cloned();

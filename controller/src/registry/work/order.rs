@@ -13,16 +13,19 @@
 //! - A node gets a profile that no node of the cluster had.
 //! - A second node gets a profile that has a task which waits for itself on other nodes.
 //! - A group gets a release with stages, and no group of the cluster had this release.
+//! - A group of an existing cluster, or the cluster itself, gets another release (`privileged`).
 //! - Another node becomes primary of a tag, or `primaries` of the cluster names another node, which may not exist yet.
 //! - An extension decided tags in the cluster. Its answer depends on the nodes that the controller sent to it.
-//! - A caller that is not an admin changes how a group places nodes, or changes inherited values in a cluster with a
-//!   privileged task that has a condition (`privileged`).
+//! - A caller that is not an admin changes how a group places nodes, changes inherited values in a cluster with a
+//!   privileged task that has a condition, or writes a node in a cluster where such a condition looks up other nodes
+//!   (`privileged`).
 //!
 //! A commit that extends a cluster requires that both marks are unchanged. So its check included every node that was
 //! placed before. A commit that only places a node, with a profile that the cluster already has, requires only that
 //! `order` is unchanged. This is enough, because every extension was checked together with the existing profiles. Hosts
 //! that join a group at the same time therefore write `placed` concurrently and never wait for each other. A commit
-//! that only removes a profile writes no mark, because it cannot close a cycle.
+//! that only removes a profile cannot close a cycle. It writes marks only if extensions decide tags in the cluster, or
+//! if a concurrent write could place a privileged task together with it (`privileged`).
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -148,9 +151,9 @@ impl PendingWrite<'_> {
         self.affected_groups().into_iter().filter_map(|group| self.model.fleet.cluster_of_group(group)).collect()
     }
 
-    /// Writes the marks of a cluster (empty entries that order concurrent writes). Requires at the commit that the
-    /// marks which the write depends on are unchanged. A write that extends the cluster can close a cycle of tasks, and
-    /// depends on both marks. Any other write depends only on `order`.
+    /// Writes the marks of a cluster (empty entries that order concurrent writes), and requires at the commit that marks
+    /// are unchanged. A write that extends the cluster, as the module defines it, writes and requires both marks. Any
+    /// other write writes `placed` and requires `order`.
     fn write_marks(&mut self, cluster: ClusterId, is_extension: bool) {
         let (order_mark, placement_mark) = (key::order_mark(cluster.0), key::placement_mark(cluster.0));
         self.require_mark(&order_mark);

@@ -19,8 +19,10 @@ use super::PendingWrite;
 use crate::cache::Model;
 
 impl PendingWrite<'_> {
-    /// Refuses a write after which a host would refuse a task because another task writes the same literal path. Only
-    /// new conflicts are refused. A conflict of the same two tasks at another path is new.
+    /// Refuses a write after which a host would refuse a task because another task writes the same literal path, or a
+    /// literal path above or below it. Checks only writes of releases and of the levels above nodes, and only nodes
+    /// that the caller can see. Only new conflicts are refused. A conflict of the same two tasks at another path is
+    /// new.
     ///
     /// # Errors
     /// Fails with the first such task. The error names the node, the path and the other task.
@@ -31,8 +33,8 @@ impl PendingWrite<'_> {
             return Ok(());
         }
         for node in self.visible_affected_nodes() {
-            // Few releases contain literal paths that may conflict. The task set is computed only for nodes of such
-            // releases.
+            // Few profiles have a literal path that may conflict. The task set is computed only for nodes with such a
+            // profile.
             if !self.model.fleet.profile(node).is_some_and(|profile| profile.may_share_plain_paths) {
                 continue;
             }
@@ -69,14 +71,13 @@ impl PendingWrite<'_> {
     }
 }
 
-/// Returns the task set of a node, or `None` if the node has none.
 fn task_set(model: &Model, node: NodeId) -> Option<Arc<TaskSet>> {
     model.fleet.profile(node)?;
     Some(Arc::clone(model.resolve(node.0).resolved_node()?.task_set()?))
 }
 
-/// Returns the paths that a host refuses, each with two tasks: the refused task, and the task that already has the
-/// path.
+/// Returns the paths that a host refuses because of another task, each with two tasks: the refused task, and the task
+/// that already has the path. A path that is refused because it is invalid is omitted.
 fn refused_paths(set: &TaskSet) -> impl Iterator<Item = (&PathConflict<TaskIndex>, [TaskIndex; 2])> {
     set.unusable_paths().iter().filter_map(|refusal| {
         let conflict = refusal.conflict()?;
@@ -84,7 +85,6 @@ fn refused_paths(set: &TaskSet) -> impl Iterator<Item = (&PathConflict<TaskIndex
     })
 }
 
-/// Returns the ids of two tasks.
 fn task_ids(set: &TaskSet, tasks: [TaskIndex; 2]) -> [&str; 2] {
     tasks.map(|index| set.profile.release.id(index))
 }

@@ -15,11 +15,12 @@ use super::PendingWrite;
 use crate::registry::DecisionError;
 
 impl PendingWrite<'_> {
-    /// Lets extensions decide the tags of the roles that nodes get by the write. Then stores the choice of primaries,
-    /// where the result of the write would otherwise depend on it.
+    /// Lets extensions decide the tags of the roles that nodes get by the write. Then stores a choice for each primary
+    /// that the write would otherwise move by accident, and for each primary whose entry in `primaries` the write
+    /// changes.
     ///
     /// # Errors
-    /// Fails as [`PendingWrite::decide_tags`] does.
+    /// Fails as [`PendingWrite::decide_tags`] and [`PendingWrite::set_primary`] do.
     pub fn resolve_tags(&mut self) -> Result<(), DecisionError> {
         self.decide_tags()?;
         self.store_held_primaries()?;
@@ -69,9 +70,9 @@ impl PendingWrite<'_> {
         moved
     }
 
-    /// Refuses to rename a node that its cluster names in `primaries`. The rename does not change the entry, because
-    /// the author of the entry would write the old name again. The field contains names and not only uuids, so that it
-    /// can name a node that does not exist yet.
+    /// Refuses to rename a node that its cluster names in `primaries`, unless another node has the old name after the
+    /// write. The rename does not change the entry, because the author of the entry would write the old name again. The
+    /// field contains names and not only uuids, so that it can name a node that does not exist yet.
     pub(super) fn check_renamed_nodes(&self) -> Result<(), ApiError> {
         let nodes = self.written_objects().filter(|(kind, _)| *kind == Kind::Node).map(|(_, uuid)| NodeId(uuid));
         let renamed_node = fleet::lost_node_name(&self.context.full_model.fleet, &self.model.fleet, nodes);
@@ -80,8 +81,8 @@ impl PendingWrite<'_> {
 
     /// Refuses an entry of a cluster's `primaries` that the write adds or changes and that can have no effect. The
     /// check uses the result of the whole write, since one apply may contain the cluster, its nodes and their tags. If
-    /// the entry can get its effect by a later write (for example, the node does not exist yet), it is accepted and the
-    /// cluster has a finding.
+    /// the node or the release of the entry does not exist yet, the entry is accepted and the cluster has a finding.
+    /// The same holds for an entry whose node is not in the cluster, if the caller cannot see that node.
     pub(super) fn check_primaries(&self) -> Result<(), ApiError> {
         let (old_fleet, new_fleet) = (&self.context.full_model.fleet, &self.model.fleet);
         for (_, uuid) in self.written_objects().filter(|(kind, _)| *kind == Kind::Cluster) {
@@ -98,8 +99,9 @@ impl PendingWrite<'_> {
         Ok(())
     }
 
-    /// Refuses entries of `primaries` that would bring a privileged task to a node that does not exist yet, unless an
-    /// admin makes the write. The check is made now, because no rights are checked when a host joins under that name.
+    /// Refuses a write after which an entry of `primaries` would bring a privileged task to a node that is not in the
+    /// cluster yet, unless an admin makes the write. Entries that would have done so before the write are accepted. The
+    /// check is made now, because no rights are checked when a host joins under that name.
     ///
     /// # Errors
     /// [`ErrorType::AuthForbidden`], with the task and the entry.
@@ -154,7 +156,8 @@ impl PendingWrite<'_> {
         self.clusters_with_changed_primaries.extend(clusters);
     }
 
-    /// Requires at the commit that the releases of a cluster and its groups, and their imports, are unchanged.
+    /// Requires at the commit that the releases of a cluster and its groups, and their imports, are unchanged. Skips
+    /// releases that the same write contains.
     fn require_releases(&mut self, cluster: ClusterId) {
         let fleet = &self.model.fleet;
         let cluster_release = fleet.cluster(cluster).and_then(|cluster| fleet.release(fleet.cluster_release(cluster)?));
@@ -185,7 +188,7 @@ impl PendingWrite<'_> {
     }
 
     /// Returns the reason why an entry of `primaries` has no effect. If the caller may not see the node, the reason
-    /// does not reveal the node's cluster and tags.
+    /// does not reveal that the node exists outside of the cluster.
     fn visible_reason(&self, rejection: PrimaryRejection, node: &str) -> PrimaryRejection {
         let node = self.model.fleet.primary_node(node);
         if node.is_some_and(|node| self.is_visible(node.id())) { rejection } else { rejection.redacted() }
@@ -205,8 +208,8 @@ impl PendingWrite<'_> {
     /// Makes a node the primary of a tag, because the caller requests it.
     ///
     /// # Errors
-    /// Fails if the caller lacks the rights, the node does not have the tag, or the cluster's `primaries` names another
-    /// node.
+    /// Fails if the caller lacks the rights, the node does not have the tag, the tag has no primary, or the cluster's
+    /// `primaries` names another node.
     pub fn choose_primary(&mut self, cluster: ClusterId, tag: &TagName, node: &Node) -> Result<(), ApiError> {
         self.check_primary_rights(cluster, tag)?;
         let fleet = &self.model.fleet;
@@ -225,12 +228,12 @@ impl PendingWrite<'_> {
     /// by name of the other nodes that have the tag and are not parked.
     ///
     /// # Errors
-    /// Fails if the caller lacks the rights, the cluster's `primaries` names this node, or no other node can hold the
-    /// tag.
+    /// Fails if the caller lacks the rights, the cluster's `primaries` names this node, or no other node that is not
+    /// parked has the tag.
     pub fn release_primaries(&mut self, node: NodeId) -> Result<(), ApiError> {
         let Some(cluster) = self.model.fleet.cluster_of_node(node) else { return Ok(()) };
-        // The old fleet is included. If this write parks the node and a choice is not stored yet, the node has already
-        // lost the tag in the new fleet.
+        // The old fleet is included. If this write parks the node and a choice is not stored yet, the node is no longer
+        // primary of the tag in the new fleet.
         let fleets = [&self.context.full_model.fleet, &self.model.fleet];
         let tags = fleets.into_iter().flat_map(|fleet| fleet.holders(cluster));
         let tags = tags.filter(|(tag, holder)| *holder == node && self.model.fleet.can_hold(cluster, tag, node));
@@ -244,7 +247,7 @@ impl PendingWrite<'_> {
     }
 
     /// Returns the node that holds a tag after another node releases it. Fails if `primaries` names the releasing node,
-    /// or no other node can hold the tag.
+    /// or no other node that is not parked has the tag.
     fn next_holder(&self, cluster: ClusterId, tag: &TagName, node: NodeId) -> Result<NodeId, ApiError> {
         let fleet = &self.model.fleet;
         if let Some(name) = fleet.named_primary(cluster, tag.as_str())

@@ -75,8 +75,9 @@ impl PendingWrite<'_> {
         self.placement_role = role;
     }
 
-    /// Refuses a write that places privileged tasks on nodes or starts them there, unless an admin makes the write. The
-    /// write is also refused if the caller can see none of these nodes. The error then names no node.
+    /// Refuses a write that places privileged tasks on nodes, starts them there or lets a later report of a host start
+    /// them, unless an admin makes the write. The write is also refused if the caller can see none of these nodes. The
+    /// error then names no node.
     ///
     /// # Errors
     /// [`ErrorType::AuthForbidden`], with the tasks and the first visible node.
@@ -128,8 +129,8 @@ impl PendingWrite<'_> {
         placed.into_iter().map(str::to_owned).collect()
     }
 
-    /// Returns the placed privileged tasks whose conditions are met or undecided after the write and were not before,
-    /// by node.
+    /// Returns the placed privileged tasks whose conditions the write changes from not met to undecided or met, or from
+    /// undecided to met, by node.
     fn newly_started(&self) -> BTreeMap<NodeId, PrivilegedTasks> {
         // The task sets after the write are computed for all nodes first, then those before the write, only for the
         // nodes that remain. The cache holds one state of a group at a time, so alternating between the two would be
@@ -147,8 +148,8 @@ impl PendingWrite<'_> {
         started.collect()
     }
 
-    /// Returns the privileged tasks that do not run, and whose conditions a host may meet by a report after this write,
-    /// by node.
+    /// Returns the privileged tasks that did not run before this write, and whose conditions a host may meet by a
+    /// report after the write but not before it, by node.
     fn newly_reportable(&self) -> BTreeMap<NodeId, PrivilegedTasks> {
         let nodes = self.written_objects().filter(|(kind, _)| *kind == Kind::Node).map(|(_, uuid)| NodeId(uuid));
         let by_groups = self.new_or_changed_groups().flat_map(|group| self.model.fleet.nodes_in_group(group));
@@ -157,8 +158,9 @@ impl PendingWrite<'_> {
         nodes.into_iter().filter_map(|node| Some((node, self.newly_reportable_on(node)?))).collect()
     }
 
-    /// Returns the privileged tasks of a node that do not run, and whose conditions the host may meet by a report after
-    /// this write. If reports of several values can do this, returns the tasks of the first value.
+    /// Returns the privileged tasks of a node that did not run before this write, and whose conditions a host may meet
+    /// by a report after the write but not before it. If reports of several values can do this, returns the tasks of
+    /// the first value.
     fn newly_reportable_on(&self, node: NodeId) -> Option<PrivilegedTasks> {
         let full_model = self.context.full_model;
         // The values that conditions of privileged tasks read, and by which a report can meet a condition only now.
@@ -172,8 +174,9 @@ impl PendingWrite<'_> {
     }
 
     /// Refuses a token with which joining hosts would get privileged tasks, unless an admin creates the token. `target`
-    /// is the group or the existing node that the token is for. This is checked again when a host joins, because the
-    /// tasks may have changed by then.
+    /// is the group or the existing node that the token is for. When a host joins as an existing node, this is checked
+    /// again, because the tasks may have changed by then. The join of a new node is checked as any other write that
+    /// places a node.
     ///
     /// # Errors
     /// [`ErrorType::AuthForbidden`], with the tasks, and the group or node.
@@ -240,8 +243,8 @@ impl PendingWrite<'_> {
         clusters
     }
 
-    /// Returns the existing clusters in which a group, or the cluster itself, gets another release, even if it has no
-    /// nodes yet.
+    /// Returns the existing clusters in which a group gets another release, and those that get another release from
+    /// their template, even if they have no nodes yet.
     fn clusters_with_new_release(&self) -> BTreeSet<ClusterId> {
         let (old, new) = (&self.context.full_model.fleet, &self.model.fleet);
         let group_release = |fleet: &Fleet, group: GroupId| {
@@ -295,7 +298,6 @@ impl PrivilegedTasks {
     }
 }
 
-/// Returns the task set of a node, or `None` if the node has none.
 fn task_set(model: &Model, node: NodeId) -> Option<Arc<TaskSet>> {
     model.resolve(node.0).resolved_node()?.task_set().cloned()
 }

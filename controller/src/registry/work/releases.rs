@@ -1,4 +1,5 @@
-//! Stores a release only as it was compiled. The content of a version cannot change after hosts received it.
+//! Stores a release only as it was compiled. The content of a version cannot change after a task set that uses it was
+//! released.
 //!
 //! A release is compiled together with its imports. An edit of an import can break the release, and writes of the two
 //! have no object in common. So a write of a release writes the reference marks of all its imports, direct and
@@ -19,7 +20,8 @@ use crate::store::{Op, Precondition, Revision};
 
 impl PendingWrite<'_> {
     /// Makes the commit depend on the imports that the written releases were compiled with. Refuses a change of a
-    /// pinned version. A version is pinned when hosts have received it.
+    /// pinned version. A version is pinned by the first released task set that uses it, directly or through an import.
+    /// Deletes the pin mark of a deleted release.
     ///
     /// # Errors
     /// Fails if the write changes the content of a pinned version.
@@ -84,8 +86,9 @@ impl PendingWrite<'_> {
         }
     }
 
-    /// Refuses a change of the content of a version that hosts have or once had. A release without `@VERSION` in its
-    /// name may always change.
+    /// Refuses a change of the content of a version that a released task set uses or once used. If there is none,
+    /// requires at the commit that none was released in the meantime. A release without `@VERSION` in its name may
+    /// always change.
     fn check_pinned(&mut self, name: &str) -> Result<(), ApiError> {
         let is_unchanged =
             match (self.context.full_model.releases.get_by_name(None, name), self.model.releases.get_by_name(None, name)) {

@@ -1,14 +1,16 @@
 //! Refuses a write that makes an object larger than the limit of its kind. Also refuses a write that makes the labels
-//! or the desired state of a host larger than an agent accepts.
+//! or the desired state of a host larger than an agent accepts, or the stored task sets of a cluster larger than its
+//! quota.
 //!
 //! An agent refuses a desired state that is too large and continues with the old state, while the users believe that
 //! the host was updated. So the write that causes this is refused. The write is refused only because of nodes that it
 //! affects, and only if a size grows. So a fleet that is already too large can be reduced step by step.
 //!
-//! A write can affect a hundred thousand nodes. Labels are checked once for each group. A desired state is computed
-//! once for each group and profile, and then only for nodes whose own values could exceed the limit. The stored own
-//! values are added up for all nodes, because nodes of one group may differ widely in them. Later facts and reports are
-//! not considered here. The reconciler does not publish a state that is too large.
+//! A write can affect a hundred thousand nodes. Labels are checked once for each written template and cluster, and for
+//! each group. The labels and the desired state of a node are checked once for each group and profile, and then only
+//! for nodes whose own values could make the desired state exceed the limit. The stored own values are added up for all
+//! nodes, because nodes of one group may differ widely in them. Later facts and reports are not considered here. The
+//! reconciler does not publish a state that is too large.
 
 use std::collections::BTreeMap;
 
@@ -65,8 +67,8 @@ type GroupProfile = (Option<GroupId>, Option<ProfileHash>);
 struct OversizedObject {
     kind: Kind,
     name: String,
-    /// The key (`KIND/NAME`) of the written object that makes this object too large, or `None` if the object itself was
-    /// written.
+    /// The key (`KIND/NAME`) of the written object that makes this object too large. It may be the key of this object
+    /// itself. `None` where only written objects are checked, and if no such object is found.
     cause: Option<String>,
 }
 
@@ -84,7 +86,8 @@ impl PendingWrite<'_> {
         self.check_nodes()
     }
 
-    /// Checks the size of the labels of the groups that the write creates or changes.
+    /// Checks the size of the effective labels of new groups, and of groups that the write changes directly or by a
+    /// level above them.
     fn check_groups(&self) -> Result<(), ApiError> {
         for group in self.new_or_changed_groups() {
             let labels = |model: &Model| model.fleet.resolved_group(group).ok().map(|group| group.maps.labels.clone());
@@ -100,8 +103,8 @@ impl PendingWrite<'_> {
     }
 
     /// Checks the labels and desired states of the affected nodes, and for each cluster the total size of the stored
-    /// task sets of its nodes. A desired state is computed for the first node of each group and profile. For another
-    /// node, it is computed only if the node's own values could make it exceed the limit.
+    /// task sets of its nodes. Labels and desired state are checked for the first node of each group and profile. For
+    /// another node, they are checked only if the node's own values could make its desired state exceed the limit.
     fn check_nodes(&self) -> Result<(), ApiError> {
         let mut first_sizes: BTreeMap<GroupProfile, usize> = BTreeMap::new();
         let mut records: BTreeMap<Option<ClusterId>, ClusterRecordSizes> = BTreeMap::new();
@@ -172,8 +175,9 @@ impl PendingWrite<'_> {
         // Alternating between the two would be slow.
         let old_bytes = nodes.iter().take_while(|_| self.is_active()).map(|node| self.record_bytes_before(cluster, *node));
         let old_bytes = leaving_bytes + old_bytes.sum::<u64>();
-        // Only the excess over the quota is compared. A node that joins the cluster raises the quota, and a node that
-        // leaves lowers the quota. So a node may leave even if the other nodes exceed the lower quota.
+        // The write is accepted if the size does not grow, or if it grows by no more than the quota grows. A node that
+        // joins the cluster raises the quota, and a node that leaves lowers the quota. A node may leave even if the
+        // other nodes exceed the lower quota.
         if *after_bytes <= old_bytes || after_bytes + old_quota <= old_bytes + quota {
             return Ok(());
         }

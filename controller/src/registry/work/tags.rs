@@ -22,8 +22,8 @@ impl PendingWrite<'_> {
     /// apply.
     ///
     /// # Errors
-    /// [`DecisionError::NeedsAnswers`] if an answer is missing. Also fails if an extension is not declared or its
-    /// answer is not valid.
+    /// [`DecisionError::NeedsAnswers`] if an answer is missing. Also fails if an extension is not declared, a question
+    /// is too large or an answer is not valid.
     pub(super) fn decide_tags(&mut self) -> Result<(), DecisionError> {
         self.check_declared()?;
         let nodes = self.nodes_with_new_roles();

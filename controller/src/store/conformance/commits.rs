@@ -251,8 +251,8 @@ pub(crate) async fn commit_fails_when_key_is_in_two_operations(engine: &impl Tes
     assert_eq!(store.head().await.unwrap(), Revision::ZERO);
 }
 
-/// A caller can limit the history of an object. It deletes the oldest after-images (values after earlier writes) in the
-/// commit that writes a new one.
+/// A caller can limit the history of an object: the commit that writes a new after-image (the value after a write) also
+/// deletes the oldest ones.
 pub(crate) async fn commit_deletes_old_images_with_put_at_revision(engine: &impl TestEngine) {
     let store = create(engine);
     let key_at = |revision| [b"history/".as_slice(), &Revision::new(revision).to_key()].concat();

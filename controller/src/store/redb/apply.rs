@@ -19,8 +19,8 @@ use crate::store::watch::{Change, Event, EventKind};
 /// again.
 const FOLLOWER_RETENTION_FACTOR: u64 = 4;
 
-/// The result of one transaction. It is valid only if its batch becomes durable. A batch is a group of transactions
-/// that become durable together.
+/// The result of one transaction. It is valid only if its batch becomes durable or changes nothing. A batch is a group
+/// of transactions that become durable together.
 pub(super) enum TransactionResult {
     /// The transaction was applied and got a revision.
     Changed(Change),
@@ -171,9 +171,10 @@ impl<'t> BatchTables<'t> {
         std::mem::take(&mut self.size_changes)
     }
 
-    /// Records the last revision of the batch, and deletes the changes that [`Self::compaction_target`] compacts.
-    /// Returns the last compacted revision, and the new window: the revision since which superseded records are
-    /// counted, and their size. `slowest_next` is the revision that the slowest open watch reads next.
+    /// Records the last revision of the batch, and deletes the changes that [`Self::compaction_target`] compacts, with
+    /// the superseded records of their revisions. Records and returns the last compacted revision, and the new window:
+    /// the revision since which superseded records are counted, and their size. `slowest_next` is the revision that the
+    /// slowest open watch reads next.
     pub(super) fn finish(
         mut self,
         options: &RedbOptions,

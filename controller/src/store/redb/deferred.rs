@@ -34,10 +34,10 @@ pub(super) struct DeferredWrites {
 struct HeldBlocks {
     /// The length of the file as redb sees it.
     len: u64,
-    /// Number of bytes at the start of the inner backend that are still valid. If redb shortened the file and extended
-    /// it again, the bytes after this number are zeros.
+    /// Number of bytes at the start of the inner backend that are still valid. The bytes after this number are in
+    /// `blocks`, or are zeros (if redb extended the file).
     inner_len: u64,
-    /// The blocks that redb wrote to, by number. Each block also has the bytes that redb did not write.
+    /// The blocks that redb wrote to or cut off, by number. Each block also has the bytes that redb did not write.
     blocks: BTreeMap<u64, Box<[u8; BLOCK_LEN]>>,
 }
 

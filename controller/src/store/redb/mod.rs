@@ -45,7 +45,7 @@ use writer::{BatchWriter, CommitRequest};
 pub struct CreateOptions {
     /// The epoch of the new store, see [`StoreIdentity::epoch`].
     pub epoch: Epoch,
-    /// The last revision of the store that this one continues, or zero for a new fleet.
+    /// The revision after which an empty new store starts: zero for a new fleet. See [`StoreIdentity::base`].
     pub base: Revision,
     /// The record of the fleet in the new store, see [`StoreIdentity::fleet`].
     pub fleet: Bytes,
@@ -57,12 +57,12 @@ pub struct CreateOptions {
 pub struct RedbOptions {
     /// The limits of one transaction.
     pub limits: TransactionLimits,
-    /// Number of the last revisions whose changes the file retains for watches. The changes of older revisions are
-    /// compacted (dropped).
+    /// Number of the last revisions whose changes the file retains for watches, unless [`RedbOptions::kept_bytes`] drops
+    /// them earlier. The changes of older revisions are compacted (dropped) in steps of a sixteenth of this number.
     pub kept_changes: u64,
     /// Maximum size of superseded records (old values that watches may still read), in bytes. When the newer records
-    /// reach half of this size, the older ones are dropped. The limit is four times as high while an open watch has not
-    /// read them.
+    /// reach half of this size, the older ones are dropped, and with them all changes of their revisions. The limit is
+    /// four times as high while an open watch has not read the older ones.
     pub kept_bytes: u64,
     /// Maximum number of recent changes that are held in memory for watches.
     pub recent_changes: usize,
@@ -70,15 +70,16 @@ pub struct RedbOptions {
     pub recent_bytes: usize,
     /// Maximum number of commits in the queue of the writer. Further callers wait until the queue has room.
     pub queued_commits: usize,
-    /// Maximum size of the queued commits that share one flush, in bytes. A larger commit is flushed alone.
+    /// Size at which the writer adds no further queued commit to one flush, in bytes. The last commit that it adds can
+    /// exceed this size.
     pub batch_bytes: usize,
     /// Size of the page cache in memory, in bytes.
     pub cache_bytes: usize,
     /// Maximum size of a file that is verified when it is opened, in bytes. The verification reads the whole file, and
     /// compares every page with its checksum. Without the verification, redb trusts a file that was closed or was
     /// complete at a crash, and returns pages that a bad disk has changed. The verification takes 0.4 s for 257 MB,
-    /// which is the size of 100,000 objects with one stored version each. A larger file opens at once, without
-    /// verification.
+    /// which is the size of 100,000 objects with one stored version each. A file above the maximum opens at once,
+    /// without verification.
     pub verified_bytes: u64,
 }
 
@@ -122,14 +123,15 @@ struct StoreShared {
     head: watch::Sender<Revision>,
     /// The last compacted revision. The store has the changes of all later revisions.
     compacted: AtomicU64,
-    /// The size of the records that were superseded (replaced or deleted), as the writer counts it.
+    /// The revision since which the writer counts the records that were superseded (replaced or deleted), and their
+    /// size.
     superseded: Mutex<SupersededWindow>,
     /// The revision that each open watch (follower) reads next. The weak references of closed watches are dead.
     followers: Mutex<Vec<Weak<AtomicU64>>>,
     recent: RecentBuffer,
     stats: Stats,
-    /// True if the file names this version of the program as its last writer. The first commit after the opening of the
-    /// store writes this name.
+    /// True if the file names this version of the program as its last writer. If false, the next commit that changes
+    /// something writes this name.
     is_program_written: AtomicBool,
     /// The error of the first failed write. While it is set, the store is read-only. Only reopening the store clears
     /// it.
@@ -149,7 +151,8 @@ impl RedbStore {
     /// gets the revision after `revision`. A crash leaves a complete store at `path`, or none.
     ///
     /// # Errors
-    /// [`OpenError::Exists`] if anything is at `path` already. [`OpenError::Io`].
+    /// [`OpenError::Exists`] if anything is at `path` already. [`OpenError::Io`], also if the iterator fails, or if an
+    /// entry is newer than `revision`, is otherwise invalid, or occurs twice.
     pub fn import(
         path: &Path,
         create: &CreateOptions,
@@ -163,7 +166,7 @@ impl RedbStore {
     /// Opens the store at `path`. Never creates one.
     ///
     /// # Errors
-    /// Every [`OpenError`] except `Exists`. After an error the file is unchanged, byte for byte.
+    /// Every [`OpenError`] except `Exists`. After an error other than `Io` the file is unchanged, byte for byte.
     pub fn open(path: &Path, options: RedbOptions) -> Result<Self, OpenError> {
         Self::start(open::open_file(path, SCHEMA_VERSION, &options)?, options, path)
     }
@@ -220,7 +223,8 @@ impl Store for RedbStore {
         Box::pin(self.enqueue(transaction))
     }
 
-    /// Is ready at once, as are the futures of the snapshot. A read takes microseconds if its pages are in memory.
+    /// Returns a future that is ready at its first poll, as are the futures of the snapshot. A read takes microseconds
+    /// if its pages are in memory, and otherwise blocks the thread while it reads the file.
     fn snapshot(&self) -> BoxFuture<'_, Result<Box<dyn Snapshot>, StoreError>> {
         Box::pin(async { Ok(Box::new(RedbSnapshot::begin(&self.shared.database)?) as Box<dyn Snapshot>) })
     }
@@ -258,12 +262,10 @@ impl StoreShared {
         *self.head.borrow()
     }
 
-    /// Locks the size of the superseded records.
     fn window(&self) -> MutexGuard<'_, SupersededWindow> {
         self.superseded.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Locks the list of the open watches.
     fn followers(&self) -> MutexGuard<'_, Vec<Weak<AtomicU64>>> {
         self.followers.lock().unwrap_or_else(PoisonError::into_inner)
     }

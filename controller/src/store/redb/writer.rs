@@ -35,7 +35,8 @@ pub(super) struct BatchWriter {
     queue: mpsc::Receiver<CommitRequest>,
 }
 
-/// The result of a batch that became durable: the results of its transactions, and what changed in the store.
+/// The result of a batch that became durable or changed nothing: the results of its transactions, and what changed in
+/// the store.
 struct CommittedBatch {
     results: Vec<TransactionResult>,
     compacted: Revision,
@@ -71,8 +72,8 @@ impl BatchWriter {
         }
     }
 
-    /// Removes further requests from the queue, up to the maximum size of a batch. Returns the transactions of all
-    /// requests, `first` included, and the channels for their answers in the same order.
+    /// Removes further requests from the queue until it is empty or the batch has `RedbOptions::batch_bytes` or more.
+    /// Returns the transactions of all requests, `first` included, and the channels for their answers in the same order.
     fn gather_batch(&mut self, first: CommitRequest) -> (Vec<Transaction>, Vec<oneshot::Sender<Result<Revision, StoreError>>>) {
         let mut bytes = first.transaction.size_bytes();
         // The pair has the transactions, and the channels for their answers.

@@ -11,7 +11,8 @@ use crate::source::SourceText;
 /// Maximum length of a condition, in bytes.
 pub const MAX_CONDITION_BYTES: usize = 4 * 1024;
 
-/// Maximum number of tokens (words, signs and quoted texts) of a condition. It bounds the depth of the syntax tree.
+/// Maximum number of tokens (words, signs and quoted texts) of a condition. A sign such as `==` counts as two tokens.
+/// The limit bounds the depth of the syntax tree.
 const MAX_TOKENS: usize = 400;
 
 /// Maximum nesting depth of brackets.
@@ -39,7 +40,6 @@ struct Scanner<'a> {
     bytes: &'a [u8],
     /// The position of the next byte to read.
     offset: usize,
-    /// The number of tokens so far.
     token_count: usize,
     /// The number of brackets that are open at the offset.
     open_brackets: usize,

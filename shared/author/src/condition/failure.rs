@@ -15,7 +15,7 @@ const MAP: &str = "a map";
 const UNSIGNED: &str = "an unsigned number";
 const INTEGER: &str = "a whole number";
 
-/// The type names of the CEL interpreter, each with the term that docs/templates.md uses for the type.
+/// The type names of the CEL interpreter, each with the term that error messages use for the type.
 const TYPE_NAMES: &[(&str, &str)] = &[
     ("bool", BOOLEAN),
     ("bytes", "bytes"),
@@ -131,8 +131,8 @@ fn operand_advice(left: &str, right: &str) -> String {
     if left == right { String::new() } else { format!("; {SAME_TYPE_ADVICE}") }
 }
 
-/// Returns the message for a value that does not have the expected type. `expected_type` is the interpreter's name of
-/// that type.
+/// Returns the message for a value that does not have the expected type. `found_type` is the term for the type of the
+/// value, and `expected_type` the interpreter's name of the expected type.
 fn unexpected_type(found_type: &str, expected_type: &str) -> String {
     match expected_type {
         "bool" => format!("{found_type} is used where a boolean is needed; compare it with something"),

@@ -5,8 +5,9 @@
 //! variable of an absent input is not bound. CEL evaluates an unbound variable to an error, which `&&` and `||` treat
 //! as any other error.
 //!
-//! The CEL interpreter has no limits. So the limits are checked before it runs: the length of the text, and the number
-//! of steps, which depends on the nesting of loops and on the sizes of the lists that they iterate over.
+//! The CEL interpreter has no limits. So the limits are checked before it runs. The length, the tokens and the loops of
+//! the text are checked when it is parsed, and the number of steps when the inputs are known. The number of steps
+//! depends on the size of the syntax tree, on the nesting of loops, and on the sizes of the inputs.
 
 mod bounds;
 mod failure;
@@ -63,9 +64,10 @@ struct ConditionCost {
     loop_depth: u32,
     /// Length of the longest list or map that the condition's text contains.
     max_list_length: usize,
-    /// Number of additions (`+`). Each addition builds one list or text from two others.
+    /// Number of additions (`+`). Each addition may build one list or text from two others.
     additions: usize,
-    /// True if a loop (`filter`, `map`) returns a list. The interpreter copies that list in each iteration.
+    /// True if the condition contains `filter`, which builds a list of copies. Each iteration then counts as a read of
+    /// all inputs of the node itself.
     has_filter: bool,
 }
 
@@ -90,7 +92,8 @@ struct CelCondition {
     expression: IdedExpr,
     regexes: Regexes,
     cost: ConditionCost,
-    /// The numbers of the variables that the body of a loop uses. A list over which a loop only iterates is excluded.
+    /// The numbers of the variables that the body of a loop uses. A value such as `params.list` over which loops only
+    /// iterate is excluded. A look-up is not excluded.
     loop_variables: BTreeSet<usize>,
     /// The errors for names in the condition that no label or other key can have.
     impossible_names: Vec<AuthorError>,
@@ -184,8 +187,9 @@ impl Condition for CelCondition {
         &self.impossible_names
     }
 
-    /// Returns the number of steps that an evaluation over these inputs may take. Fails if the number is over the
-    /// limit, or if an input is missing.
+    /// Returns the number of steps that an evaluation over these inputs may take. Fails if the condition has a loop and
+    /// the number is over the limit, if a list has more items than the limit, or if an input is missing. Without a
+    /// loop, a number over the limit is returned.
     fn cost(&self, inputs: &Inputs, limit: usize) -> Result<usize, ConditionError> {
         let (mut longest_list, mut bytes) = (0, InputBytes::default());
         for (number, input) in self.find_inputs(inputs)?.iter().enumerate() {
@@ -200,7 +204,8 @@ impl Condition for CelCondition {
         self.cost.count_steps(longest_list, bytes, limit)
     }
 
-    /// Evaluates the condition over these inputs. Fails if the result is not a boolean, or if an input is missing.
+    /// Evaluates the condition over these inputs. Fails if an input is missing, if the interpreter fails (for example
+    /// because an input is absent), or if the result is not a boolean.
     fn evaluate(&self, inputs: &Inputs) -> Result<bool, ConditionError> {
         let variable_inputs = self.find_inputs(inputs)?;
         self.execute(variable_inputs.iter().enumerate().map(|(number, input)| self.bind_value(number, input)).collect())
@@ -228,7 +233,8 @@ impl CelCondition {
         })
     }
 
-    /// Returns the CEL value of a variable, by the variable's number, or `None` if the input is absent.
+    /// Returns the CEL value of a variable, by the variable's number. Returns `None` if the variable contains the value
+    /// of an input, and the input is absent.
     fn bind_value(&self, number: usize, input: &Input) -> Option<Value> {
         match (self.variables[number].1, input) {
             (VariableUse::Presence, input) => Some(Value::Bool(*input != Input::Absent)),
@@ -237,7 +243,7 @@ impl CelCondition {
         }
     }
 
-    /// Returns whether a variable contains the result of a look-up: one or several other nodes.
+    /// Returns whether a variable belongs to a look-up: `nodes(…)` or `primary(…)`.
     fn is_lookup(&self, number: usize) -> bool {
         matches!(self.variables[number].0.read(), Read::Nodes { .. } | Read::Primary { .. })
     }
@@ -273,14 +279,14 @@ impl CelCondition {
 
 impl ConditionCost {
     /// Returns an upper bound of the number of steps, before the condition runs. `longest` is the length of the longest
-    /// list among the inputs. Fails if there is a loop and the number exceeds `limit`.
+    /// list or map in the inputs. Fails if there is a loop and the number exceeds `limit`.
     ///
     /// - Each loop counts as a loop over the longest list. So the iterations of nested loops multiply.
     /// - In each iteration, each syntax node may read all inputs that loop bodies read, and one field of each looked-up
-    ///   node (`body_reads`).
+    ///   node (`body_reads`). With `filter`, a syntax node may read all inputs of the node itself.
     /// - The iterations of a loop together read the list of the loop once. A loop within other loops does so in each of
     ///   their iterations (`list_reads`).
-    /// - Without a loop, the longest list counts once.
+    /// - Without a loop, the longest list counts once, and each syntax node may read all inputs.
     /// - Each `+` may build a list or text that is longer by the longest one.
     fn count_steps(self, longest: usize, bytes: InputBytes, limit: usize) -> Result<usize, ConditionError> {
         let (longest, size) = (longest * (1 + self.additions), bytes.own_inputs * (1 + self.additions));

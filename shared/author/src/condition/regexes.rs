@@ -10,8 +10,8 @@ use regex::{Regex, RegexBuilder};
 /// Maximum length of a pattern, in bytes.
 const MAX_PATTERN_BYTES: usize = 512;
 
-/// Maximum size of a compiled pattern, in bytes. Without a limit, a pattern such as `(a{1000}){1000}` would need
-/// gigabytes.
+/// Maximum size of a compiled pattern, in bytes. Without a limit, a short pattern such as `(a{1000}){1000}` would need
+/// a large amount of memory.
 const MAX_COMPILED_BYTES: usize = 256 * 1024;
 
 /// Name of the function that replaces CEL's `matches` in the syntax tree of a condition. An author cannot write this

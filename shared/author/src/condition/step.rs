@@ -12,7 +12,8 @@ use crate::shape::{Lookups, Shape, TemplateRoot};
 /// The functions that a condition may call. `matches` is handled separately.
 const FUNCTIONS: &[&str] = &["size", "int", "uint", "double", "string", "bool", "contains", "startsWith", "endsWith"];
 
-/// The operators that a condition may use, by the names of their functions in CEL.
+/// The operators that a condition may use, by the names of their functions in CEL. `in` and `x[…]` are handled
+/// separately.
 const OPERATORS: &[&str] = &[
     operators::CONDITIONAL,
     operators::LOGICAL_AND,
@@ -95,8 +96,8 @@ impl ConditionWalker<'_> {
         }
     }
 
-    /// Visits a call of an operator, of a look-up, or of a function that a condition may call. Returns the call that
-    /// replaces it. Fails for any other function.
+    /// Visits a call of an operator, of a look-up, or of a function that a condition may call. Returns the expression
+    /// that replaces the call. A variable replaces a call that reads an input. Fails for any other function.
     pub(super) fn walk_call(&mut self, call: &CallExpr, expr: &IdedExpr) -> AuthorResult<WalkedExpr> {
         match call.func_name.as_str() {
             operators::INDEX => self.walk_index(call, expr),
@@ -185,8 +186,9 @@ impl ConditionWalker<'_> {
         }
     }
 
-    /// Visits `member in container`. `'NAME' in traits` reads one trait. For labels and parameters, `in` checks whether
-    /// a key exists, because `has` cannot check a key such as `a/b`. Any other container is plain data.
+    /// Visits `member in container`. `'NAME' in traits` and `'NAME' in tags` read one trait or tag. For other roots
+    /// such as `labels` and `params`, `in` checks whether a key exists, because `has` cannot check a key such as `a/b`.
+    /// Any other container must be data.
     fn walk_membership(&mut self, call: &CallExpr, expr: &IdedExpr) -> AuthorResult<WalkedExpr> {
         let [member, container] = call.args.as_slice() else {
             return Err(self.error_at(expr, "it takes two values", "write `'x' in list`"));

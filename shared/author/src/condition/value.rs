@@ -7,7 +7,7 @@ use cel::Value;
 use cel::objects::{Key, Map};
 use serde_json::Value as Json;
 
-/// The total size of one or several JSON values.
+/// The size of a JSON value, with all values in it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct ValueSize {
     /// Number of members of the largest list or map.

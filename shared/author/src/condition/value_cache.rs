@@ -24,7 +24,6 @@ static VALUE_CACHE: Mutex<ValueCache> = Mutex::new(ValueCache { by_address: BTre
 
 /// The cache, keyed by the address of the shared value.
 struct ValueCache {
-    /// The entries, by the address of the shared value.
     by_address: BTreeMap<usize, CachedValue>,
     /// Approximate memory of all entries, in bytes.
     bytes: usize,

@@ -34,8 +34,8 @@ pub(super) struct WalkResult {
 }
 
 /// A visited expression: the kind of value that it may have (its shape), and the expression that replaces it. A path
-/// such as `params.a` is replaced by a variable only when its value is used. Until then, `expr` is a placeholder with
-/// the right id and without content.
+/// such as `params.a` is replaced by a variable only when its value is used. Until then, `expr` still contains the path
+/// itself.
 pub(super) struct WalkedExpr {
     pub(super) shape: Shape,
     pub(super) expr: IdedExpr,
@@ -121,8 +121,8 @@ impl ConditionWalker<'_> {
         sign.start - name_bytes..self.end_offset(expr).max(sign.end)
     }
 
-    /// Returns the byte offset of the end of an expression. CEL does not give the end of a call, so it is that of the
-    /// last argument, and of a closing bracket directly after it.
+    /// Returns the byte offset of the end of an expression. CEL does not give the end of a call. So a call ends with
+    /// its last argument, or with a closing bracket directly after that argument.
     fn end_offset(&self, expr: &IdedExpr) -> usize {
         let sign = self.sign_range(expr);
         match &expr.expr {
@@ -230,7 +230,8 @@ impl ConditionWalker<'_> {
     }
 
     /// Visits `has(x.key)`, which checks whether a value exists. For a label, parameter or other input, a boolean
-    /// variable replaces the whole `has(…)`. For any other value, CEL does the check.
+    /// variable replaces the whole `has(…)`. For any other value, CEL does the check. For a field of a primary, the
+    /// result is also false if there is no primary.
     fn walk_presence(&mut self, select: &SelectExpr, expr: &IdedExpr) -> AuthorResult<WalkedExpr> {
         let operand = self.walk_expr(&select.operand)?;
         let operand_expr = operand.expr.clone();
@@ -292,7 +293,8 @@ impl ConditionWalker<'_> {
         Ok(reference)
     }
 
-    /// Returns the variable with this content. Adds a variable if none has the content yet.
+    /// Returns the variable with this content. Adds a variable if none has the content yet. Within a loop, records that
+    /// a loop body uses the variable.
     fn add_slot(&mut self, slot: VariableSlot, expr: &IdedExpr) -> IdedExpr {
         let number = self.slots.iter().position(|existing| *existing == slot).unwrap_or_else(|| {
             self.slots.push(slot);
@@ -305,7 +307,8 @@ impl ConditionWalker<'_> {
     }
 
     /// Visits `all`, `exists`, `exists_one` or `filter`, each of which CEL expands to a loop. `map` is refused, because
-    /// it builds new lists, which could grow without limit.
+    /// it builds new lists, which could grow without limit. Also fails if there are too many loops, or if they are
+    /// nested too deep.
     fn walk_comprehension(&mut self, comprehension: &ComprehensionExpr, expr: &IdedExpr) -> AuthorResult<WalkedExpr> {
         self.loop_count += 1;
         if self.loop_depth >= MAX_LOOP_DEPTH_AND_COUNT.0 || self.loop_count > MAX_LOOP_DEPTH_AND_COUNT.1 {
@@ -345,8 +348,8 @@ impl ConditionWalker<'_> {
         Ok(WalkedExpr { shape: if is_filter { range_shape } else { Shape::Plain }, expr })
     }
 
-    /// Visits the list that a loop iterates over. A label or parameter is visited with loop depth 0: the loop reads it
-    /// item by item, so an outer loop does not read it as a whole in each iteration.
+    /// Visits the list that a loop iterates over. A label or a path (such as a parameter or fact) is visited with loop
+    /// depth 0: the loop reads it item by item, so an outer loop does not read it as a whole in each iteration.
     fn walk_loop_range(&mut self, range: WalkedExpr, expr: &IdedExpr) -> AuthorResult<IdedExpr> {
         let is_own_input = matches!(range.shape, Shape::Path(..) | Shape::Label(_));
         let outer_depth = if is_own_input { std::mem::take(&mut self.loop_depth) } else { self.loop_depth };
@@ -417,8 +420,8 @@ fn leftmost_operand(expr: &IdedExpr) -> Option<&IdedExpr> {
     }
 }
 
-/// Returns whether a function is an operator between two values. CEL names such a function `@in` or, for example,
-/// `_+_`.
+/// Returns whether a function is an operator between values. CEL names such a function `@in` or, for example, `_+_` or
+/// `_?_:_`.
 fn is_operator(function: &str) -> bool {
     function == operators::IN || function.starts_with('_') && function.ends_with('_')
 }

@@ -15,11 +15,16 @@ const NODES_USAGE: &str =
     "write `nodes(tag='x')`, `nodes(role='x')`, or `nodes(tag='x', or_role='y')`; a list or '/pattern/' is a union";
 
 impl<'a> TemplateWalker<'a> {
-    /// Visits a call of a look-up, `range`, `dict` or a macro of the template. Registers the inputs that it reads, and
-    /// returns the kind of value that the call returns. Fails for any other call.
+    /// Visits a call of a function (`nodes`, `primary`, `labels_with_prefix`, `secret`, `range` or `dict`), of
+    /// `loop.cycle` or `loop.changed`, or of a macro of the template. Registers the inputs that the call reads, and
+    /// returns the kind of value that it returns. Fails for any other call.
     pub(super) fn walk_call(&mut self, call: &Call<'a>, span: Span) -> Result<Shape, AuthorError> {
         if let Expr::GetAttr(method) = &call.expr {
             return match (self.walk_expr(&method.expr)?, method.name) {
+                // minijinja panics at a cycle of no values.
+                (Shape::Loop, "cycle") if call.args.is_empty() => {
+                    Err(self.error_at(span, "`loop.cycle` needs values to choose from", "write `loop.cycle('odd', 'even')`"))
+                }
                 (Shape::Loop, "cycle" | "changed") => self.walk_plain_arguments(&call.args, span),
                 _ => Err(self.error_at(span, "values have no methods", "use a filter: `x|upper`, `m|items`")),
             };

@@ -124,8 +124,8 @@ impl<'a> TemplateWalker<'a> {
         }
     }
 
-    /// Visits an expression from which a further key is read. `default` and `is defined` allow only the last key to be
-    /// absent. So in `x.a|default('')`, the variable `x` itself must exist.
+    /// Visits an expression from which a further key is read. `default` and `is defined` allow the key to be absent,
+    /// but not the variable from which the key is read. So in `x.a|default('')`, the variable `x` itself must exist.
     fn walk_container(&mut self, expr: &Expr<'a>) -> AuthorResult<Shape> {
         if !matches!(expr, Expr::Var(_)) {
             return self.walk_expr(expr);
@@ -164,6 +164,8 @@ impl<'a> TemplateWalker<'a> {
     }
 
     /// Visits a name, which is a variable of the template, a root or a function. Returns the shape of its value.
+    /// Registers the input whose value the variable has unchanged, if any. Fails within a macro for a variable of the
+    /// enclosing template, and for a variable whose kind depends on an earlier branch.
     fn walk_variable(&mut self, variable: &Spanned<Var<'a>>) -> AuthorResult<Shape> {
         let name = variable.id;
         match self.scopes.find(name) {
@@ -207,7 +209,8 @@ impl<'a> TemplateWalker<'a> {
         ))
     }
 
-    /// Returns the shape of `value.key`. `shape` is the shape of the value. Fails if such a value has no keys.
+    /// Returns the shape of `value.key`. `shape` is the shape of the value. A label is registered here, a path only
+    /// when its value is used. Fails if such a value has no keys.
     pub(super) fn shape_of_key(&mut self, shape: Shape, key: &str, span: Span) -> AuthorResult<Shape> {
         match shape {
             Shape::Plain | Shape::Unset => Ok(Shape::Plain),

@@ -22,7 +22,8 @@ const FORMAT_PATTERN_ADVICE: &str = "write the pattern out: `'%s.conf'|format(la
 
 impl<'a> TemplateWalker<'a> {
     /// Visits a filter, its value and its arguments. Returns the kind of value that the filter returns. The filters
-    /// `default` and `d` allow an absent value.
+    /// `default` and `d` allow an absent value. Fails for an unknown filter, and for `raw`, which only a script may
+    /// contain, at the end of `{{ … }}`.
     pub(super) fn walk_filter(&mut self, filter: &Spanned<Filter<'a>>) -> Result<Shape, AuthorError> {
         if filter.name == "raw" {
             return Err(self.error_at(
@@ -117,7 +118,7 @@ impl<'a> TemplateWalker<'a> {
     }
 
     /// Visits a filter over the nodes of look-ups, and returns the kind of value that the filter returns. Such a filter
-    /// selects or orders nodes, counts them, or reads a field of each.
+    /// selects or orders nodes, counts them, or reads a field of each. Fails for any other filter.
     fn filter_nodes(&mut self, lookups: &Lookups, filter: &Spanned<Filter<'a>>) -> Result<Shape, AuthorError> {
         let span = filter.span();
         match filter.name {

@@ -17,8 +17,8 @@ const MAX_WEIGHT: u64 = 64;
 /// cannot double the weight with each call.
 pub(super) const ARGUMENT_WEIGHT: u64 = 8;
 
-/// Weight of a text that is captured: the result of a macro, or of a `set` or `filter` block. Rendering limits captured
-/// text to 4 MiB, the size of 16 inputs.
+/// Weight of a text that is captured: the result of a macro, or of a `set` or `filter` block. Rendering limits all
+/// inserted values to 4 MiB together, the size of 16 inputs. This limit does not count literal text.
 pub(super) const CAPTURED_WEIGHT: u64 = 16;
 
 /// Maximum number of repetitions of a literal.
@@ -26,8 +26,8 @@ const MAX_LITERAL_REPEATS: i64 = 1_000;
 
 impl<'a> TemplateWalker<'a> {
     /// Returns the weight of an expression: the number of inputs that its value may be concatenated from. A root or a
-    /// look-up counts as one input, and a number or boolean as none. The variables of the expression must have been
-    /// visited before.
+    /// look-up counts as one input, and a literal or the result of a test or comparison as none. The variables of the
+    /// expression must have been visited before.
     pub(super) fn expr_weight(&self, expr: &Expr<'a>) -> u64 {
         let sum = |args: &[CallArg<'a>]| args.iter().map(|arg| self.argument_weight(arg)).sum::<u64>();
         match expr {

@@ -32,8 +32,8 @@ fn syntax_config() -> SyntaxConfig {
     SyntaxConfig::builder().keep_trailing_newline(true).build().expect("the delimiters are minijinja's own")
 }
 
-/// Returns what a template reads. It is the template of a file, or of one item of a command (its program or an
-/// argument).
+/// Returns what a template reads. The template is not a shell text: for example, it is a path, the template of a file,
+/// or an item of a command.
 pub(crate) fn read_file_template(text: &str) -> Result<TemplateReads, AuthorError> {
     read_template(text, None)
 }
@@ -86,7 +86,7 @@ struct TemplateWalker<'a> {
     source: SourceText<'a>,
     reads: ReadCollector,
     scopes: Scopes<'a>,
-    /// Names that a macro reads and does not bind itself, each with the position of its first use.
+    /// Names of roots and functions that a macro uses, each with the position of its first use.
     macro_captures: BTreeMap<&'a str, Span>,
     /// Names of variables that are bound outside of macros, each with the position of its first binding.
     bindings: BTreeMap<&'a str, Span>,
@@ -102,8 +102,9 @@ struct TemplateWalker<'a> {
     on_absent: OnAbsent,
     /// The effect on the template if one of the nodes that a loop iterates over lacks a field.
     on_absent_in_node: OnAbsent,
-    /// The effect on the template if a value is absent and neither `default` nor a similar filter allows that. `Fails`
-    /// means that rendering always reaches the current part, and `MayFail` that it does so only in some cases.
+    /// The effect on the template if a value is absent and nothing in the template (such as `default` or `is defined`)
+    /// allows that. `Fails` means that rendering always reaches the current part, and `MayFail` that it does so only in
+    /// some cases.
     on_absent_unguarded: OnAbsent,
     /// Number of enclosing loops.
     loop_depth: usize,
@@ -162,8 +163,9 @@ impl TemplateWalker<'_> {
         result
     }
 
-    /// Fails if a template binds a variable with the name of a root that a macro reads. A macro sees the value that the
-    /// name has at the call, not at the declaration. So the name must be that of the root everywhere.
+    /// Fails if a template binds a variable with the name of a root or function that a macro uses. A macro sees the
+    /// value that the name has at the call, not at the declaration. So the name must be that of the root or function
+    /// everywhere.
     fn check_macros(&self) -> Result<(), AuthorError> {
         let Some((name, span)) = self.macro_captures.iter().find_map(|(name, _)| self.bindings.get_key_value(name)) else {
             return Ok(());

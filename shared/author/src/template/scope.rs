@@ -10,7 +10,6 @@ use stemma_core::input::Reference;
 
 use crate::shape::Shape;
 
-/// A variable of a template.
 #[derive(Clone)]
 pub(super) struct Variable {
     /// The kind of value that the variable may have.
@@ -105,7 +104,8 @@ impl<'a> Scopes<'a> {
         self.stack.iter().rev().find_map(|scope| scope.get(name))
     }
 
-    /// Finds the innermost variable with a name. A macro cannot see a variable outside of it.
+    /// Finds the innermost variable with a name, and returns its shape. The result is `Outside` if the variable is
+    /// outside of the macro that is being visited. Of such variables, a macro can use only other macros.
     pub(super) fn find(&self, name: &str) -> VariableBinding {
         for (depth, scope) in self.stack.iter().enumerate().rev() {
             if let Some(variable) = scope.get(name) {

@@ -77,8 +77,8 @@ impl<'a> TemplateWalker<'a> {
         Ok(())
     }
 
-    /// Fails if a literal text is too long in a loop whose text is captured. Rendering counts captured text as output
-    /// only when it is inserted, so such a loop could build a text without limit.
+    /// Fails if a literal text is too long in a loop whose text is captured. Rendering counts such literal text only
+    /// when the captured text is inserted. Until then, only the limit on steps would bound the text of the loop.
     fn check_repeated_text(&self, bytes: usize, span: Span) -> AuthorResult<()> {
         if bytes <= MAX_REPEATED_TEXT_BYTES || self.capture_loop_depth.is_none_or(|block_depth| block_depth == self.loop_depth) {
             return Ok(());
@@ -125,7 +125,7 @@ impl<'a> TemplateWalker<'a> {
     }
 
     /// Joins the current state of the shell's lexer and the state after another path through the template. Fails if
-    /// their open quotes differ, because the quoting of later values would then depend on the path.
+    /// their open quotes or brackets differ, because the quoting of later values would then depend on the path.
     fn join_shell(&mut self, other: Option<&ShellLexer>, span: Span) -> AuthorResult<()> {
         let (Some(current), Some(other)) = (&self.shell, other) else { return Ok(()) };
         match current.merge(other) {
@@ -222,8 +222,9 @@ impl<'a> TemplateWalker<'a> {
         self.assign(&block.target, Variable::from_weight(growth::CAPTURED_WEIGHT))
     }
 
-    /// Visits the definition of a macro. Its body sees only its arguments and the roots. The macro is perhaps never
-    /// called, so an absent value that it reads makes rendering fail only in some cases.
+    /// Visits the definition of a macro. Its body sees its arguments, the roots and all macros, but no other variable
+    /// from outside. The macro is perhaps never called, so an absent value that it reads makes rendering fail only in
+    /// some cases. Fails in a script, and for a macro within another.
     fn walk_macro(&mut self, definition: &Spanned<Macro<'a>>) -> AuthorResult<()> {
         self.refuse_capture(definition.span(), "macro")?;
         if self.scopes.is_in_macro() {
@@ -243,9 +244,9 @@ impl<'a> TemplateWalker<'a> {
         Ok(())
     }
 
-    /// Visits a value that is bound to a name, and returns the variable. If the value is exactly one label or
-    /// parameter, the variable stores the reference to it. The effect of an absent value then depends on the use of the
-    /// variable.
+    /// Visits a value that is bound to a name, and returns the variable. If the value is exactly one label, parameter,
+    /// fact, or field of `node` or `cluster`, the variable stores the reference to it. The effect of an absent value
+    /// then depends on the use of the variable.
     fn walk_bound_value(&mut self, expr: &Expr<'a>) -> AuthorResult<Variable> {
         let shape = self.walk_expr(expr)?;
         let read = match &shape {
@@ -257,7 +258,8 @@ impl<'a> TemplateWalker<'a> {
         Ok(Variable { shape, weight: self.check_weight(expr)?, read: read.and_then(|read| reads::checked_reference(read).ok()) })
     }
 
-    /// Sets a variable. Outside of macros, stores its position for [`TemplateWalker::check_macros`].
+    /// Sets a variable. Outside of macros, stores the position of its first binding for
+    /// [`TemplateWalker::check_macros`], unless the value is itself a macro.
     fn bind(&mut self, name: &'a str, variable: Variable, span: Span) {
         if !self.scopes.is_in_macro() && variable.shape != Shape::Macro {
             self.bindings.entry(name).or_insert(span);

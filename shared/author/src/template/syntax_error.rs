@@ -63,8 +63,9 @@ pub(super) fn syntax_error(source: SourceText<'_>, error: &Error) -> AuthorError
     }
 }
 
-/// Returns the parser's message with the form that an author writes, such as `}}`, in place of the parser's token
-/// names.
+/// Returns the reason for an error of the parser: the token that it expects at the position, or else the token that is
+/// not allowed there. A token has the form that an author writes, such as `}}`. A message about anything else is
+/// returned unchanged.
 fn describe_parse_error(message: &str) -> String {
     let Some(token) = message.strip_prefix("unexpected ") else { return message.to_owned() };
     match token.split_once(", expected ") {
@@ -144,9 +145,9 @@ struct OpenTags {
 struct OpenTag {
     /// The sign that opens the tag: `{{` or `{%`.
     sign: &'static str,
-    /// The range from the sign to the end of its first word.
+    /// The range from the sign to the end of the tag's first token.
     range: Range<usize>,
-    /// True if the first word of the tag was read.
+    /// True if the first token of the tag was read.
     has_name: bool,
     /// The statement of the tag, if it is one that opens or closes a block.
     statement: Option<&'static str>,
@@ -202,7 +203,8 @@ impl OpenTags {
         }
     }
 
-    /// Handles the end of a tag. If its statement opens or closes a block, adds or removes the block.
+    /// Handles the end of a tag. If its statement opens a block, adds the block. If its statement closes the innermost
+    /// block, removes that block.
     fn end_tag(&mut self, tag: &OpenTag, tag_end: usize) {
         let Some(statement) = tag.statement else { return };
         if let Some(&(name, end)) =

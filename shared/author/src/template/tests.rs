@@ -291,6 +291,7 @@ const REFUSED: &[(&str, (u32, u32), &str)] = &[
     ("{% for x in [1] %}{% endfor %}{{ x }}", (1, 34), "there is no variable `x` here"),
     ("{% for x in [1] %}{{ loop }}{% endfor %}", (1, 22), "`loop` is not text"),
     ("{% for x in [1] %}{{ loop.nextitem }}{% endfor %}", (1, 22), "`loop` has no `nextitem`"),
+    ("{% for x in [1] %}{{ loop.cycle() }}{% endfor %}", (1, 22), "`loop.cycle` needs values"),
     ("{% for x in [1] recursive %}{{ loop([]) }}{% endfor %}", (1, 4), "recursive loops are not available"),
     ("{% set a = 1 %}{% set a.b = labels.x %}", (1, 23), "only a name can be set"),
     ("{% set x = 1 %}{% macro m() %}{{ x }}{% endmacro %}", (1, 34), "a macro sees its arguments and the roots only"),

@@ -58,15 +58,16 @@ fn required_traits(spec: &AllocationSpec) -> BTreeSet<&Trait> {
 /// The first reason why a node does not qualify for an allocation request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Ineligible {
-    /// The node has another resource class or owner than the request.
+    /// The node has another resource class than the request, or the requested owner is neither its owner nor its
+    /// lessee.
     Class,
     /// The node is parked.
     Parked,
     /// The node is already in use.
     InUse,
-    /// The node lacks a requested trait.
+    /// The node lacks a trait that the request names directly.
     Traits,
-    /// The node does not meet a requirement of the request or of its group.
+    /// The node does not meet a requirement of the request, or of the group that the request names.
     Requirements,
 }
 
@@ -79,9 +80,9 @@ struct Candidates<'a> {
 }
 
 impl<'a> Candidates<'a> {
-    /// Returns the ids of the nodes that the request allows: those of its node group or of the cluster, and among these
-    /// the candidates that it names. If it names only candidates, no other node is read. A node outside of the caller's
-    /// cluster is never included.
+    /// Returns the ids of the nodes that the request allows: those of its node group, else of the caller's cluster,
+    /// else of the fleet. If the request names candidates, only the candidates among these nodes are returned. If only
+    /// the candidates limit the nodes, no other node is read. A node outside of the caller's cluster is never included.
     fn nodes(&self) -> Vec<NodeId> {
         let Self { fleet, spec, cluster, .. } = self;
         let candidates = &spec.candidate_nodes;
@@ -123,18 +124,19 @@ impl<'a> Candidates<'a> {
     }
 }
 
-/// A node that qualifies for a request, and by how much it exceeds the request.
+/// A node that qualifies for a request, with the numbers that decide how well it fits.
 struct ScoredNode<'a> {
     view: NodeView<'a>,
     /// Number of traits of the node that were not requested.
     surplus_trait_count: usize,
-    /// The amount by which the node exceeds each requested number, by the key of the requirement.
+    /// The distance between the node's value and each requested number (a minimum or a maximum), by the key of the
+    /// requirement.
     headroom: BTreeMap<String, f64>,
 }
 
 impl<'a> ScoredNode<'a> {
-    /// Scores a node: counts its traits that were not requested, and computes by how much it exceeds each requested
-    /// number.
+    /// Scores a node: counts its traits that were not requested, and computes the distance between its value and each
+    /// requested number.
     fn new(view: NodeView<'a>, spec: &AllocationSpec, required: &BTreeSet<&Trait>) -> Self {
         let mut headroom_by_key: BTreeMap<String, f64> = BTreeMap::new();
         for requirement in &spec.requirements.0 {
@@ -165,14 +167,13 @@ impl<'a> ScoredNode<'a> {
 struct RejectCounts(BTreeMap<Ineligible, usize>);
 
 impl RejectCounts {
-    /// Counts one more node that was rejected for this reason.
     fn add(&mut self, reason: Ineligible) {
         *self.0.entry(reason).or_default() += 1;
     }
 
     /// Returns the reason why no node was chosen. The first sentence is that of Ironic, for the latest check that a
     /// node failed: requirements, else traits, else the resource class. The second sentence counts the rejected nodes
-    /// for each reason.
+    /// by reason, without those of another class. It is omitted if there are no others.
     fn reason(&self, spec: &AllocationSpec) -> String {
         let count = |reason: Ineligible| self.0.get(&reason).copied().unwrap_or(0);
         let class = &spec.resource_class;

@@ -15,8 +15,9 @@ use crate::name::{closest_match, did_you_mean, truncated};
 use crate::object::{Association, Namespace, Property, PropertyType};
 use crate::requirement::{Expression, Requirement, RequirementField};
 
-/// The kinds of keys whose values a namespace of the catalogue can restrict. The catalogue has the form of the metadata
-/// definitions of Glance, `OpenStack`'s image service.
+/// The kinds of keys that a namespace of the catalogue can restrict. Of facts, only the requirements are checked, and
+/// not the values that hosts report. The catalogue has the form of the metadata definitions of Glance, `OpenStack`'s
+/// image service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum KeyKind {
     /// Labels.
@@ -76,9 +77,9 @@ impl KeyKind {
     }
 }
 
-/// Returns an error message if a resource type begins with the prefix "`Stemma::`" and is not one of Stemma's resource
-/// types. A namespace applies to the keys (of labels, parameters and the like) of the
-/// resource types that it is associated with, so with such a type it would apply to no key.
+/// Returns an error message if a resource type begins with the prefix `Stemma::` (in any case, also after blanks) and
+/// is not one of Stemma's resource types. A namespace binds the keys of the resource types that it is associated with,
+/// such as labels for `Stemma::Label`. An association with an unknown type would bind no key.
 pub(crate) fn resource_type_error(name: &str) -> Option<String> {
     let types = || KeyKind::ALL.into_iter().map(KeyKind::resource_type);
     let has_our_prefix = name.trim_start().to_ascii_lowercase().starts_with("stemma::");
@@ -148,8 +149,8 @@ impl Catalog {
         self.0.iter().all(BTreeMap::is_empty)
     }
 
-    /// Returns the properties that restrict a key, one for each namespace that binds the key. Empty if no namespace
-    /// binds the key.
+    /// Returns the properties that restrict a key. A namespace that binds the key has one, or several if its objects
+    /// define a property of the same name. Empty if no namespace binds the key.
     pub fn bindings(&self, kind: KeyKind, key: &str) -> impl Iterator<Item = &Binding> {
         self.0[kind as usize].get(key).into_iter().flatten().map(Arc::as_ref)
     }

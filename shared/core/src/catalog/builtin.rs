@@ -40,8 +40,8 @@ fn fact_property(fact: &Fact) -> Value {
     property
 }
 
-/// Returns the namespace of the properties that Ironic, `OpenStack`'s service for bare-metal hosts, sets on a node. An
-/// example is the number of processors.
+/// Returns the namespace of the properties that clients of Ironic, `OpenStack`'s service for bare-metal hosts, set on a
+/// node. An example is the number of processors.
 fn machine_namespace() -> Value {
     let count = |title: &str| json!({"title": title, "type": "integer", "minimum": 0});
     json!({

@@ -9,10 +9,12 @@ use serde_json::{Map, Value, json};
 use crate::field::{DescribeFields, FieldDef, FieldType, REQUIRED};
 use crate::object::{Association, Definition, NamedItem, NamespaceSpec, NamespaceTag, Properties, Property, Visibility};
 
-/// The members of JSON bodies that the controller sets and clients do not write. Tags have the last two only.
+/// The members of JSON bodies that the controller sets and clients do not write. Tags and associations with a resource
+/// type have the last two only.
 pub const READ_ONLY_FIELDS: [&str; 4] = ["self", "schema", "created_at", "updated_at"];
 
-/// Maximum length of a text, in characters, by the name of its field. Texts of other fields have no limit.
+/// Maximum length of a text in an item of a namespace, in characters, by the name of its field. Texts of other fields
+/// have no limit. [`namespace_schema`] has the limits of the namespace's own fields.
 const MAX_TEXT_CHARS: &[(&str, u64)] =
     &[("name", 80), ("namespace", 80), ("display_name", 80), ("owner", 255), ("prefix", 80), ("properties_target", 80)];
 

@@ -20,7 +20,7 @@ pub struct KeyUsage<'a> {
     pub inherited: Option<&'a Inherited>,
     /// The properties of the node.
     pub properties: Option<&'a Map<String, Value>>,
-    /// The requirements, each of which names a key.
+    /// The requirements. A requirement names a key, or a trait, which the catalogue does not restrict.
     pub requirements: Option<&'a Requirements>,
 }
 
@@ -58,8 +58,8 @@ impl UsesKeys for AllocationSpec {
     }
 }
 
-/// A cache of the closest catalogue key for each key that is not in the catalogue, or `None` if no key is similar. Many
-/// objects use the same keys, and each key is searched only once.
+/// A cache of the closest catalogue key for each key that was searched. An entry is `None` if the key is in the
+/// catalogue, or if no key is similar. Many objects use the same keys, and a cached key is not searched again.
 #[derive(Debug, Default)]
 pub struct SuggestionCache(RefCell<BTreeMap<(KeyKind, String), Option<String>>>);
 
@@ -67,8 +67,8 @@ pub struct SuggestionCache(RefCell<BTreeMap<(KeyKind, String), Option<String>>>)
 const MAX_CACHED_SUGGESTIONS: usize = 16_384;
 
 impl SuggestionCache {
-    /// Returns the key of the catalogue that is spelled most like a key. Reads the result from the cache if the key was
-    /// searched before.
+    /// Returns the key of the catalogue that is spelled most like an unknown key. Returns `None` if the key is in the
+    /// catalogue, or if no key is similar. Reads the result from the cache if it is there.
     fn closest_key(&self, catalog: &Catalog, kind: KeyKind, key: &str) -> Option<String> {
         let cache_key = (kind, key.to_owned());
         if let Some(cached) = self.0.borrow().get(&cache_key) {
@@ -118,8 +118,9 @@ impl Catalog {
         Ok(())
     }
 
-    /// Returns the findings about the keys that an object uses: values that the catalogue does not allow, and unknown
-    /// keys that are similar to a key of the catalogue. `object` is the name of the object in the findings.
+    /// Returns the findings about the keys that an object uses: values and requirements that the catalogue does not
+    /// allow, and unknown keys that are similar to a key of the catalogue. `object` is the name of the object in the
+    /// findings.
     pub fn findings(&self, object: &str, usage: KeyUsage<'_>, suggestions: &SuggestionCache) -> Vec<Finding> {
         let mut findings = Vec::new();
         if self.is_empty() {

@@ -16,8 +16,8 @@ use crate::object::{ItemSchema, Property, PropertyType};
 const MAX_PATTERN_BYTES: usize = 512;
 /// Maximum size of the compiled form of a pattern, in bytes. A pattern with a larger form is not checked.
 const MAX_COMPILED_BYTES: usize = 32 * 1024;
-/// Maximum length of a text that is compared with a pattern, in bytes. The cost of a comparison grows with the length
-/// of the text times the length of the pattern.
+/// Maximum length of a text that is compared with a pattern, in bytes. A longer text is refused. The cost of a
+/// comparison grows with the length of the text times the length of the pattern.
 const MAX_TEXT_BYTES: usize = 4096;
 
 /// Maximum number of values that a message lists.
@@ -29,7 +29,7 @@ pub(super) enum ValueEncoding {
     /// Text or JSON. A text is converted to the property's type. Used for labels, facts, and properties of a node.
     /// Ironic's clients send a number as text or as JSON.
     Text,
-    /// JSON only: a text is not converted. Used for parameters.
+    /// JSON only: a text is not converted, except as an item of a list. Used for parameters.
     Json,
 }
 
@@ -67,7 +67,7 @@ impl PropertyRule {
     }
 
     /// Returns an error if the length of a text is outside the property's limits, or if the text does not match the
-    /// property's pattern.
+    /// property's pattern. A text over [`MAX_TEXT_BYTES`] is an error if the property has a pattern.
     fn text_error(&self, text: &str) -> Option<String> {
         let length = text.chars().count() as u64;
         if let Some(min_chars) = self.property.min_length.filter(|min_chars| length < *min_chars) {
@@ -87,8 +87,8 @@ impl PropertyRule {
     }
 }
 
-/// Returns the value in the property's type, or `None` if the value has another type. A text is converted to the type
-/// if `encoding` is `Text`.
+/// Returns the value in the property's type, or `None` if the value has another type. If `encoding` is `Text`, a text
+/// is converted to the type, and a number or boolean is converted to a text if that is the type.
 fn typed_value(kind: PropertyType, value: &Value, encoding: ValueEncoding) -> Option<Cow<'_, Value>> {
     let has_type = match kind {
         PropertyType::Array => value.is_array(),

@@ -160,9 +160,10 @@ impl Fleet {
         }
     }
 
-    /// Stores a node group, or deletes it if `group` is `None`, and rebuilds it. If the group moves to another cluster,
-    /// its nodes lose their profiles and are no longer candidates for primaries of the old cluster. The node counts of
-    /// both clusters are updated. The entry of a deleted group remains while a node still names the group.
+    /// Stores a node group, or deletes it if `group` is `None`, and rebuilds it. If the group is deleted or moves to
+    /// another cluster, its nodes lose their profiles and are no longer candidates for primaries of the old cluster.
+    /// The node counts of both clusters are updated. The entry of a deleted group remains while a node still names the
+    /// group.
     fn put_group(&mut self, id: GroupId, group: Option<Arc<NodeGroup>>, dirty: &mut DirtyNodes) {
         let changes = field_changes(self.group(id), group.as_ref());
         let old_cluster = self.cluster_of_group(id);
@@ -282,8 +283,8 @@ impl Fleet {
         }
     }
 
-    /// Removes a node from the entry of its group. If the group does not exist, its entry is removed with its last
-    /// node.
+    /// Removes a node from the entry of its group, and updates the number of nodes of the cluster. If the group does
+    /// not exist, its entry is removed with its last node.
     fn leave_group(&mut self, id: NodeId, group: GroupId) {
         let Some(mut entry) = self.groups.get(&group).cloned() else { return };
         let was_member = entry.nodes.remove(&id).is_some();
@@ -423,8 +424,8 @@ impl Fleet {
     }
 
     /// Computes again what a group inherits, after a change of the group or of a level above it. Marks the nodes of the
-    /// group that the change can affect, and places them again if their tags may change. If an object above the group
-    /// is missing now, all its nodes lose their profiles.
+    /// group that the change can affect. Places all nodes of the group again if their tags may change. If the group, an
+    /// object above it or its release is missing now, all its nodes are marked and lose their profiles.
     fn rebuild_group(&mut self, id: GroupId, changes: &[FieldChange], dirty: &mut DirtyNodes) {
         let Some(entry) = self.groups.get(&id) else { return };
         let nodes: Vec<NodeId> = entry.nodes.iter().copied().collect();

@@ -62,7 +62,8 @@ impl Fleet {
     }
 
     /// Marks the nodes of a group whose tasks may have changed by a change of its roles, release, ready probes or
-    /// parameters, or of its cluster. A node whose placement changes is marked when it is placed again.
+    /// parameters, or of the release that its cluster names. A node whose placement changes is marked when it is placed
+    /// again.
     fn mark_changed_tasks(&self, id: GroupId, old_group: &ResolvedGroup, new_group: &ResolvedGroup, dirty: &mut DirtyNodes) {
         // Without a release, a change of roles changes no placement. The roles of the nodes differ nevertheless.
         let has_new_roles = old_group.roles != new_group.roles && new_group.release.is_none();
@@ -85,8 +86,9 @@ impl Fleet {
     }
 
     /// Marks the nodes whose look-ups may have another result, because a node that they look up was marked or has
-    /// reported. `reporting_node` is the node whose report was stored, if any. Also marks the nodes with conditions
-    /// whose limit of evaluation steps has changed with the number of nodes.
+    /// reported, and clears the cached results of these look-ups. `reporting_node` is the node whose report was stored,
+    /// if any. Also marks the nodes with conditions whose limit of evaluation steps has changed with the number of
+    /// nodes.
     pub(super) fn mark_readers(&mut self, old_fleet: &Self, reporting_node: Option<NodeId>, dirty: &mut DirtyNodes) {
         let mut nodes_by_cluster: BTreeMap<ClusterId, Vec<NodeId>> = BTreeMap::new();
         for id in dirty.nodes(self).chain(reporting_node).collect::<BTreeSet<_>>() {
@@ -125,7 +127,7 @@ impl Fleet {
     }
 
     /// Returns the groups that may inherit from an object. For a release or its user-defined tags, these are all
-    /// groups. For a node, there are none.
+    /// groups. For a node or an object of any other kind, there are none.
     pub fn groups_below(&self, kind: Kind, uuid: Uuid) -> Vec<GroupId> {
         match LevelId::new(kind, uuid) {
             Some(LevelId::Group(id)) => vec![id],

@@ -39,11 +39,11 @@ pub struct LostNodeName {
 /// The reason why an entry of a cluster's `primaries` has no effect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PrimaryRejection {
-    /// The release of the cluster has no such tag.
+    /// Neither the cluster nor any release that it or its groups name has such a tag.
     UnknownTag,
     /// The tag has no primary, because its `has_primary` is false.
     NoHolder,
-    /// No release exists yet that could define the tag.
+    /// No release exists yet that could define the tag, or the node's group has none.
     NoRelease,
     /// The node does not exist.
     UnknownNode,
@@ -128,8 +128,9 @@ impl Fleet {
     }
 
     /// Returns whether a write chose the primary of a tag: `primaries` of the cluster names the node, or the write
-    /// stored the choice. A node that is primary only because it is now the first candidate was not chosen. A choice
-    /// that was stored earlier does not count. `old` is the fleet before the write.
+    /// stored the choice. An entry of `primaries` counts even if it is older than the write. A choice that was stored
+    /// earlier does not count. A node that is primary only because it is now the first candidate was not chosen. `old`
+    /// is the fleet before the write.
     pub fn is_newly_chosen(&self, old: &Self, id: ClusterId, tag: &TagName) -> bool {
         let Some(holder) = self.holder(id, tag.as_str()) else { return false };
         let named_node = self.named_primary(id, tag.as_str()).and_then(|text| self.primary_node(text));
@@ -137,7 +138,7 @@ impl Fleet {
         named_node.is_some_and(|node| node.id() == holder) || (choice == Some(holder) && old.stored_choice(id, tag) != choice)
     }
 
-    /// Returns the node that the stored choice makes primary of a tag.
+    /// Returns the node of the stored choice for a tag. The node need not be primary of the tag now.
     fn stored_choice(&self, id: ClusterId, tag: &TagName) -> Option<NodeId> {
         Some(self.clusters.get(&id)?.stored_choices.get(tag)?.spec.node)
     }
@@ -174,7 +175,7 @@ impl Fleet {
             return Some(PrimaryRejection::OtherCluster);
         }
         Some(match self.profile(node.id()) {
-            // The node is in the cluster, but its group has no release.
+            // The node is in the cluster, but its group has no release, or an object above the node is missing.
             None => PrimaryRejection::NoRelease,
             // The tag has no primary in the release of the node.
             Some(profile) if profile.key.tags.contains(tag) => PrimaryRejection::NoHolder,

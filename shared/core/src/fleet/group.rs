@@ -215,7 +215,7 @@ impl Fleet {
     }
 
     /// Builds the role table of a cluster under a release. If the release does not exist, the table has only the
-    /// user-defined tags of the release and of the cluster.
+    /// user-defined tags of the release and of the cluster, and the roles that these tags or the cluster name.
     fn role_table_for(&self, release: Option<&ReleaseRef>, cluster: &Cluster) -> RoleTable {
         let tags = release.and_then(|release| self.release_tags(&release.name));
         let tags = tags.into_iter().flat_map(|tags| &tags.spec.tags).chain(&cluster.spec.tags);
@@ -312,8 +312,8 @@ impl ResolvedGroup {
         template_level.into_iter().chain(lower_levels).collect()
     }
 
-    /// Returns whether two groups place nodes in the same way. They do if they have the same cluster, release, role
-    /// table and roles.
+    /// Returns whether two groups place nodes in the same way. They do if they have the same cluster and roles, equal
+    /// role tables, and releases with the same content.
     pub fn has_same_placement(&self, other: &Self) -> bool {
         let release = |group: &Self| group.release.as_ref().map(|release| release.value.hash);
         self.cluster_id() == other.cluster_id()
@@ -322,7 +322,8 @@ impl ResolvedGroup {
             && self.roles == other.roles
     }
 
-    /// Returns whether the roles of two groups produce the same tags.
+    /// Returns whether two groups have equal role tables: the tags of each role, the declarations of the tags, and the
+    /// extensions that decide tags.
     pub fn has_same_role_output(&self, other: &Self) -> bool {
         match (&self.role_table, &other.role_table) {
             // Most groups of a cluster share one table.

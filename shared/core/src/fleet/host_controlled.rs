@@ -44,8 +44,8 @@ impl Fleet {
     }
 
     /// Returns the values by which a report can meet the condition of a privileged task after a write, but perhaps not
-    /// before the write. Either the write let reports decide the value, or it changed another value that the same
-    /// condition reads. `old_fleet` is the fleet before the write.
+    /// before the write. The write placed the task on the node, let reports decide the value, or changed another value
+    /// that the same condition reads. `old_fleet` is the fleet before the write.
     pub fn newly_host_controlled(&self, old_fleet: &Self, node: NodeId) -> BTreeSet<HostControlledRead<'_>> {
         let Some(new_node) = self.unreported_node(node) else { return BTreeSet::new() };
         let mut reads = new_node.controlled_reads();
@@ -82,8 +82,8 @@ impl<'a> UnreportedNode<'a> {
         profile.privileged_tasks().filter_map(with_references).collect()
     }
 
-    /// Returns the values that the condition of each privileged task reads before any report, by the digest of the
-    /// definition of the task.
+    /// Returns the values that the condition of each privileged task reads as if the host of the node had never
+    /// reported, by the digest of the definition of the task. Reports of other hosts are read.
     fn inputs(&self) -> BTreeMap<&'a [u8; 32], Vec<Input>> {
         let view = self.view();
         let mut inputs = BTreeMap::new();
@@ -134,7 +134,8 @@ impl<'a> UnreportedNode<'a> {
         is_undecided && (self.group.host_labels.value.is_accepted(key) || may_rule_set())
     }
 
-    /// Returns a description of each label with this prefix that reports can decide.
+    /// Returns a description of each label with this prefix that the host may fill and no level decides. All labels
+    /// with this prefix that inspection rules may set have one description together.
     fn controlled_labels(&self, labels: &Labels, prefix: &str) -> Vec<String> {
         let accepted = self.group.host_labels.value.accepted_keys().iter().map(LabelKey::as_str);
         let keys = accepted.filter(|key| key.starts_with(prefix) && self.is_controlled_label(labels, key));

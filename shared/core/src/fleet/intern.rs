@@ -22,7 +22,8 @@ pub(super) struct Interner {
 }
 
 impl Interner {
-    /// Returns a copy of a report whose texts and traits are shared with equal ones of other reports.
+    /// Returns a copy of a report whose facts and traits are shared with equal ones of other reports. The labels of the
+    /// report are not shared.
     pub(super) fn intern_observation(&mut self, observation: &Observation) -> Observation {
         // The unused texts are dropped each time that the number of values reaches a power of two.
         if self.values.len() >= MIN_SWEEP_TEXTS && self.values.len().is_power_of_two() {

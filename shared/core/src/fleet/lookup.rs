@@ -34,7 +34,8 @@ pub(super) struct TaskLookup {
 struct LookupResult(OnceLock<Input>);
 
 impl Fleet {
-    /// Returns the result of a look-up in a cluster. All tasks with the same look-up share one cached value.
+    /// Returns the result of a look-up in a cluster. All tasks with the same look-up share one cached value. The result
+    /// of a look-up that no task of the cluster makes is not cached.
     pub(crate) fn look_up(&self, cluster: ClusterId, reference: &Reference) -> Input {
         let lookup = self.clusters.get(&cluster).and_then(|entry| entry.lookups.get(reference));
         match lookup {
@@ -129,7 +130,7 @@ impl Fleet {
         lookup.readers.clone()
     }
 
-    /// Registers the look-ups of a profile that the first node of a group has now.
+    /// Registers the look-ups of a profile when the first node of a group gets the profile.
     pub(super) fn register_lookups(&mut self, cluster: ClusterId, group: GroupId, profile: &Profile) {
         let Some(entry) = self.clusters.get_mut(&cluster) else { return };
         for reference in lookups(profile) {
@@ -205,8 +206,9 @@ fn node_field(fleet: &Fleet, entry: &NodeEntry, path: &Path) -> Option<Value> {
     }
 }
 
-/// Returns a fact that a host reports, for the tasks of another host. Returns `None` if the value does not have the
-/// registered type of the fact. A host thus cannot put text of its own into files of another host.
+/// Returns a fact that a host reports, for the tasks of another host. Returns `None` if the path is not that of one
+/// stable fact, if the fact is free text, or if the value does not have the registered type of the fact. A host thus
+/// cannot put text of its own into files of another host.
 fn shared_fact(observation: &Observation, keys: &[&str]) -> Option<Value> {
     let path = Path::new(keys.iter().copied())?;
     let facts = stable_facts(&path).ok()?;

@@ -8,7 +8,7 @@ use crate::key::LabelKey;
 use crate::object::NodeId;
 
 /// Returns the labels that some of these nodes had before a write and do not have after it, each with the number of
-/// nodes that lose it.
+/// nodes that lose it. Nodes that the write creates or deletes are skipped.
 pub fn lost_labels(old: &Fleet, new: &Fleet, nodes: impl Iterator<Item = NodeId>) -> BTreeMap<LabelKey, usize> {
     let mut lost_counts = BTreeMap::new();
     let may_lose_rule_labels = !old.rules().has_same_effects(new.rules()) && old.rules().possible_effects().may_set_labels();
@@ -33,7 +33,8 @@ pub fn lost_labels(old: &Fleet, new: &Fleet, nodes: impl Iterator<Item = NodeId>
     lost_counts
 }
 
-/// Returns whether two groups provide the same labels and tombstones, and accept the same label keys from hosts.
+/// Returns whether two groups accept the same label keys from hosts, and provide the same labels and tombstones with
+/// the same provenance (levels, owners and times).
 fn has_same_label_rules(old: Option<&Arc<ResolvedGroup>>, new: Option<&Arc<ResolvedGroup>>) -> bool {
     match (old, new) {
         (None, None) => true,

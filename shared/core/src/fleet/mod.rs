@@ -60,7 +60,8 @@ use crate::role::{RoleTable, natural_cmp};
 use crate::status::{SetBy, parked_by};
 use crate::task::Mode;
 
-/// Every object that the store has, in memory, with the data derived from the objects.
+/// The stored objects from which nodes are resolved, in memory, with the data derived from the objects. Allocations and
+/// principals are not included.
 #[derive(Clone, Default)]
 pub struct Fleet {
     /// True if all stored objects have been applied to the fleet.
@@ -108,7 +109,8 @@ struct ClusterEntry {
     groups: OrdSet<GroupId>,
     /// Number of nodes in the groups of the cluster.
     nodes: usize,
-    /// The stored choices of primaries, by tag. A chosen node remains primary while it has the tag.
+    /// The stored choices of primaries, by tag. A chosen node remains primary while it has the tag, unless `primaries`
+    /// of the cluster names another node that has the tag.
     stored_choices: OrdMap<TagName, Arc<Primary>>,
     /// The nodes of the cluster that have a tag, for each tag that has a primary.
     candidates: OrdMap<TagName, PrimaryCandidates>,
@@ -210,7 +212,7 @@ impl Fleet {
         Self::default()
     }
 
-    /// Marks the fleet as loaded. The caller has then applied all stored objects.
+    /// Marks the fleet as loaded. The caller must have applied all stored objects before.
     pub fn set_loaded(&mut self) {
         self.is_loaded = true;
     }
@@ -283,7 +285,7 @@ impl Fleet {
     /// Returns a group with everything that its nodes inherit.
     ///
     /// # Errors
-    /// The objects above the group that are missing, or the missing release.
+    /// The first of these objects that is missing: the group, its cluster, the template of the cluster, the release.
     pub fn resolved_group(&self, id: GroupId) -> Result<&Arc<ResolvedGroup>, Vec<MissingParent>> {
         let Some(entry) = self.groups.get(&id) else { return Err(vec![MissingParent::NodeGroup(id)]) };
         entry.resolved.as_ref().map_err(Clone::clone)
@@ -350,7 +352,8 @@ impl Fleet {
         parked_by(&node.spec, self.reported_state(node.id()).map(|state| &**state)).next().map(|(set_by, _)| set_by)
     }
 
-    /// Returns whether a node is parked. Budgets, barriers and the election of primaries exclude a parked node.
+    /// Returns whether a node is parked. Barriers exclude a parked node. The election of primaries excludes it too,
+    /// unless the node was chosen by `primaries` or by a stored choice.
     fn is_excluded(&self, entry: &NodeEntry) -> bool {
         self.parked_by(&entry.node).is_some()
     }

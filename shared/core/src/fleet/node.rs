@@ -25,9 +25,9 @@ pub(crate) struct NodeEntry {
     rule_cache: RuleCache,
 }
 
-/// The last two results of the inspection rules for this node and report, the newest first. `None` if the host has not
-/// reported. Clones of the entry share the cache. A trial write evaluates the rules before and after the write, so the
-/// cache holds two results.
+/// The last two results of the inspection rules for this node and report, the most recently used first. `None` if the
+/// host has not reported. Clones of the entry share the cache. A trial write evaluates the rules before and after the
+/// write, so the cache holds two results.
 type RuleCache = Option<Arc<Mutex<[Option<Arc<RuleOutcome>>; 2]>>>;
 
 impl NodeEntry {
@@ -50,8 +50,8 @@ impl NodeEntry {
         Self { profile, ..self.clone() }
     }
 
-    /// Returns the labels, properties and traits that the inspection rules give the node. Returns none if its host has
-    /// not reported. The result is cached until the node, the report or the rules change.
+    /// Returns the labels, properties, traits and notes that the inspection rules give the node. The outcome is empty
+    /// if the host of the node has not reported. It is cached until the node, the report or the rules change.
     pub(crate) fn rule_outcome(&self, rules: &RuleSet) -> Arc<RuleOutcome> {
         let (Some(observation), Some(cache)) = (&self.observation, &self.rule_cache) else {
             return Arc::clone(rules.empty_outcome());
@@ -61,7 +61,7 @@ impl NodeEntry {
         }
         let mut outcomes = cache.lock().unwrap_or_else(PoisonError::into_inner);
         let is_current = |item: &Option<Arc<RuleOutcome>>| item.as_ref().is_some_and(|item| item.is_from_rules(rules.hash()));
-        // The newest result moves to the front. If neither is of these rules, the older result is replaced.
+        // The result of these rules moves to the front. If neither result is of these rules, the older one is replaced.
         if !is_current(&outcomes[0]) {
             outcomes.swap(0, 1);
         }
@@ -118,8 +118,8 @@ impl NodeEntry {
         self.traits(&NOTHING)
     }
 
-    /// Returns the effective tags. For a node without a profile (it is in no group, or an object above it is missing),
-    /// these are the tags that operators assigned to it.
+    /// Returns the effective tags. For a node without a profile (it is in no group, its group has no release, or an
+    /// object above it is missing), these are the tags that operators assigned to it.
     pub(crate) fn tags(&self) -> impl Iterator<Item = &TagName> {
         let profile_tags = self.profile.as_ref().map(|profile| profile.key.tags.iter());
         let assigned = self.profile.is_none().then(|| self.node.spec.tags.assigned.members());
@@ -131,8 +131,8 @@ impl NodeEntry {
         self.observation.as_ref().map_or(&[], |report| &report.labels)
     }
 
-    /// Fails if the node lacks a trait that its instance requires. An instance is the workload that Ironic has deployed
-    /// on the node.
+    /// Fails if the node lacks a trait that its instance requires, or if the list of required traits is invalid. An
+    /// instance is the workload that Ironic has deployed on the node.
     pub(crate) fn check_instance_traits(&self, rule_outcome: &RuleOutcome) -> Result<(), InstanceTraitsError> {
         let traits = self.traits(rule_outcome);
         check_instance_traits(self.node.meta.uuid, &self.node.spec.instance_info, |name| traits.has_trait(name))
@@ -184,12 +184,11 @@ impl Fleet {
 }
 
 /// Returns the tags of a node (as operators assigned and unassigned them) without the unassignments that a write ends.
-/// Returns `None` if it ends none.
+/// Returns `None` if it ends none, if the node is new, or if an object above the node is missing.
 ///
-/// An unassignment means that the node lacks a tag although a role produces the tag. It ends when the last role of the
-/// node that produces the tag is removed. Otherwise the tag would still be missing when the role is added again later.
-/// If no role produced the tag before the write either, the unassignment remains. So applying a manifest again changes
-/// nothing.
+/// An unassignment means that the node lacks a tag although a role produces the tag. It ends when no role of the node
+/// produces the tag any more. Otherwise the tag would still be missing when a role produces it again later. If no role
+/// produced the tag before the write either, the unassignment remains. So applying a manifest again changes nothing.
 pub fn ended_unassignments(old_fleet: &Fleet, new_fleet: &Fleet, node: NodeId, spec: &NodeSpec) -> Option<NodeTags> {
     let unassignments = &spec.tags.unassigned;
     if unassignments.is_empty() {

@@ -15,8 +15,8 @@ use crate::role::{MatchNames, RoleTable, TagOrigin};
 
 impl Fleet {
     /// Places nodes again after a change that may change their tags. Updates for which tags they are candidates as
-    /// primary, and elects the primaries of these tags again. Then updates the profiles of these nodes, and of the
-    /// previous and the new primaries.
+    /// primary, and elects the primaries of the tags whose candidates have changed. Then updates the profiles of these
+    /// nodes, and of the previous and the new primaries.
     pub(super) fn recompute_placement(&mut self, ids: &[NodeId], dirty: &mut DirtyNodes) {
         let mut changed_tags: BTreeSet<(ClusterId, TagName)> = BTreeSet::new();
         for id in ids {

@@ -23,8 +23,8 @@ use crate::requirement::{FieldLookup, LiteralValue as FieldValue, RequirementFie
 use crate::selector::{LabelLookup, Selector};
 use crate::traits::{InstanceTraitsError, NodeTraits, Trait};
 
-/// A node with everything that it inherits and that its host reports. If an object above the node is missing, the view
-/// has only the values of the node itself.
+/// A node with everything that it inherits and that its host reports. If an object above the node or its release is
+/// missing, the node inherits nothing in the view.
 pub struct NodeView<'a> {
     fleet: &'a Fleet,
     entry: &'a NodeEntry,
@@ -105,7 +105,8 @@ impl<'a> NodeView<'a> {
     }
 
     /// Compares the labels that the levels down to the group provide with those that the node has after its own level
-    /// is merged. Returns the difference. Reported labels are not included. Returns `None` if the node has no group.
+    /// is merged. Returns the difference. Labels that the host or an inspection rule fills are not included. Returns
+    /// `None` if the node has no group, or if an object above the node or its release is missing.
     pub fn label_diff(&self) -> Option<MapDiff<LabelKey, LabelValue>> {
         let base = &self.group?.maps.labels;
         let labels = base.with_level(Level::Node, &self.entry.node.spec.inherited.labels);
@@ -117,8 +118,8 @@ impl<'a> NodeView<'a> {
         self.entry.roles(self.group)
     }
 
-    /// Returns the effective tags. For a node without a profile (it is in no group, or an object above it is missing),
-    /// these are the tags that operators assigned to it.
+    /// Returns the effective tags. For a node without a profile (it is in no group, its group has no release, or an
+    /// object above it is missing), these are the tags that operators assigned to it.
     pub fn tags(&self) -> Vec<TagName> {
         self.entry.tags().cloned().collect()
     }
@@ -133,7 +134,8 @@ impl<'a> NodeView<'a> {
         self.entry.traits(&self.rule_outcome).resolve()
     }
 
-    /// Returns the properties that inspection rules give the node, including those that an operator sets too.
+    /// Returns the properties that inspection rules give the node. A property that an operator sets is not included,
+    /// except `capabilities`, which combines the capabilities of operators and rules.
     pub fn rule_properties(&self) -> &BTreeMap<String, RuleProperty> {
         &self.rule_outcome.properties
     }
@@ -163,7 +165,8 @@ impl<'a> NodeView<'a> {
         self.entry.reported_labels()
     }
 
-    /// Returns the maximum number of steps that a condition which looks up other nodes may use for this node.
+    /// Returns the maximum number of steps of one condition for this node, if the condition looks up other nodes and
+    /// also reads values that differ between nodes.
     pub(crate) fn condition_step_limit(&self) -> usize {
         self.group.map_or(MAX_CONDITION_STEPS, |group| self.fleet.condition_step_limit(group.cluster_id()))
     }
@@ -173,8 +176,9 @@ impl<'a> NodeView<'a> {
         self.group.map_or(MAX_CONDITION_STEPS, |group| self.fleet.node_step_limit(group.cluster_id()))
     }
 
-    /// Returns whether a rule or the host may have filled a label of a deleted node. They may if no level decides the
-    /// label, and a rule may set it or the group accepts it from the host.
+    /// Returns whether a rule or the host may have filled a label of a deleted node. They may if the node provides
+    /// neither a value nor a tombstone for the label and inherits no value, and a rule may set the label or the group
+    /// accepts it from the host.
     fn may_be_filled(&self, key: &str) -> bool {
         let entry = self.entry.node.spec.inherited.labels.provided.as_ref().and_then(|map| map.get(key));
         if entry.is_some() || self.label(key).is_some() {
@@ -294,7 +298,8 @@ fn value_at_path(root: Option<&Value>, path: &Path) -> Option<Value> {
 
 impl LabelLookup for NodeView<'_> {
     /// Returns the value that the node itself sets, else the inherited value. For one key, the result is the same as
-    /// that of [`crate::labels::EffectiveMap::with_level`].
+    /// that of [`crate::labels::EffectiveMap::with_level`]. If a rule or the host fills labels of the node, returns the
+    /// value after filling.
     fn label(&self, key: &str) -> Option<&str> {
         if let Some(filled) = &self.filled_labels {
             return filled.get(key).map(LabelValue::as_str);

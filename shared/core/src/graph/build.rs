@@ -39,8 +39,10 @@ pub struct ClassEdge {
 }
 
 impl ClusterGraph {
-    /// Builds the edges of the graph: from the order of tasks on each node, from barriers with `policy: all`, and from
-    /// the tasks that stages wait for. A barrier with `policy: any` gives single pairs instead of edges.
+    /// Builds the edges of the graph: from the order of tasks on each node, from the barriers with `policy: all` that
+    /// tasks wait for, and from the tasks and stages that stages wait for. A barrier of a task with `policy: any` gives
+    /// single pairs instead of edges. A stage waits for all selected nodes, whatever the policy. Removes the single
+    /// pairs that an edge covers.
     pub(super) fn build_edges(&mut self, releases: &[Arc<CompiledRelease>]) {
         let mut edges = Vec::new();
         let positions = TaskPositions::new(self);
@@ -211,7 +213,7 @@ impl TaskPositions {
         self.stages.get(id).copied().map(EdgeEnd::Stage)
     }
 
-    /// Returns the tasks and the stage that must be done before a barrier of a release opens. A barrier of scope
+    /// Returns the tasks, or the stage, that must be done before a barrier of a release opens. A barrier of scope
     /// `Anywhere` belongs to a stage or task of one release, so it waits only for nodes with that release.
     fn barrier_predecessors<'a>(
         &'a self,

@@ -3,11 +3,13 @@
 //!
 //! A *profile* is the set of tasks that nodes with the same roles and tags have. Nodes with the same profile wait for
 //! the same tasks, so the order is an order of *classes* of nodes. Fuel's library on two hundred nodes has 111,760
-//! pairs, but only a few thousand edges between its classes. Pairs are created only for `resolve -o json`.
+//! pairs, but only a few thousand edges between its classes. Pairs are created only where a fleet is resolved from
+//! manifests without a controller, as by `stemma resolve`.
 //!
-//! An edge between two classes orders every node of the first class before every node of the second class. So a cycle
-//! among classes is also a cycle among nodes, and the check for cycles needs no pairs. A task with `policy: any` waits
-//! for one node only. This node is in a class of its own.
+//! An edge between two classes orders every node of the first class before every node of the second class. An edge
+//! within a class may instead order two tasks on each node by itself. So a cycle among classes is also a cycle among
+//! nodes, and the check for cycles needs no pairs. A task with `policy: any` waits for one node only. This node is in a
+//! class of its own.
 
 mod build;
 mod policy_any;
@@ -96,8 +98,8 @@ impl fmt::Display for InstanceText<'_> {
 }
 
 impl ClusterGraph {
-    /// Builds the order of a cluster from its nodes as they are now. A node that has no profile (because it has no
-    /// release) has no tasks and is omitted.
+    /// Builds the order of a cluster from its nodes as they are now. A node that has no profile (its group has no
+    /// release, or an object above the node is missing) has no tasks and is omitted.
     pub fn from_fleet(fleet: &Fleet, cluster: ClusterId) -> Self {
         let mut by_profile: BTreeMap<_, NodeClass> = BTreeMap::new();
         for id in fleet.nodes_in_cluster(cluster) {
@@ -110,7 +112,8 @@ impl ClusterGraph {
     }
 
     /// Builds the order of these classes of nodes. `releases` contains all releases of the cluster, because the stages
-    /// of a release without a node are ordered too. If no node has the name `master`, a pseudo node for it is added.
+    /// of a release without a node are ordered too. If no node has the name `master`, a pseudo node of that name is
+    /// added for each release that places tasks on `master`.
     pub fn new(mut classes: Vec<NodeClass>, releases: &[Arc<CompiledRelease>]) -> Self {
         let has_master = classes.iter().any(|class| class.profile.key.is_master);
         let mut graph = Self::default();

@@ -1,8 +1,8 @@
 //! The stable facts, which templates and conditions may read.
 //!
 //! A fact that changes by itself (uptime, free memory, load) would change the digest of each task that reads it, and
-//! roll the fleet. So the registry lists the facts that may be read, not those that may not: a new fact is unreadable
-//! until the fact is added here. Observations contain these facts and no others.
+//! roll the fleet. So [`STABLE_FACTS`] lists the facts that may be read, not those that may not: a new fact cannot be
+//! read until it is added to the list. An agent puts these facts into its observation, and no others.
 
 use std::net::IpAddr;
 

@@ -1,8 +1,10 @@
 //! The fields of `node`, of `cluster` and of the nodes that a look-up returns.
 //!
 //! There are few fields on purpose. Each field that a template reads is an input. An input that changes often would
-//! change the digest of each task that reads it, and so roll the task out again. The nodes that a look-up returns have
-//! fewer fields than the host itself, because the report of another host is shared only as typed values.
+//! change the digest of each task that reads it, and so roll the task out again. A node that a look-up returns also has
+//! `labels` and `facts`, which a template of the host itself reads as `labels` and `facts`, not below `node`. A node of
+//! a look-up has no properties, no label that its host or an inspection rule set, and no fact that is free text,
+//! because the report of another host is shared only as typed values.
 
 use super::facts;
 use super::path::Path;

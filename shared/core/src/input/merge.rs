@@ -60,8 +60,8 @@ impl Reference {
 }
 
 impl Read {
-    /// Returns a key that is equal for all reads that can be merged, and the paths that this read reads. Returns `None`
-    /// if this read cannot be merged.
+    /// Returns a key that is equal for all reads that can be merged with each other, and the paths that this read
+    /// reads. Returns `None` if this read cannot be merged.
     fn mergeable_paths(&self) -> Option<(Box<str>, Vec<Path>)> {
         match self {
             Self::Parameter(path) => Some(("params".into(), vec![path.clone()])),
@@ -85,7 +85,7 @@ impl Read {
     }
 
     /// Replaces the paths of this read. A parameter or a fact has a single path, so one read for each path is returned.
-    /// A read without paths is returned unchanged.
+    /// A read that cannot be merged is returned unchanged.
     fn with_paths(self, paths: BTreeSet<Path>) -> Vec<Self> {
         match self {
             Self::Parameter(_) => paths.into_iter().map(Self::Parameter).collect(),

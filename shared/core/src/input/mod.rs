@@ -102,7 +102,7 @@ pub struct Inputs {
     .reference.display_text()
 )]
 pub struct InputsTooLarge {
-    /// The reference whose input exceeded the maximum.
+    /// The reference of the input that was refused, because all inputs together would exceed the maximum.
     pub reference: Reference,
 }
 
@@ -117,7 +117,8 @@ impl Input {
     }
 
     /// Converts a value larger than [`MAX_COPIED_BYTES`] to a shared value. Its text is stored in chunks, and chunks
-    /// that `texts` contains already are shared. Any other input is returned unchanged.
+    /// that `texts` contains already are shared. A value that its canonical text would not reproduce is stored as a
+    /// parsed value. Any smaller value or other input is returned unchanged.
     pub(crate) fn into_shared(self, texts: &SharedTexts) -> Self {
         match self {
             Self::Value(value) if estimate_bytes(&value) > MAX_COPIED_BYTES => {
@@ -150,8 +151,9 @@ impl Input {
         out.push('}');
     }
 
-    /// Returns the approximate size of the input as JSON, in bytes. Escapes in strings are not counted. 8 and 32 are
-    /// the sizes of the fixed text around an absent input and a secret.
+    /// Returns the approximate size of the input as JSON, in bytes. Escapes in strings and the object around a value
+    /// are not counted. 8 is the size of the whole text of an absent input. 32 is about the size of the text of a
+    /// secret without the secret's name.
     fn size_bytes(&self) -> usize {
         match self {
             Self::Value(value) => estimate_bytes(value),
@@ -196,7 +198,8 @@ impl SharedValue {
     }
 
     /// Returns the SHA-256 digest of the value in hexadecimal. It is computed at the first call. Different values have
-    /// different digests.
+    /// different digests. Equal values can have different digests if one is stored as text and the other as a parsed
+    /// value.
     pub(crate) fn value_digest(&self) -> &str {
         let compute_digest = || match &self.storage {
             ValueStorage::Value(value) => sha256(value.to_string().as_bytes()),
@@ -278,8 +281,9 @@ impl Inputs {
     }
 
     /// Returns the input that a reference reads. If the reference has no input of its own, a wider input is searched,
-    /// because [`merge_references`] retains only the wider of two inputs. Of a wider parameter or fact, the part is
-    /// returned. Of a look-up with more fields, the whole input is returned. Returns `None` if no such input was sent.
+    /// because [`merge_references`] retains only the wider of two references. Of a wider parameter or fact, the part is
+    /// returned, or [`Input::Absent`] if there is no such part. Of a look-up with more fields, the whole input is
+    /// returned. Returns `None` if no such input was sent.
     pub fn find(&self, reference: &Reference) -> Option<Cow<'_, Input>> {
         if let Some(input) = self.get(reference) {
             return Some(Cow::Borrowed(input));
@@ -374,9 +378,9 @@ impl<'de> Deserialize<'de> for Inputs {
     }
 }
 
-/// The serialized form of an input. `T` is the type of the value: a JSON value in a self-describing format such as
-/// JSON, and a JSON text in the binary format Postcard. A JSON value can contain values, and Postcard has no such
-/// recursive types. The parser of the text limits the nesting depth.
+/// The serialized form of an input. `T` is the type of the value: a JSON value in a human-readable format such as JSON,
+/// and a JSON text in a binary format such as Postcard. A JSON value is recursive, and no message in Postcard contains
+/// a recursive type. The parser of the text limits the nesting depth.
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum InputWire<T> {
@@ -386,7 +390,7 @@ enum InputWire<T> {
 }
 
 impl Serialize for Input {
-    /// Writes the value as JSON in a self-describing format, and as JSON text in any other format, such as postcard.
+    /// Writes the value as JSON in a human-readable format, and as JSON text in any other format, such as postcard.
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let is_readable = serializer.is_human_readable();
         let write = |value: &Value, serializer: S| {
@@ -408,7 +412,7 @@ impl Serialize for Input {
 }
 
 impl<'de> Deserialize<'de> for Input {
-    /// Reads the value as JSON from a self-describing format, and as JSON text from any other format, such as postcard.
+    /// Reads the value as JSON from a human-readable format, and as JSON text from any other format, such as postcard.
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let wire = if deserializer.is_human_readable() {
             InputWire::<Value>::deserialize(deserializer)?

@@ -25,7 +25,8 @@ pub enum Read {
     Parameter(Path),
     /// `'HW_CPU_X86_AVX2' in traits`: a boolean, never absent. True if the node has the trait.
     Trait(Box<str>),
-    /// `'mysql' in tags`: a boolean, never absent. True if the node has the tag.
+    /// `'mysql' in tags`: a boolean, never absent. True if selectors match this tag name on the node, so the name can
+    /// also be a primary name, such as `primary-mysql`.
     Tag(Box<str>),
     /// `facts.cpu.count`: a stable fact of the host itself ([`facts`](super::facts)).
     Fact(Path),
@@ -74,7 +75,8 @@ pub enum NodeQuery {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NamePatterns(Box<[Box<str>]>);
 
-/// The fields to read from the nodes of a look-up. Empty if only the number of nodes is read.
+/// The fields to read from the nodes of a look-up. Empty if a template reads only the number of nodes, or only whether
+/// a primary exists.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FieldSet(pub(super) BTreeSet<Path>);
 
@@ -93,7 +95,7 @@ pub enum ReferenceError {
         /// The key or name, cut to 64 characters.
         literal: String,
     },
-    /// A look-up has more than [`MAX_NAMES`] names or fields.
+    /// A look-up has more than [`MAX_NAMES`] fields.
     #[error("a look-up takes at most {MAX_NAMES} names and {MAX_NAMES} fields")]
     TooMany,
 }
@@ -116,7 +118,8 @@ impl Read {
         }
     }
 
-    /// Returns whether the value depends on the node alone, and not on its node group, cluster or cluster template.
+    /// Returns whether the value is a trait, a fact or a field of the node itself. Such a value is computed for each
+    /// node, also if the node group decides it, as in `node.nodegroup` and `node.roles`.
     pub(crate) fn is_node_local(&self) -> bool {
         match self {
             Self::Trait(_) | Self::Fact(_) | Self::Node(_) => true,
@@ -150,7 +153,6 @@ impl Read {
     }
 }
 
-/// Checks each key of a path.
 fn check_path(path: &Path) -> Result<(), ReferenceError> {
     path.keys().iter().try_for_each(|key| check_literal(key))
 }
@@ -231,8 +233,8 @@ impl FromIterator<Path> for FieldSet {
     }
 }
 
-/// Removes each path that lies within another path. In sorted order, such a path follows directly after the path that
-/// contains it, so each path is compared only with the last path of the result.
+/// Removes each path that lies within another path. In sorted order, all paths within a path directly follow it as one
+/// block, so each path is compared only with the last path of the result.
 pub(super) fn remove_nested(paths: BTreeSet<Path>) -> BTreeSet<Path> {
     let mut outer_paths: BTreeSet<Path> = BTreeSet::new();
     for path in paths {

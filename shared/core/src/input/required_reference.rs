@@ -10,8 +10,9 @@ pub struct RequiredReference {
     /// A label, a parameter, or a look-up with one field. `nodes(…)` without a field means that the template needs at
     /// least one node.
     pub reference: Reference,
-    /// True if each rendering of the template reads the reference. False if the reference is read inside an `if` or a
-    /// loop only.
+    /// True if each rendering of the template reads the reference. A label of the nodes of a look-up also counts as
+    /// read by each rendering if a loop over all these nodes always reads it. False if only some renderings read the
+    /// reference, for example inside an `if`.
     pub is_unconditional: bool,
 }
 

@@ -1,4 +1,5 @@
-//! Finds how a value must be quoted at a position in a shell script, so that it is one word there.
+//! Finds how a value must be quoted at a position in a shell script, so that sh reads it as data: one word, or a part
+//! of one.
 //!
 //! A value that a template inserts into a script is untrusted data. Single quotes around the value are right outside of
 //! other quotes. They are wrong inside `"…"`, where sh would run `$(…)` in the value. So quoting depends on the
@@ -29,7 +30,8 @@ enum Frame {
     Arithmetic(u32),
     /// A parameter expansion, `${…}`.
     Parameter,
-    /// A command substitution in backquotes.
+    /// A command substitution in backquotes. Its text is not read, because sh ends it at the next backquote, even inside
+    /// quotes or a comment.
     Backquote,
     /// Double quotes, `"…"`.
     Double,
@@ -44,10 +46,14 @@ enum Frame {
 }
 
 /// The delimiter of a here-document: the line that ends it, such as `EOF` for `<<EOF`.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Delimiter {
     /// The delimiter without its quotes.
     word: String,
+    /// True if a part of the delimiter is quoted. Then a backslash in the here-document is ordinary text.
+    is_quoted: bool,
+    /// The quote that is open at the current position of the delimiter.
+    open_quote: Option<char>,
     /// True after `<<-`: tabs at the beginning of each line are ignored.
     should_strip_tabs: bool,
 }
@@ -58,11 +64,12 @@ struct Delimiter {
 pub struct ShellLexer {
     /// The constructs that enclose the position, the innermost last.
     frames: Vec<Frame>,
-    /// The part of the current word that was read outside of quotes, or of the current line of a here-document. Begins
-    /// with [`MAYBE_TEXT`] if the word may have other text before the part that was read.
+    /// The part of the current word that was read outside of quotes. In a here-document, the part of the current line
+    /// that was read. Begins with [`MAYBE_TEXT`] if the word may have other text before the part that was read.
     word: String,
-    /// True if a backslash escapes the next character.
-    is_escaped: bool,
+    /// `None` if no backslash escapes the next character. Otherwise the construct that the character before the backslash
+    /// may have begun.
+    escape: Option<LastToken>,
     /// The construct that the last character may have begun.
     last: LastToken,
     /// The delimiters of the here-documents that follow the current line or contain the position, in order.
@@ -73,10 +80,14 @@ pub struct ShellLexer {
     failure: Option<&'static str>,
 }
 
+/// The reason why no value can be quoted after a `case` in a command substitution.
+const CASE_FAILURE: &str = "after a `case` within `$(…)`; put it into a function";
+
 /// Placeholder in a word for unknown text that may be empty.
 const MAYBE_TEXT: char = '\u{fffe}';
 
-/// Placeholder in a word for unknown text that is not empty, such as a value.
+/// Placeholder in a word for unknown text, such as a value or the output of a command. A word with this placeholder
+/// counts as not empty.
 const UNKNOWN_TEXT: char = '\u{fffd}';
 
 /// The construct that the last character may have begun.
@@ -87,6 +98,8 @@ enum LastToken {
     Nothing,
     /// `$`.
     Dollar,
+    /// `$$`, the process id.
+    DollarDollar,
     /// `(` or `$(`. A second `(` begins an arithmetic expression.
     Bracket,
     /// `<`.
@@ -111,7 +124,7 @@ impl ShellLexer {
         if let Some(reason) = self.failure {
             return Quoting::Unquotable(reason);
         }
-        if self.is_escaped {
+        if self.escape.is_some() {
             return Quoting::Unquotable("right after a backslash");
         }
         if self.last == LastToken::Dollar {
@@ -154,7 +167,7 @@ impl ShellLexer {
     #[must_use]
     pub fn at_loop_start(mut self) -> Self {
         if self.is_reading_word() {
-            self.word = MAYBE_TEXT.into();
+            self.forget_word();
         }
         self
     }
@@ -170,21 +183,35 @@ impl ShellLexer {
             return Some(other.clone());
         }
         let [without_word, other_without_word] = [self, other].map(|lexer| Self { word: String::new(), ..lexer.clone() });
-        (without_word == other_without_word && self.is_reading_word()).then(|| without_word.at_loop_start())
+        if without_word != other_without_word || !self.is_reading_word() {
+            return None;
+        }
+        let [merged, other_merged] = [self, other].map(|lexer| lexer.clone().at_loop_start());
+        Some(if merged.failure.is_some() { merged } else { other_merged })
+    }
+
+    /// Replaces the current word by uncertain text. Afterwards no value can be quoted if the word may become `case`
+    /// within `$(…)` (see [`Self::end_word`]).
+    fn forget_word(&mut self) {
+        let word = self.word.trim_start_matches(MAYBE_TEXT);
+        if !word.is_empty() && "case".starts_with(word) && self.frames.contains(&Frame::Command) {
+            self.failure = Some(CASE_FAILURE);
+        }
+        self.word = MAYBE_TEXT.into();
     }
 
     /// Returns whether the lexer is reading a word of the script, and not the delimiter or a line of a here-document.
-    /// Of a word, only its presence matters, because `#` begins a comment only outside of a word.
+    /// Two things about a word matter: whether it is empty, because `#` begins a comment only outside of a word, and
+    /// whether it is `case` (see [`Self::end_word`]).
     fn is_reading_word(&self) -> bool {
         self.delimiter.is_none() && self.frames.last() != Some(&Frame::HereDocument)
     }
 
     /// Reads one character of the script, by the rules of the innermost frame (the construct that encloses the
-    /// position). An escaped character has no effect, except as a part of the word.
+    /// position).
     fn read_char(&mut self, character: char) {
-        if std::mem::take(&mut self.is_escaped) {
-            self.word.push(character);
-            return;
+        if let Some(last) = self.escape.take() {
+            return self.read_escaped_char(character, last);
         }
         // A character of a delimiter has no other meaning.
         if self.delimiter.is_some() && !self.read_delimiter_char(character) {
@@ -200,18 +227,41 @@ impl ShellLexer {
                 self.leave_frame();
                 self.end_line();
             }
-            Some(Frame::Single | Frame::Dollar | Frame::Comment) => {}
+            Some(Frame::Backquote) if character == '`' => self.leave_frame(),
+            Some(Frame::Backquote) if character == '\\' => self.escape = Some(last),
+            Some(Frame::Single | Frame::Dollar | Frame::Comment | Frame::Backquote) => {}
             Some(Frame::HereDocument) => self.read_here_document_char(character),
             Some(Frame::Double | Frame::Parameter) => self.read_quoted_char(character, last),
             Some(Frame::Arithmetic(open_count)) => self.read_arithmetic_char(character, last, open_count),
-            Some(Frame::Command | Frame::Paren | Frame::Backquote) | None => self.read_unquoted_char(character, last),
+            Some(Frame::Command | Frame::Paren) | None => self.read_unquoted_char(character, last),
+        }
+    }
+
+    /// Reads a character after a backslash. `last` is the construct that the character before the backslash may have
+    /// begun. The character has no effect, except as a part of the word. A backslash and a line break have no effect at
+    /// all: sh removes both, so that `$\⏎(` is read as `$(`.
+    fn read_escaped_char(&mut self, character: char, last: LastToken) {
+        if let Some(delimiter) = &mut self.delimiter {
+            if character.is_alphanumeric() || character == '_' {
+                delimiter.word.push(character);
+            } else {
+                self.failure = Some("after a here-document whose delimiter contains a backslash");
+            }
+        } else if character == '\n' {
+            self.last = last;
+            if matches!(self.frames.last(), Some(Frame::Command | Frame::Paren) | None) {
+                // The backslash was read as a part of the word.
+                self.word.pop();
+            }
+        } else {
+            self.word.push(character);
         }
     }
 
     /// Leaves the innermost frame. The result of a command substitution or an arithmetic expression is part of a word,
     /// so a `#` that follows directly does not begin a comment.
     fn leave_frame(&mut self) {
-        if matches!(self.frames.pop(), Some(Frame::Command | Frame::Arithmetic(_))) {
+        if matches!(self.frames.pop(), Some(Frame::Command | Frame::Arithmetic(_) | Frame::Backquote)) {
             self.word.clear();
             self.word.push(UNKNOWN_TEXT);
         }
@@ -221,7 +271,7 @@ impl ShellLexer {
     fn read_quoted_char(&mut self, character: char, last: LastToken) {
         let is_parameter = self.frames.last() == Some(&Frame::Parameter);
         match character {
-            '\\' => self.is_escaped = true,
+            '\\' => self.escape = Some(last),
             '"' if is_parameter => self.frames.push(Frame::Double),
             '"' => self.leave_frame(),
             '}' if is_parameter => self.leave_frame(),
@@ -234,10 +284,15 @@ impl ShellLexer {
     }
 
     /// Reads a character that may begin an expansion (`$`, `$(`, `${` or a backquote). Any other character has no
-    /// effect. The rules are the same inside and outside of double quotes. A second backquote leaves every frame up to
-    /// and including that of the first backquote.
+    /// effect. The rules are the same inside and outside of double quotes.
     fn read_expansion_char(&mut self, character: char, last: LastToken) {
         match (character, last) {
+            // dash reads `$$(` as the process id and a parenthesis. bash reads `$(` as a command substitution.
+            ('(' | '{', LastToken::DollarDollar) => self.failure = Some("after a `$$(` or `$${`, which shells read differently"),
+            ('[', LastToken::Dollar | LastToken::DollarDollar) => {
+                self.failure = Some("after a `$[`, which bash evaluates; write `$((…))` instead");
+            }
+            ('$', LastToken::Dollar) => self.last = LastToken::DollarDollar,
             ('$', _) => self.last = LastToken::Dollar,
             ('(', LastToken::Dollar) => {
                 self.frames.push(Frame::Command);
@@ -245,13 +300,7 @@ impl ShellLexer {
                 self.last = LastToken::Bracket;
             }
             ('{', LastToken::Dollar) => self.frames.push(Frame::Parameter),
-            ('`', _) if self.frames.contains(&Frame::Backquote) => {
-                while self.frames.pop().is_some_and(|frame| frame != Frame::Backquote) {}
-            }
-            ('`', _) => {
-                self.frames.push(Frame::Backquote);
-                self.word.clear();
-            }
+            ('`', _) => self.frames.push(Frame::Backquote),
             _ => {}
         }
     }
@@ -264,7 +313,7 @@ impl ShellLexer {
             '(' if last != LastToken::Dollar => self.frames[innermost] = Frame::Arithmetic(open_count + 1),
             ')' if open_count == 1 => self.leave_frame(),
             ')' => self.frames[innermost] = Frame::Arithmetic(open_count - 1),
-            '\\' => self.is_escaped = true,
+            '\\' => self.escape = Some(last),
             '\'' => self.frames.push(Frame::Single),
             '"' => self.frames.push(Frame::Double),
             _ => self.read_expansion_char(character, last),
@@ -288,11 +337,14 @@ impl ShellLexer {
             }
             '<' => self.read_less_than(last),
             // These characters end a word. The parenthesis of `$(` does not, and is read as an expansion below.
-            ' ' | '\t' | ';' | '&' | '|' | '>' | '\n' | '(' | ')' if !(character == '(' && last == LastToken::Dollar) => {
+            ' ' | '\t' | ';' | '&' | '|' | '>' | '\n' | '(' | ')'
+                if !(character == '(' && matches!(last, LastToken::Dollar | LastToken::DollarDollar)) =>
+            {
                 self.end_word();
                 self.read_operator(character);
             }
-            '\\' => self.is_escaped = true,
+            '\\' => self.escape = Some(last),
+            '\'' if last == LastToken::DollarDollar => self.failure = Some("after a `$$'`, which shells read differently"),
             '\'' if last == LastToken::Dollar => self.frames.push(Frame::Dollar),
             '\'' => self.frames.push(Frame::Single),
             '"' => self.frames.push(Frame::Double),
@@ -308,7 +360,8 @@ impl ShellLexer {
         }
     }
 
-    /// Reads a character that ended a word: a line break, a parenthesis or another operator.
+    /// Reads a character that ended a word. A line break or a parenthesis can begin or end a construct. A blank or
+    /// another operator has no effect.
     fn read_operator(&mut self, character: char) {
         match character {
             '\n' => self.end_line(),
@@ -327,7 +380,7 @@ impl ShellLexer {
         match last {
             LastToken::Less => {
                 self.last = LastToken::LessLess;
-                self.delimiter = Some(Delimiter { word: String::new(), should_strip_tabs: false });
+                self.delimiter = Some(Delimiter::default());
             }
             _ => self.last = LastToken::Less,
         }
@@ -338,6 +391,14 @@ impl ShellLexer {
     fn read_delimiter_char(&mut self, character: char) -> bool {
         let Some(delimiter) = self.delimiter.as_mut() else { return true };
         match character {
+            '\n' if delimiter.open_quote.is_some() => {
+                self.failure = Some("after a here-document whose delimiter has several lines");
+            }
+            quote @ ('\'' | '"') if delimiter.open_quote.is_none() => {
+                (delimiter.is_quoted, delimiter.open_quote) = (true, Some(quote));
+            }
+            quote if delimiter.open_quote == Some(quote) => delimiter.open_quote = None,
+            letter if delimiter.open_quote.is_some() => delimiter.word.push(letter),
             '<' if delimiter.word.is_empty() && self.last == LastToken::LessLess => {
                 // `<<<` is bash's here-string: an ordinary word follows.
                 self.delimiter = None;
@@ -345,9 +406,8 @@ impl ShellLexer {
                 return false;
             }
             '-' if delimiter.word.is_empty() && self.last == LastToken::LessLess => delimiter.should_strip_tabs = true,
-            ' ' | '\t' if delimiter.word.is_empty() => {}
-            // The quotes of a delimiter are not a part of it.
-            '\'' | '"' | '\\' => {}
+            ' ' | '\t' if delimiter.word.is_empty() && !delimiter.is_quoted => {}
+            '\\' => (delimiter.is_quoted, self.escape) = (true, Some(LastToken::Nothing)),
             '$' | '`' | '(' => self.failure = Some("after a here-document with a computed delimiter"),
             ' ' | '\t' | ';' | '&' | '|' | '<' | '>' | ')' | '\n' => {
                 self.here_documents.extend(self.delimiter.take());
@@ -360,13 +420,11 @@ impl ShellLexer {
         false
     }
 
-    /// Ends the current word. After the word `case` within `$(…)`, no value can be quoted any more, because the
-    /// patterns of a `case` contain unbalanced parentheses.
+    /// Ends the current word. After the word `case` within `$(…)`, no value can be quoted any more,
+    /// because the patterns of a `case` contain unbalanced parentheses.
     fn end_word(&mut self) {
-        if self.word.trim_start_matches(MAYBE_TEXT) == "case"
-            && self.frames.iter().any(|frame| matches!(frame, Frame::Command | Frame::Backquote))
-        {
-            self.failure = Some("after a `case` within `$(…)`; put it into a function");
+        if self.word.trim_start_matches(MAYBE_TEXT) == "case" && self.frames.contains(&Frame::Command) {
+            self.failure = Some(CASE_FAILURE);
         }
         self.word.clear();
     }
@@ -386,14 +444,25 @@ impl ShellLexer {
             self.word.push(character);
             return;
         }
-        let line = std::mem::take(&mut self.word);
         let Some(delimiter) = self.here_documents.first() else { return self.leave_frame() };
+        let backslashes = self.word.len() - self.word.trim_end_matches('\\').len();
+        if !delimiter.is_quoted && backslashes % 2 == 1 {
+            // sh joins this line and the next one. The line break stays in `word`, to show that a line was joined.
+            self.word.pop();
+            self.word.push(character);
+            return;
+        }
+        let line = std::mem::take(&mut self.word);
         let line = if delimiter.should_strip_tabs { line.trim_start_matches('\t') } else { &line };
-        if line == delimiter.word {
-            self.here_documents.remove(0);
-            if self.here_documents.is_empty() {
-                self.leave_frame();
-            }
+        if line.replace('\n', "") != delimiter.word {
+            return;
+        }
+        if line.contains('\n') {
+            self.failure = Some("after a here-document whose delimiter may be on joined lines");
+        }
+        self.here_documents.remove(0);
+        if self.here_documents.is_empty() {
+            self.leave_frame();
         }
     }
 }
@@ -463,6 +532,20 @@ mod tests {
             ("cat <<A; cat <<B\na\nA\nb\nB\n", Unquoted),
             ("echo $((1 + 2)) ", Unquoted),
             ("echo `date` ", Unquoted),
+            ("echo $$ ", Unquoted),
+            ("echo \"$$", DoubleQuoted),
+            ("echo \"'$$' $$\" ", Unquoted),
+            // sh removes a backslash with a line break.
+            ("echo \\\n# it's\n", Unquoted),
+            ("echo \"$\\\n(cat ", Unquoted),
+            ("echo a\\\n#\"", DoubleQuoted),
+            // A backquote ends the substitution, even inside a comment or quotes.
+            ("x=`a # c`\ny='", SingleQuoted),
+            ("x=`echo 'a`'b", SingleQuoted),
+            ("x=`echo \\`date\\``#\"", DoubleQuoted),
+            ("cat <<'A B'\nA\nA B\n", Unquoted),
+            ("cat <<\\EOF\nx\\\nEOF\n", Unquoted),
+            ("cat <<'EOF'\nx\\\nEOF\n", Unquoted),
             ("x < ", Unquoted),
         ] {
             assert_eq!(quoting_after(script), expected, "{script}");
@@ -488,6 +571,15 @@ mod tests {
             "cat <<EOF\n",
             "cat <<EOF\nx\nEO",
             "cat <<$x\n",
+            "echo \"run.$$(",
+            "echo $$(x) ",
+            "echo \"$${x}",
+            "echo $$'x' ",
+            "echo $[1 + ",
+            "cat <<EOF\nx\\\nEOF\n",
+            "cat <<EOF\nEO\\\nF\n",
+            "cat <<A\\ B\nA\n",
+            "cat <<'A\nB'\nA\n",
             "x=$(case a in a) echo ",
             "x=\"$(case a in a) echo \"",
             "x=\"${y:-'}\" ",
@@ -514,6 +606,10 @@ mod tests {
             ("echo ", "echo # ", false),
         ] {
             assert_eq!(lexer_after(first).merge(&lexer_after(second)).is_some(), expected, "{first:?} {second:?}");
+        }
+        for (first, second) in [("$(case", "$(if"), ("$(if", "$(case"), ("$(ca", "$(x")] {
+            let merged = lexer_after(first).merge(&lexer_after(second)).unwrap();
+            assert!(matches!(merged.quoting(), Unquotable(_)), "{first:?} {second:?}: the word may become `case`");
         }
         let mut merged = lexer_after("echo ").merge(&lexer_after("echo x")).unwrap();
         assert_eq!(merged.quoting(), Unquoted);

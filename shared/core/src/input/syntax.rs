@@ -1,7 +1,8 @@
 //! The text of references: one spelling for each, parsed strictly.
 //!
-//! The text is similar to the text that an author writes, so `explain` and errors need no translation. A second
-//! spelling would result in a second digest, so [`parse`] refuses any text that [`to_text`] would not produce.
+//! The text is similar to the text that an author writes. Only the fields of a look-up (`primary('w'){name}`) are
+//! written in another way, so messages show the text of `Reference::display_text` instead. A second spelling would
+//! result in a second digest, so [`parse`] refuses any text that [`to_text`] would not produce.
 
 use std::collections::BTreeSet;
 use std::fmt::{self, Write as _};

@@ -1,9 +1,9 @@
 //! What a template may use: the limits, filters, tests and functions.
 //!
-//! The controller, which stores templates, refuses any name that is not listed here. The agent, which renders
-//! templates, offers exactly the listed names, so it can render every stored template. Some names of minijinja are
-//! omitted: names that would remove quoting (`safe`, `escape`), read by a computed name (`attr`), or grow without bound
-//! (`namespace`).
+//! The controller, which stores templates, refuses any name that is not listed here, except the filter `raw` in a
+//! script. The agent, which renders templates, offers at least these names, so it can render every stored template.
+//! Some names of minijinja are omitted: names that would remove quoting (`safe`, `escape`), read by a computed name
+//! (`attr`), or grow without bound (`namespace`).
 
 /// Maximum size of a template, in bytes.
 pub const MAX_TEMPLATE_BYTES: usize = 64 * 1024;
@@ -100,7 +100,8 @@ pub const TESTS: &[&str] = &[
 /// The functions that a template may call, except look-ups ([`LOOKUPS`]), sorted.
 pub const FUNCTIONS: &[&str] = &["dict", "range"];
 
-/// The look-ups that a template may call: functions that read values of the node or cluster. Sorted.
+/// The look-ups that a template may call: functions that read labels of the node by prefix, other nodes of the cluster,
+/// or a secret. Sorted.
 pub const LOOKUPS: &[&str] = &["labels_with_prefix", "nodes", "primary", "secret"];
 
 #[cfg(test)]

@@ -1,8 +1,8 @@
 //! The actions of an inspection rule, which run if all conditions of the rule hold. These are Ironic's actions, except
 //! those that have no meaning here.
 //!
-//! An action changes no value that operators or the host provided. The effects of an action are stored separately, and
-//! end when the rule is changed or deleted.
+//! An action changes no value that operators or the host provided. The effects of an action are kept in memory, apart
+//! from these values. They end when the rule is changed or deleted.
 
 use std::sync::Arc;
 
@@ -87,7 +87,8 @@ const UNSUPPORTED_ACTIONS: &[(&str, &str)] = &[
     ("api-call", "a rule is evaluated from a report alone, and any number of times, so it cannot call an API"),
 ];
 
-/// The cost of an action that appends an item to a list, in steps of the rules' budget. The action copies the list.
+/// The cost of the action `extend-attribute` in addition to the one step of each action, in steps of the rules' budget.
+/// The action copies the list. `extend-plugin-data` has another cost, that of [`write_plugin_data`].
 const LIST_COPY_STEPS: usize = 256;
 
 /// The levels of a log message that Ironic accepts.
@@ -111,7 +112,8 @@ impl ParsedAction {
         let items = LoopItems::parse(spec.items.as_ref())?;
         let in_args = |e: InvalidRule| e.prefixed("args");
         check_log_level(args.get("level")).map_err(in_args)?;
-        // An action has at most one required argument of each pair. The first part of the specification lists them.
+        // An action requires at most one of `path` and `name`, and at most one of `value` and `msg`. The first part of
+        // the specification lists the required arguments.
         let required = |names: [&'static str; 2]| names.into_iter().find(|name| argument_spec.0.contains(name));
         let target = required(["path", "name"]).map(|name| args.text(name)).transpose().map_err(in_args)?;
         let value = required(["value", "msg"]).map(|name| args.required(name)).transpose().map_err(in_args)?;
@@ -149,8 +151,9 @@ impl ParsedAction {
     }
 
     /// Checks the names, labels and traits that the action sets, as far as they are known before a host reports. In a
-    /// loop, the action is checked for each item. Its name is always checked: a placeholder without a value remains as
-    /// text. Its label or trait is checked only if neither the item nor the path contains a value of a report.
+    /// loop, each item is checked. The name of a property, a capability or a part of plugin data is checked in any
+    /// case: a placeholder without a value remains as text. A label or trait is checked only if neither the item nor
+    /// the path contains a value of a report.
     fn check_effects(&self) -> Result<(), InvalidRule> {
         let Some(target) = &self.target else { return Ok(()) };
         let field = if self.kind == ActionKind::SetCapability { "name" } else { "path" };
@@ -221,8 +224,8 @@ impl ParsedAction {
         }
     }
 
-    /// Checks the attribute that the action changes or the trait that it adds, if the author wrote its name without
-    /// placeholders. `grants` is true if the rule may set restricted labels. Other actions are accepted.
+    /// Checks the attribute that the action changes or the trait that it adds, if no values are filled into its path or
+    /// name. `grants` is true if the rule may set restricted labels. Other actions are accepted.
     fn check_static(&self, grants: bool) -> Result<(), InvalidRule> {
         let Some(target) = self.static_target() else { return Ok(()) };
         match self.kind {
@@ -244,8 +247,8 @@ impl ParsedAction {
         }
     }
 
-    /// Returns the path or name that the action changes. Returns `None` if values are filled into the path or name,
-    /// which happens only in an action with a loop.
+    /// Returns the path or name that the action changes. Returns `None` if the action has neither, or if values are
+    /// filled into the path or name, which happens only in an action with a loop.
     fn static_target(&self) -> Option<&str> {
         let text = self.target.as_ref()?;
         (self.items.is_none() || text.is_literal()).then(|| text.source())
@@ -386,7 +389,8 @@ fn set_attribute(state: &mut RuleState<'_>, path: &FilledPath, value: Value) -> 
     }
 }
 
-/// Appends a value to the list in the property at a path. Fails if the path is that of a label.
+/// Appends a value to the list in the property at a path. A property that operators set is unchanged. Fails if the path
+/// is invalid or that of a label, if the property is not a list, or if a limit is exceeded.
 fn extend_attribute(state: &mut RuleState<'_>, path: &FilledPath, value: Value, is_unique: bool) -> Result<(), Failure> {
     match parse_target(path).map_err(Failure::Argument)? {
         AttributeTarget::Label(key) => Err(Failure::Argument(format!("label {key} is not a list"))),

@@ -161,7 +161,8 @@ impl RuleArgument {
 
 impl LoopItems {
     /// Parses the `loop` of a condition or an action. Returns `None` if the loop is absent or empty. A map is a loop
-    /// over a single item, the map itself.
+    /// over a single item, the map itself. Fails if the loop is neither a list nor a map, has too many items, or
+    /// contains an invalid text.
     pub(super) fn parse(value: Option<&Value>) -> Result<Option<Self>, InvalidRule> {
         let parse_items = |items: &[Value]| {
             if items.len() > MAX_LOOP_ITEMS {

@@ -29,7 +29,7 @@ pub(super) struct ParsedCondition {
     is_inverted: bool,
     /// The items of the condition's loop, if it has a loop.
     items: Option<LoopItems>,
-    /// The number of items for which a condition with a loop must hold.
+    /// The items of the loop for which the condition must hold.
     multiple: Multiple,
 }
 
@@ -76,7 +76,6 @@ struct CostedPattern {
 /// An operator: its name, its arguments, the argument that must not be empty, and the function that parses its test.
 type OperatorDef = (&'static str, ArgumentSpec, Option<&'static str>, ParseTest);
 
-/// All operators of conditions.
 const OPERATOR_DEFS: &[OperatorDef] = &[
     ("eq", (&["values"], &["force_strings"]), Some("values"), |args| ConditionTest::parse_comparison(Ordering::Equal, args)),
     ("lt", (&["values"], &["force_strings"]), Some("values"), |args| ConditionTest::parse_comparison(Ordering::Less, args)),
@@ -355,9 +354,11 @@ fn is_in_net(address: &str, subnet: &str) -> Result<bool, Failure> {
 }
 
 impl CostedPattern {
-    /// Compiles the pattern of a condition. As in Python, `$` also matches before a final line break. With
-    /// `is_full_match` (the operator `matches`), the pattern must match the text from its beginning to its end.
-    /// Matching costs one step per byte of text for each 512 bytes of the size limit of the compiled pattern.
+    /// Compiles the pattern of a condition. As in Python, a `$` at the end of the pattern also matches before a final
+    /// line break. With `is_full_match` (the operator `matches`), the pattern must match at the beginning of the text,
+    /// and a missing `$` is added to its end. As in Ironic, this `$` belongs to the last alternative only, so `a|b`
+    /// matches the text `ab`. Matching costs one step per byte of text for each 512 bytes of the size limit of the
+    /// compiled pattern.
     fn parse(args: &ArgumentMap<'_>, is_full_match: bool) -> Result<Self, InvalidRule> {
         let text = args.text("regex")?;
         let source = text.source();

@@ -13,9 +13,9 @@ use crate::object::RuleAction;
 /// The name of the action of rules that sets an attribute: a label or a property of a node.
 const SET_ATTRIBUTE: &str = "set-attribute";
 
-/// Returns the actions of a rule, as their author sent them, in a form that can be parsed without loss. If an action
-/// sets a label to a number that neither a 64-bit integer nor a float represents exactly, the number is replaced by its
-/// text. [`convert_label_values_to_text`] replaces the other numbers later, because it needs the stored actions.
+/// Returns the actions of a rule, as their author sent them, in a form in which no label's number makes parsing fail.
+/// If an action sets a label to a number for which [`is_inexact`] is true, the number is replaced by its text.
+/// [`convert_label_values_to_text`] replaces the other numbers later, because it needs the stored actions.
 pub fn with_inexact_label_texts(sent: &RawValue) -> Box<RawValue> {
     rewrite_items(sent, |action| {
         if json_label_value_mut(&mut parse_value_with_inexact_texts(action)).is_none() {
@@ -30,8 +30,8 @@ pub fn with_inexact_label_texts(sent: &RawValue) -> Box<RawValue> {
     })
 }
 
-/// Returns the text of a number, as a JSON string, if neither a 64-bit integer nor a float represents the number
-/// exactly. Any other value is returned unchanged.
+/// Returns the text of a number, as a JSON string, if parsing the number would fail (`is_inexact`). Any other value is
+/// returned unchanged.
 fn inexact_as_text(raw: &RawValue) -> Box<RawValue> {
     if is_inexact(raw) { number_to_string(raw) } else { raw.to_owned() }
 }
@@ -63,9 +63,10 @@ pub fn convert_label_values_to_text(actions: &mut [RuleAction], sent: &RawValue,
     Ok(())
 }
 
-/// Replaces each number that an action sets on a label by its text. `actions` are the actions after a patch, and
-/// `texts` are the same actions with each number as text. The caller calls this after the whole patch: before that, a
-/// later operation of the patch could still change which values belong to labels.
+/// Replaces each number that an action sets on a label by its text, if `texts` has a text in its place. `actions` are
+/// the actions after a patch. `texts` are the same actions after a form of the patch in which a number is text if it
+/// would not be printed as it was sent. The caller calls this function after the whole patch: before that, a later
+/// operation of the patch could still change which values belong to labels.
 pub fn apply_label_texts(actions: &mut Value, texts: &Value) {
     let (Some(actions), Some(texts)) = (actions.as_array_mut(), texts.as_array()) else { return };
     for (action, texts) in actions.iter_mut().zip(texts) {

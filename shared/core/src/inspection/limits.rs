@@ -25,7 +25,7 @@ pub(super) const MAX_DATA_DEPTH: usize = 16;
 pub(super) const MAX_LABELS_AND_BYTES: (usize, usize) = (64, 16 * 1024);
 /// Maximum number of properties that rules set on a node, and their maximum total size in bytes.
 pub(super) const MAX_PROPERTIES_AND_BYTES: (usize, usize) = (64, 16 * 1024);
-/// Maximum number of notes (messages of rules for operators) that are stored for a node.
+/// Maximum number of notes (messages of rules for operators) of a node. Further notes are dropped.
 pub(super) const MAX_NOTES: usize = 32;
 /// Maximum length of a note, in characters.
 pub(super) const MAX_NOTE_CHARS: usize = 256;
@@ -38,14 +38,16 @@ pub struct InvalidRule {
     pub field: String,
     /// The error, as a sentence.
     pub reason: String,
-    /// True if the rule uses a feature of Ironic that Stemma does not support.
+    /// True if the rule uses a feature of Ironic that Stemma does not support. An invalid path into which
+    /// no value is filled counts as such a feature, because it may be the path of another attribute of Ironic.
     pub is_unsupported: bool,
 }
 
-/// The reason why a rule had no effect.
+/// The reason why a rule failed or ended the evaluation. A rule that failed has no effect.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Failure {
-    /// The value of an argument is invalid. The text is the reason.
+    /// An argument is invalid, a limit of the node's values is exceeded, or the stored rule is no longer valid. The text
+    /// is the reason.
     #[error("{_0}")]
     Argument(String),
     /// A text is longer than [`MAX_TEXT_BYTES`], or than [`MAX_MATCHED_BYTES`] if a pattern is matched against it.

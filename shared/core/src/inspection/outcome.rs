@@ -118,7 +118,8 @@ impl RuleOutcome {
 pub(super) struct RuleState<'a> {
     /// The value that rules read as `inventory`: the facts that the host reported.
     pub(super) inventory: &'a Value,
-    /// The value that rules read as `node`: the node with the effects of the rules that ran.
+    /// The value that rules read as `node`: the node with the properties that rules have set. It has no traits and labels
+    /// of rules.
     pub(super) node: Arc<Value>,
     /// The value that rules read as `plugin_data`, and that they may change.
     pub(super) plugin_data: Arc<Value>,
@@ -277,8 +278,10 @@ impl<'a> RuleState<'a> {
         if is_set_by_other_rule || self.operator_properties.contains_key(&name) { Ok(()) } else { self.put_property(name, value) }
     }
 
-    /// Appends an item to the list in a property. A property that operators set is unchanged. A whole number such as
-    /// `1.0` becomes an integer. Fails if the property is not a list or a limit is exceeded.
+    /// Appends an item to the list in a property, or creates the list. The current rule then counts as the rule that set
+    /// the property. With `is_unique`, an item that the list contains is not added again. A property that operators set
+    /// is unchanged. A whole number such as `1.0` becomes an integer. Fails if the property is not a list or a limit is
+    /// exceeded.
     pub(super) fn extend_property(&mut self, name: String, mut value: Value, is_unique: bool) -> Result<(), Failure> {
         normalize_integers(&mut value);
         if self.operator_properties.contains_key(&name) {
@@ -310,8 +313,8 @@ impl<'a> RuleState<'a> {
         }
     }
 
-    /// Sets a capability, unless a rule has set it already. Fails if the name or the value has a separator (`:` or
-    /// `,`).
+    /// Sets a capability, unless a rule has set it already. Fails if the name is empty or contains `:` or `,`, if the
+    /// value contains `,`, or if a limit is exceeded.
     pub(super) fn set_capability(&mut self, name: &str, value: &str) -> Result<(), Failure> {
         if name.is_empty() || name.contains([':', ',']) || value.contains(',') {
             return Err(Failure::Argument(format!(

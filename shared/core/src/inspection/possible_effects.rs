@@ -1,5 +1,6 @@
-//! The traits, labels and properties that rules may set on any node, for any report of its host. A list query uses them
-//! to find the nodes on which it must run the rules.
+//! The traits, labels and properties that rules may set on any node, for any report of its host. An index excludes no
+//! node by a value that rules may set. A write uses these effects to find out which values a report can decide, and
+//! whether the rules must run for its checks.
 
 use std::collections::BTreeSet;
 

@@ -28,9 +28,9 @@ pub(super) struct ParsedRule {
 /// A stored inspection rule, with the data that is needed to run it.
 #[derive(Clone, Debug)]
 struct CompiledRule {
-    /// The stored rule.
     object: Arc<InspectionRule>,
-    /// The name of the rule, which is shown wherever an effect of the rule is explained.
+    /// The name of the rule, or its uuid if the rule has no name. It is shown wherever an effect of the rule is
+    /// explained.
     name: Arc<str>,
     /// True if the rule may set restricted labels.
     may_set_restricted: bool,

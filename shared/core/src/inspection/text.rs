@@ -12,8 +12,8 @@ use super::budget::RuleBudget;
 use super::limits::{Failure, InvalidRule, MAX_PATH_STEPS, MAX_TEXT_BYTES};
 use crate::json::python_number;
 
-/// Fields of an inventory that a rule cannot read, because they are secret. A text shows `***` in place of their
-/// values.
+/// Fields at the top level of the inventory and of the plugin data that are secret. A placeholder such as
+/// `{inventory[password]}` is filled in with `***`. A placeholder for the whole inventory or plugin data does show them.
 const MASKED_FIELDS: [&str; 3] = ["password", "auth_token", "bmc_password"];
 
 /// The values that the placeholders of a text can read, by root: `node`, `inventory`, `plugin_data` and `item`.
@@ -27,7 +27,8 @@ pub(super) struct TextScope<'a> {
 }
 
 impl TextScope<'static> {
-    /// The scope without a report, in which no placeholder has a value.
+    /// The scope without a report, in which no placeholder has a value, except that `{inventory}` and `{plugin_data}` are
+    /// `None`.
     pub(super) const EMPTY: Self = Self { node: &Value::Null, inventory: &Value::Null, plugin_data: &Value::Null, item: None };
 }
 
@@ -40,7 +41,6 @@ pub(super) struct TextTemplate {
     pieces: Box<[TextPiece]>,
 }
 
-/// A piece of a text.
 #[derive(Clone, Debug)]
 enum TextPiece {
     /// Text without placeholders.
@@ -118,8 +118,8 @@ impl TextTemplate {
     }
 
     /// Fills in the placeholders of the text. The inner result is an error if a placeholder has no value. The outer
-    /// result is an error if a limit is exceeded. Each step of a path, and each 64 bytes of the result, cost a step of
-    /// the budget.
+    /// result is an error if a limit is exceeded. Each placeholder, each step of its path, and each 64 bytes of the
+    /// result cost a step of the budget. A text that is used unchanged costs one step more.
     fn fill_pieces<'t>(
         &'t self,
         scope: TextScope<'_>,
@@ -217,7 +217,6 @@ fn parse_placeholder(text: &str) -> Option<(TextPiece, &str)> {
     }
 }
 
-/// The value of a placeholder.
 enum PlaceholderValue<'a> {
     /// A value that may be shown.
     Value(&'a Value),

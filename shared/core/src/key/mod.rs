@@ -1,6 +1,6 @@
 //! Label keys and values, and their valid forms.
 //!
-//! A key is a Kubernetes label key, so that every label can be set on a node of a Kubernetes cluster. A value may be
+//! A key is a Kubernetes label key, so that a node of a Kubernetes cluster can have a label with this key. A value may be
 //! longer and have more characters than in Kubernetes (text of up to 4,096 bytes), because templates read it. A value
 //! that Kubernetes would refuse is not copied to Kubernetes ([`LabelValue::is_kubernetes_value`]). Lengths are in
 //! bytes. Keys and values are shared strings, so merging the labels of a hundred thousand hosts clones them without an

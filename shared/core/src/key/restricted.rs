@@ -24,13 +24,13 @@ const ALLOWED_KUBERNETES_KEYS: [&str; 11] = [
 const ALLOWED_KUBERNETES_DOMAINS: [&str; 2] = ["kubelet.kubernetes.io", "node.kubernetes.io"];
 /// The domains of Kubernetes.
 const KUBERNETES_DOMAINS: [&str; 2] = ["kubernetes.io", "k8s.io"];
-/// The domains in which only a controller sets labels, never a host. The first is the domain of Cluster API.
+/// The domains in which no host may set a label for itself. An operator may. The first is the domain of Cluster API.
 const CONTROLLER_DOMAINS: [&str; 2] = ["node.cluster.x-k8s.io", "node.stemma.io"];
 
 /// Returns whether the key is restricted: a host may not add, change or remove a label with this key. The domain is the
-/// text before the first slash, in lower case. A key is restricted if its domain is one in which only a controller sets
-/// labels. A key in a domain of Kubernetes is restricted too, unless a kubelet may set it. A key without a slash is
-/// restricted only if the key itself equals or is below a domain in which only a controller sets labels.
+/// text before the first slash, in lower case. A key is restricted if its domain is `node.cluster.x-k8s.io` or
+/// `node.stemma.io` or below one of them. A key in a domain of Kubernetes is restricted too, unless a kubelet may set
+/// it. A key without a slash is restricted only if the key itself equals or is below one of the first two domains.
 pub fn is_restricted(key: &str) -> bool {
     let lower_key = key.to_ascii_lowercase();
     let Some((domain, _)) = lower_key.split_once('/') else {

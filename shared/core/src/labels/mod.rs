@@ -41,7 +41,8 @@ pub type AnnotationLayer = Layer<AnnotationKey, AnnotationValue>;
 /// The parameters of one level. They are always merged into the inherited parameters, by top-level key.
 pub type ParameterLayer = Layer<LabelKey, ParameterValue>;
 
-/// The effective labels at some level: those of this level and the levels above, merged.
+/// The effective labels at some level: those of this level and the levels above, merged. The labels of a node can also
+/// contain labels of inspection rules and of its host.
 pub type Labels = EffectiveMap<LabelKey, LabelValue>;
 /// The effective annotations at some level: those of this level and the levels above, merged.
 pub type Annotations = EffectiveMap<AnnotationKey, AnnotationValue>;

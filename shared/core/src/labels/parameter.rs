@@ -35,7 +35,7 @@ pub enum InvalidParameter {
     /// A part of the value cannot be represented exactly.
     #[error("this parameter can't be read: {0}")]
     Unreadable(InvalidJson),
-    /// The value contains a number that hosts would receive as another number.
+    /// The value contains an integer that hosts would receive as another number. A float of this kind is `Unreadable`.
     #[error("this parameter can't be read: {why}")]
     Inexact {
         /// The path of the number within the value, such as `.a[0]`. Empty if the value itself is the number.

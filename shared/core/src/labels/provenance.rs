@@ -76,7 +76,7 @@ pub enum LevelEffect {
 pub enum FillEffect {
     /// The value of the candidate is effective.
     Wins,
-    /// The level sets or tombstones the key, so no candidate is effective.
+    /// The level sets or tombstones the key, or hides a value that another level provides. So no candidate is effective.
     DecidedBy(Level),
     /// The value of an earlier rule is effective instead.
     FilledBy(Origin),

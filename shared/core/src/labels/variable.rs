@@ -6,8 +6,8 @@ use std::cmp::Ordering;
 /// The prefix of each variable in `labels.env`.
 const PREFIX: &str = "STEMMA_LABEL_";
 
-/// Returns the name of the environment variable for a label's key. Letters become upper case, and each byte that is not
-/// an ASCII letter or digit becomes `_`.
+/// Returns the name of the environment variable for a label's key: `STEMMA_LABEL_`, then the key. In the key, ASCII
+/// letters become upper case, and each byte that is not an ASCII letter or digit becomes `_`.
 pub fn variable_name(key: &str) -> String {
     PREFIX.chars().chain(key.bytes().map(|byte| char::from(variable_byte(byte)))).collect()
 }

@@ -79,7 +79,7 @@ impl JsonBody {
     }
 }
 
-/// The names of the members of a body that are maps with texts as values.
+/// The names of the maps of a body in which a number is read as a text, with the digits that its author wrote.
 pub const TEXT_MAPS: [&str; 2] = ["labels", "annotations"];
 
 /// Returns a body in which each number in `labels` and `annotations` is a text with the digits that its author wrote. A

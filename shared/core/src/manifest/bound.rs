@@ -1,11 +1,12 @@
-//! Limits the size of fields. The body of a write is checked before its fields are parsed, because a short text of some
-//! fields needs much time or memory to parse. The object is checked after a write, because many small writes can each
-//! add one entry.
+//! Limits the size of fields. Also refuses blank names, empty keys, control characters in names and keys, and numbers
+//! that hosts would receive as other numbers. The body of a write is checked before its fields are parsed, because a
+//! short text of some fields needs much time or memory to parse. The object is checked after a write, because many small
+//! writes can each add one entry.
 //!
-//! Both checks use the same table: the bound of a field is the bound of its [`FieldType`].
+//! Both checks use the same bounds: those of the field's [`FieldType`] or [`PassthroughType`].
 //!
-//! If an older version stored a value that exceeds its bound, a write may leave the value unchanged or make it smaller.
-//! A write that makes it larger is refused.
+//! If an older version stored a value that the checks refuse, a write may replace it by a value that is not larger. A
+//! write that makes it larger is refused.
 
 use std::fmt::Display;
 
@@ -40,7 +41,8 @@ pub(super) fn check_body_field(field: &FieldDef, sent: &RawValue, stored_value: 
 }
 
 /// Checks the value that a body provides for a passthrough field: a field of Ironic or Magnum that is stored and shown,
-/// and has no effect. `old` returns the stored value.
+/// and has no effect. `old` returns the stored value. If the stored value is invalid too, a value that is not larger is
+/// accepted.
 ///
 /// # Errors
 /// [`BodyError`] with the path of the error within the field.
@@ -48,8 +50,9 @@ pub(super) fn check_passthrough(field: &PassthroughField, sent: &RawValue, old: 
     accept_if_smaller(|value| check_passthrough_type(field.kind, value), sent, old)
 }
 
-/// Checks the value of a passthrough field (a field that is only stored and shown): its size, and that names, texts and
-/// keys are not empty.
+/// Checks the value of a passthrough field (a field that is only stored and shown): its size, that a name is not blank
+/// and has no control character, that a text has not only blanks, that a list has no blank text, and the keys and
+/// numbers of an object.
 fn check_passthrough_type(field_type: PassthroughType, value: &RawValue) -> Result<(), BodyError> {
     check_length(field_type.bound(), value)?;
     match field_type {
@@ -77,7 +80,8 @@ pub(super) fn check_keyed_field(name: &str, sent: &RawValue, stored_value: impl 
 /// one.
 ///
 /// # Errors
-/// [`BodyError`] for the first field that exceeds its bound and became larger by the write.
+/// [`BodyError`] for the first field that exceeds its bound, unless the stored value exceeds it too and the new value is
+/// not larger.
 pub fn check_bounds<S: SpecFields>(old: Option<&S>, new: &S, names: &dyn NameResolver) -> Result<(), BodyError> {
     // `json` returns the value of a field as a body would contain it.
     for field in S::FIELDS {
@@ -102,7 +106,7 @@ pub fn check_bounds<S: SpecFields>(old: Option<&S>, new: &S, names: &dyn NameRes
 /// tag, so the check of a request's body does not limit the number.
 ///
 /// # Errors
-/// [`BodyError`] if the tags exceed their bound and became larger by the write.
+/// [`BodyError`] if the tags exceed their bound, unless the old tags exceed it too and the new ones are not larger.
 pub fn check_release_tags_bounds(old_tags: Option<&ReleaseTagsSpec>, new_tags: &ReleaseTagsSpec) -> Result<(), BodyError> {
     const TAG_MAP: &FieldType = &FieldType::MapOf(TagSpec::FIELD_DEFS);
     // The help text is needed only to create the definition. Nobody sees it.
@@ -149,7 +153,7 @@ fn accept_if_smaller(
 }
 
 /// Checks a value against the type and the bound of its field. `null` is accepted, because it unsets the field. A
-/// required text must not be empty, and a text for people must not be blank.
+/// required text must have a visible character. An optional text may be empty, but must not have only blanks.
 fn check_field(field: &FieldDef, value: &RawValue) -> Result<(), BodyError> {
     if is_null(value) {
         return Ok(());
@@ -183,8 +187,8 @@ fn check_seconds(field_type: FieldType, value: &RawValue) -> Result<(), BodyErro
 }
 
 /// Fails if a text, or any other value as JSON, is longer than the bound. White space and unnecessary escapes are not
-/// counted. A value that is short enough as sent is accepted at once, because without them it is not longer. A text
-/// that cannot be parsed is accepted here, because the function that parses the field refuses it.
+/// counted. A value that is short enough as sent is accepted at once, because white space and escapes only make a value
+/// longer. A text that cannot be parsed is accepted here, because the function that parses the field refuses it.
 fn check_length(bound: FieldBound, value: &RawValue) -> Result<(), BodyError> {
     let json = value.get();
     if json.len() <= bound.max_bytes {
@@ -266,8 +270,8 @@ fn check_name_text(value: &RawValue) -> Result<(), BodyError> {
     parse_string(value.get()).map_or(Ok(()), |text| check_name_characters(&text))
 }
 
-/// Fails if a value contains a whole number that hosts would receive as another number, because they parse numbers as
-/// doubles.
+/// Fails if a value contains a whole number that hosts would receive as another number, because canonical JSON (RFC
+/// 8785), which hosts receive, prints numbers as doubles.
 fn check_numbers(value: &RawValue) -> Result<(), BodyError> {
     // A value that cannot be parsed is refused later, by the function that parses the field.
     let Ok(parsed) = json::parse_value(value) else { return Ok(()) };
@@ -286,7 +290,8 @@ fn check_not_blank(value: &RawValue) -> Result<(), BodyError> {
     Ok(())
 }
 
-/// Fails if a map in the value has an empty key, at any depth. An empty key results from a variable that is not set.
+/// Fails if the value is or contains a map that has a blank key or a key with a control character, at any depth. An
+/// empty key results from a variable that is not set.
 fn check_inner_keys(value: &RawValue) -> Result<(), BodyError> {
     if value.get().starts_with('{') {
         members(value).unwrap_or_default().iter().try_for_each(|(key, _)| check_key(key))?;
@@ -306,7 +311,8 @@ fn check_nested_keys(value: &RawValue) -> Result<(), BodyError> {
     }
 }
 
-/// Checks the keys of a map: their lengths, and that they are not empty unless the bound allows an empty key.
+/// Checks the keys of a map: their lengths and, unless the bound allows an empty key, that they are not blank and have no
+/// control character.
 fn check_keys(bound: FieldBound, map: &RawValue) -> Result<(), BodyError> {
     members(map).unwrap_or_default().iter().try_for_each(|(key, _)| {
         if !bound.allows_empty {
@@ -420,8 +426,9 @@ mod tests {
         assert!(long.starts_with("extra: has a key of 513 bytes"), "{long}");
     }
 
-    /// Every field with free JSON refuses a number that hosts would receive as another number: one that a double (IEEE
-    /// 754) rounds or cannot hold. Up to 2^53 a double holds every whole number, and above it only some of them.
+    /// A field with free JSON refuses a number that hosts would receive as another number: one of 2^53 or more that a
+    /// double (IEEE 754) rounds, and one that is too large or too small for a double. Up to 2^53 a double holds every
+    /// whole number, and above it only some of them. A smaller fraction, such as 1.10, is accepted.
     #[test]
     fn y04_free_json_fields_reject_inexact_numbers() {
         for field in ["parameters", "properties", "extra", "instance_info"] {

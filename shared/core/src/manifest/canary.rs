@@ -1,5 +1,5 @@
 //! Checks a canary: the hosts of a node group to which a new task set is rolled out first. A canary is a number of
-//! hosts or a selector.
+//! hosts or a selector. A canary is stored, but no rollout uses it yet.
 
 use serde_json::Value;
 
@@ -19,7 +19,7 @@ const EXPECTED: &str =
 /// [`BodyError`] with the path of the error within the canary.
 pub(super) fn check_canary(canary: &Value) -> Result<(), BodyError> {
     match canary {
-        // The number of hosts is stored in 32 bits.
+        // The number of hosts must fit into 32 bits.
         Value::Number(count) if count.as_u64().is_some_and(|count| u32::try_from(count).is_ok()) => Ok(()),
         Value::Object(map) if map.len() == 1 && map.contains_key("selector") => {
             check_selector(&map["selector"]).map_err(|error| error.prefixed("selector"))

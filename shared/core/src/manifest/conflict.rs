@@ -17,10 +17,11 @@ use crate::labels::Layer;
 use crate::ownership::{Conflict, Manager, Operation, OwnedEntry, OwnedMap};
 
 /// Checks that an update by `manager` from `old` to `new` changes nothing that other managers own. A field is
-/// excluded if only updates wrote it and its value is the default.
+/// excluded if only updates wrote it and its value is the default. If there is a conflict because the update unparks a
+/// node, the maintenance reason that the update clears is excluded too.
 ///
 /// # Errors
-/// [`WriteError::Conflicts`] with every key and field of another manager that the update changes.
+/// [`WriteError::Conflicts`] with every other key and field of another manager that the update changes or removes.
 pub fn check_update_conflicts<S: SpecFields>(
     old: &S,
     new: &S,
@@ -47,8 +48,8 @@ pub fn check_update_conflicts<S: SpecFields>(
     let old_fields = old_fields.iter().filter(|(name, entry)| !is_reset(name, entry));
     let old_fields = OwnedMap::from_entries(old_fields.map(|(name, entry)| (name.clone(), entry.clone())));
     let mut field_conflicts = to_map_conflicts("fields", old_fields.conflicts_with(manager, &fields(new)));
-    // The end of a maintenance also clears the maintenance reason, which the body did not name. So only the conflict
-    // about `parked` is reported, as for an apply.
+    // The end of a maintenance also clears the maintenance reason, even if the body does not name it. So only the
+    // conflict about `parked` is reported, as for an apply.
     if maintenance::clears_reason(old, new) && field_conflicts.iter().any(|conflict| conflict.key == maintenance::PARKED_FIELD) {
         field_conflicts.retain(|conflict| conflict.key != maintenance::REASON_FIELD);
     }
@@ -140,7 +141,8 @@ mod tests {
         assert!(has_conflict(&spec));
     }
 
-    /// A manifest that ends a maintenance names `parked` alone, and the conflict is about that field.
+    /// An update that unparks a node has a conflict about `parked`, and none about the reason that it clears. An update
+    /// that sets another reason, or clears the reason of a parked node, has a conflict about the reason.
     #[test]
     fn y05_ending_maintenance_conflicts_on_parked_but_not_reason() {
         let names = AnyNameResolver::default();

@@ -81,10 +81,11 @@ impl ObjectKey {
 }
 
 /// Reads one document of a manifest. The fields that identify the object, such as `kind` and `name`, become its key and
-/// are removed from the body. The name of a Namespace is in the field `namespace`.
+/// are removed from the body. The name of a Namespace is in the field `namespace`. The `uuid` of a Node is removed too.
 ///
 /// # Errors
-/// [`BodyError`] if the text is not a JSON object, the kind is unknown, or a name is missing or malformed.
+/// [`BodyError`] as [`JsonBody::parse`], and if the kind is missing or unknown, a name is missing or malformed, or a
+/// version or uuid is invalid.
 pub fn read_document(json: &str) -> Result<Document, BodyError> {
     let mut body = JsonBody::parse(json)?;
     let kind = remove_text(&mut body, "kind")?

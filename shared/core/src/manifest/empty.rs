@@ -58,8 +58,8 @@ pub(super) fn check_no_control(text: &str) -> Result<(), BodyError> {
     Ok(())
 }
 
-/// Fails if a JSON value contains a blank text or a blank key, at any depth. A blank text usually comes from a variable
-/// that its author did not set.
+/// Fails if a JSON value contains a blank text, a blank key or a key with a control character, at any depth. A blank text
+/// usually comes from a variable that its author did not set.
 pub(super) fn check_no_empty_text(value: &RawValue) -> Result<(), BodyError> {
     match value.get().as_bytes().first() {
         Some(b'{') => members(value).unwrap_or_default().iter().try_for_each(|(key, item)| {

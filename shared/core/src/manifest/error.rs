@@ -24,15 +24,15 @@ pub struct BodyError {
 pub enum BodyErrorKind {
     /// A field that the kind does not have.
     UnknownField,
-    /// A required field that is missing.
+    /// A required field that is missing or blank.
     MissingField,
     /// A field that refers to an object that does not exist.
     MissingObject,
-    /// A label with an invalid key or value.
+    /// A label with an invalid key or value, or a field `labels` that is invalid as a whole.
     Label,
     /// A trait that is malformed or unknown, or a value that is not a trait.
     Trait,
-    /// A requirement that cannot be parsed.
+    /// A requirement that cannot be parsed, has an invalid name, or needs an unknown trait.
     Requirement,
     /// A feature of another system, such as Ironic, that Stemma does not support.
     Unsupported,
@@ -52,7 +52,6 @@ impl BodyError {
         Self::with_kind(BodyErrorKind::Value, field, reason)
     }
 
-    /// Creates an error of this kind.
     pub(super) fn with_kind(kind: BodyErrorKind, field: impl Into<String>, reason: impl Into<String>) -> Self {
         Self { field: field.into(), kind, reason: reason.into() }
     }

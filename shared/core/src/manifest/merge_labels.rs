@@ -5,9 +5,9 @@
 //! Most bodies set labels and omit this field. The field then keeps its stored value, or gets one from the shape of the
 //! first body with labels ([`crate::labels::merge_labels_after_write`]). Such a value has an owner too:
 //!
-//! - A manager that applies labels owns the field, unless it has an owner already.
-//! - Among updates, the one that first provides labels owns the field. When updates remove all labels again, the field
-//!   is unset.
+//! - A manager that applies labels owns the field, unless the field has an owner already.
+//! - Among updates, the one that first provides labels owns the field. When an update removes the whole map of labels
+//!   again, the field is unset if its value is `true` and only updates own it.
 //! - An update that resets the field with `null` owns it if that changes the value.
 //! - A manifest that sets neither labels nor this field gives up both. When the last label is gone, the field is unset.
 
@@ -74,7 +74,8 @@ pub(super) fn update_after_body<S: SpecFields>(previous: &S, next: &mut S, body:
 }
 
 /// Updates `merge_labels` after a write of labels that does not set the field, such as a write of one key. If the field
-/// had no value, `owner` becomes its owner. If updates removed the last label, a field that only updates own is unset.
+/// had no value and has one now, `owner` becomes its owner. If the write removed the whole map of labels, the field is
+/// unset if its value is `true` and only updates own it. If an empty map remains, the field keeps its value.
 pub fn update_merge_labels<S: SpecFields>(previous: &S, next: &mut S, owner: Owner) {
     let state = |spec: &S| spec.inherited().map(|level| (level.labels.merge, level.labels.provided.is_some()));
     let (Some((old_merge, had_labels)), Some((new_merge, has_labels))) = (state(previous), state(next)) else { return };

@@ -73,8 +73,9 @@ impl PassthroughType {
 }
 
 impl PassthroughField {
-    /// Returns a value as it is stored. A uuid is converted to lower case with dashes. A number or boolean that was
-    /// sent as text is converted to a JSON number or boolean. `null` is accepted for every type.
+    /// Returns a value as it is stored. A uuid is converted to lower case with dashes. A number that was sent as text is
+    /// converted to a JSON number, and a boolean that was sent as text or number to a JSON boolean. `null` is accepted
+    /// for every type.
     ///
     /// # Errors
     /// [`BodyError`] for a value of another type than the field's. The message contains the type that the field needs.
@@ -130,9 +131,9 @@ macro_rules! passthrough_fields {
     )+};
 }
 
-// Grouped by type, and by the value in a response if the field was never set. Most texts have at most 255 characters.
-// Fields without such a value are computed by other systems, and their clients send them back. Magnum refuses an empty
-// name too. Ironic stores one, but no known client sends one.
+// Grouped by type, and by the value in a response if the field was never set (`None`: the response omits the field).
+// Most texts have at most 255 characters. The fields with `None` are computed by other systems, and the clients of these
+// systems send them back. Magnum refuses an empty name too. Ironic stores an empty name, but no known client sends one.
 passthrough_fields! {
     /// The passthrough fields of a cluster template, from Magnum.
     TEMPLATE {

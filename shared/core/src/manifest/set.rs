@@ -50,8 +50,8 @@ pub struct ManifestObjects {
 /// Builds the objects of all documents of a set of manifests, as if `manager` applied them.
 ///
 /// # Errors
-/// Every error of every document, with the index of the document. Examples are an invalid field, a name that is not in
-/// the set, and an object that occurs twice.
+/// The errors of all documents, each with the index of its document. Examples are an invalid field, a name that is not
+/// in the set, and an object that occurs twice. The fields of the second document of an object are not checked.
 pub fn assemble(documents: &[Document], manager: &Manager) -> Result<ManifestObjects, Vec<(usize, BodyError)>> {
     let names = SetNames::new(documents);
     let mut objects = ManifestObjects::default();
@@ -67,8 +67,8 @@ pub fn assemble(documents: &[Document], manager: &Manager) -> Result<ManifestObj
     if errors.is_empty() { Ok(objects) } else { Err(errors) }
 }
 
-/// Builds the object of a document and adds it to the list of its kind in `objects`. Returns all errors of the
-/// document.
+/// Builds the object of a document and adds it to the list of its kind in `objects`, and the observation of a node with
+/// `reports`. Returns the errors of all fields. The `reports` are only read if all other fields are valid.
 fn add_document(
     objects: &mut ManifestObjects,
     document: &Document,

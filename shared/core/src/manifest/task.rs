@@ -82,7 +82,8 @@ fn drop_ignored_groups(members: &mut Map<String, Value>) {
 }
 
 /// Returns the stored spelling of a task's field and its normalized value. Returns `None` for a field that is `null`,
-/// which is the same as an absent field. The name of an unknown field is returned, so that the typed reader refuses it.
+/// which is the same as an absent field, except for `tags`. The name of an unknown field is returned, so that the typed
+/// reader refuses it.
 fn normalize_field(name: &str, value: Value) -> Result<Option<(String, Value)>, BodyError> {
     let name = name.replace('-', "_");
     let Some(field_def) = Task::FIELD_DEFS.iter().find(|field_def| field_def.has_name(&name)) else {
@@ -127,8 +128,8 @@ const EVERY_NODE_HINT: &str = "write the text * for every node";
 /// The advice in an error about a pattern that selects tasks.
 const EVERY_TASK_HINT: &str = "name the tasks, or write /.+/ for every task";
 
-/// Returns the list if each item is a name or a valid pattern. Fails at a pattern that matches the empty text, because
-/// an empty variable in the pattern would otherwise select everything. `advice` is the end of the message.
+/// Returns the list unchanged. Fails at an item that is not a text. Also fails at a pattern that matches the empty text,
+/// because an empty variable in the pattern would otherwise select everything. `advice` is the end of the message.
 fn check_selector_list(list: Value, advice: &str) -> Result<Value, BodyError> {
     let names: Vec<String> = read_value(&list)?;
     check_each(&names, |name| check_pattern(name, advice))?;
@@ -158,7 +159,8 @@ fn normalize_entries(value: Value) -> Result<Value, BodyError> {
 }
 
 /// Converts `role` and `tags` of an entry to lists. `null` in these fields remains, because it selects stages. An entry
-/// that is not a map is returned unchanged, because the typed reader refuses it later.
+/// that is not a map is returned unchanged, because the typed reader refuses it later. Fails if `name`, `role` or `tags`
+/// has a pattern that matches the empty text.
 fn normalize_entry(item: Value) -> Result<Value, BodyError> {
     let mut entry = match item {
         Value::Object(entry) => entry,
@@ -176,8 +178,8 @@ fn normalize_entry(item: Value) -> Result<Value, BodyError> {
 }
 
 /// Checks every name and pattern with which a task selects tasks or nodes. Fails if a selector contains a control
-/// character, which no name has. Also fails if a selector of roles or tags differs from a reserved word only in case,
-/// such as `Self`, because it would select nothing.
+/// character, which no name has. Also fails if a selector of roles or tags is the text `null`, or differs from a reserved
+/// word only in case, such as `Self`, because it would select nothing.
 pub(super) fn check_task_selectors(task: &Task) -> Result<(), BodyError> {
     check_role_selectors(&task.roles).map_err(|error| error.prefixed("roles"))?;
     check_tag_selectors(task.tags.as_deref().unwrap_or_default()).map_err(|error| error.prefixed("tags"))?;
@@ -215,7 +217,7 @@ fn check_cross_selector(selector: &CrossSelector, check: fn(&[String]) -> Result
     }
 }
 
-/// Fails if a selector of roles is the text `null`, or a reserved word in another case, such as `Self`. No role can
+/// Fails if a selector of roles is the text `null`, or a reserved word in another case, such as `Self`. No new role can
 /// have such a name, so the selector would select nothing.
 fn check_role_selectors(names: &[String]) -> Result<(), BodyError> {
     check_each(names, |name| check_selector_case(name, NameKind::Role))

@@ -32,8 +32,8 @@ const INVISIBLE_CHARS: &[(char, char)] = &[
     ('\u{e0000}', '\u{e0fff}'),
 ];
 
-/// Returns whether a text is empty or has only white space, control characters and invisible characters. Callers treat
-/// such a name or reason as absent.
+/// Returns whether a text is empty or has only white space, control characters and invisible characters. Callers refuse
+/// such a name or reason, or treat it as absent.
 pub fn is_blank(text: &str) -> bool {
     let is_invisible = |character: char| INVISIBLE_CHARS.iter().any(|(first, last)| (*first..=*last).contains(&character));
     text.chars().all(|character| character.is_whitespace() || character.is_control() || is_invisible(character))

@@ -159,7 +159,7 @@ pub enum InvalidName {
         kind: &'static str,
         /// The text in quotes, cut at 64 characters.
         name: String,
-        /// The purpose for which the word is reserved, and the correction.
+        /// The reason why the word is reserved. Some reasons end with a correction.
         rule: &'static str,
     },
 }
@@ -284,7 +284,7 @@ impl TagName {
     }
 
     /// Parses a tag in a new declaration. Unlike [`TagName::for_declaration`], it also refuses a reserved word in
-    /// another case, such as `Self`.
+    /// another case, such as `Self`, and the prefix `primary-` in another case.
     ///
     /// # Errors
     /// [`InvalidName`].
@@ -333,7 +333,7 @@ impl NodeName {
     }
 
     /// Checks the name with which a host joins as a new node. A client that creates a node by request may choose any
-    /// name, as Ironic's clients do.
+    /// valid [`NodeName`], as Ironic's clients do.
     ///
     /// # Errors
     /// [`InvalidName::Reserved`] in four cases. A command would parse the name as an option. The name is a path below
@@ -373,8 +373,9 @@ impl NamespaceName {
         Ok(Self(text.into()))
     }
 
-    /// Parses the name of a new namespace. Unlike [`NamespaceName::new`], it refuses a name without visible characters.
-    /// A store may still contain such a name, because older versions accepted it.
+    /// Parses the name of a new namespace. Unlike [`NamespaceName::new`], it refuses a name without visible characters,
+    /// and a name with a line or paragraph separator of Unicode. A store may still contain such a name, because older
+    /// versions accepted it.
     ///
     /// # Errors
     /// [`InvalidName::Malformed`].
@@ -438,7 +439,7 @@ pub(crate) fn canonical_uuid(text: &str) -> Cow<'_, str> {
 }
 
 /// Returns whether a segment of a path would be parsed as a uuid, as Ironic's `is_uuid_like` does: 32 hexadecimal
-/// digits with any dashes between them, and with braces or `urn:uuid:` around them.
+/// digits with any dashes between them, optionally in braces or after `urn:uuid:`.
 pub fn is_uuid_like(text: &str) -> bool {
     let text = text.trim_start_matches("urn:").trim_start_matches("uuid:");
     let digits = text.trim_matches(['{', '}']).bytes().filter(|byte| *byte != b'-');

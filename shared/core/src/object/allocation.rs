@@ -31,7 +31,8 @@ pub struct AllocationSpec {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub owner: Option<String>,
     /// The only cluster in which the creator of the allocation has rights, or `None` for the whole fleet. Only nodes of
-    /// this cluster are considered. A caller whose rights are limited to another cluster does not see the allocation.
+    /// this cluster are considered. A caller whose rights are limited to another cluster does not see the allocation,
+    /// unless the chosen node was moved to that cluster.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub within: Option<ClusterId>,
     /// The decision, or `None` if there is none yet.
@@ -71,7 +72,8 @@ pub struct SelectionReason {
     pub candidates: usize,
     /// The traits of the node that were not requested.
     pub surplus_traits: Vec<Trait>,
-    /// The amount by which the node exceeds each required number, by the key of the requirement.
+    /// The distance between the node's value and each number that the allocation requires (a minimum or a maximum), by
+    /// the key of the requirement. For a key with several numbers, it is the smallest distance.
     #[serde(rename = "to_spare")]
     pub headroom: BTreeMap<String, f64>,
 }

@@ -205,7 +205,7 @@ pub struct NodeGroupSpec {
     /// Labels, annotations, parameters and lifecycle fields.
     #[serde(default)]
     pub inherited: Inherited,
-    /// The release of its nodes, or `None` for the release of the cluster.
+    /// The release of its nodes, or `None` for the release of the nearest level above that sets one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub release: Option<ReleaseRef>,
     /// The rules that select the labels for the host label map, a file on each host.

@@ -87,7 +87,7 @@ ids! {
     NodeId,
 }
 
-/// The id of an object that has inherited labels: a cluster template, cluster, node group or node.
+/// The id of a level: a cluster template, cluster, node group or node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LevelId {
     /// A template.
@@ -235,7 +235,8 @@ impl Kind {
 pub struct Meta<N> {
     /// The identity. It never changes.
     pub uuid: Uuid,
-    /// The name. It is unique among the objects of its kind. The name of a node group is unique in its cluster.
+    /// The name. It is unique among the objects of its kind. The name of a node group or of a primary is unique in its
+    /// cluster.
     pub name: N,
     /// Number of the current spec: 1 for a new object, and one more after each change of the spec.
     pub generation: u64,
@@ -244,7 +245,7 @@ pub struct Meta<N> {
     pub resource_version: u64,
     /// Time at which the object was created.
     pub created_at: Timestamp,
-    /// Time at which its spec was last changed.
+    /// Time at which its spec or its name was last changed.
     pub updated_at: Timestamp,
 }
 
@@ -393,7 +394,8 @@ impl Node {
     }
 }
 
-/// Fields of Ironic's and Magnum's bodies that have no meaning here. They are stored and returned unchanged.
+/// The passthrough fields of an object: fields of Ironic's and Magnum's bodies, most of them without effect here. They
+/// are stored and returned. Maps of any JSON, such as a node's `properties`, have this type too.
 pub type Extra = Map<String, Value>;
 
 /// A set of traits, sorted by name.

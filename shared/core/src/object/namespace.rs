@@ -322,7 +322,7 @@ fn date_key<M: NamedItem>(name: &str) -> String {
 }
 
 /// Returns the dates of all items of a list after a write. The dates of an unchanged item remain. A changed item has
-/// `now` as its date of change, and a new item has `now` in both dates.
+/// `now` as its date of change. An item without stored dates, such as a new item, has `now` in both dates.
 fn updated_dates<M: NamedItem>(new_spec: &NamespaceSpec, old_spec: &NamespaceSpec, now: Timestamp) -> Vec<(String, Dates)> {
     let old_items: BTreeMap<&str, &M> = M::items(old_spec).iter().map(|member| (member.item_name(), member)).collect();
     let dates = |member: &M| {
@@ -335,7 +335,8 @@ fn updated_dates<M: NamedItem>(new_spec: &NamespaceSpec, old_spec: &NamespaceSpe
     M::items(new_spec).iter().map(dates).collect()
 }
 
-/// Deserializes an optional field that is present. `null` is an error, because responses would omit the field.
+/// Deserializes an optional field that is present. `null` is an error, because responses would omit the field. Only
+/// [`DefaultValue`] accepts `null`.
 fn deserialize_not_null<'de, T: Deserialize<'de>, D: Deserializer<'de>>(deserializer: D) -> Result<Option<T>, D::Error> {
     T::deserialize(deserializer).map(Some)
 }

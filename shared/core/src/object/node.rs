@@ -26,8 +26,9 @@ pub const MAX_FACT_VALUE_BYTES: usize = 16 * 1024;
 /// Maximum size of all facts of one host, paths and values, in bytes.
 pub const MAX_FACTS_BYTES: usize = 256 * 1024;
 
-/// Maximum number of task results that are stored for a node. It equals the maximum number of tasks of a release. An
-/// agent that reports other task ids cannot exceed it.
+/// Maximum number of task results that are stored for a node. It equals the maximum number of tasks that one release
+/// declares. Imported releases can add more tasks; then the oldest results are dropped. An agent that reports other
+/// task ids cannot exceed the maximum.
 pub const MAX_RESULTS: usize = 4096;
 
 /// Maximum total size of the messages, outputs and diffs that are stored for a node, in bytes. Beyond it, only the
@@ -87,7 +88,7 @@ pub struct NodeSpec {
     /// Other fields of Ironic (`driver`, `resource_class`, …).
     #[serde(deserialize_with = "json::deserialize_free_object", skip_serializing_if = "Extra::is_empty")]
     pub extra: Extra,
-    /// The owners of each field, trait and tag.
+    /// The owners of each field. Traits and tags are stored with their own owners.
     #[serde(skip_serializing_if = "FieldOwners::is_empty")]
     pub owners: FieldOwners,
 }
@@ -166,7 +167,8 @@ impl NodeTags {
 /// The part of a host's report from which the controller computes desired states: stable facts, detected traits and the
 /// host's own labels.
 ///
-/// An observation is versioned. Other facts, task results and outputs are only shown, and never change a desired state.
+/// The store retains the last images of an observation. Other facts, task results and outputs are only shown, and never
+/// change a desired state.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Observation {

@@ -19,7 +19,8 @@ pub struct PrimarySpec {
     pub node: NodeId,
     /// Time at which the node was elected.
     pub since: Timestamp,
-    /// Counter that is incremented when another node is elected. A stale copy of the choice has a smaller value.
+    /// Counter that is incremented when another node is elected, so a stale copy of the choice has a smaller value. It
+    /// begins again at 1 if the choice was deleted with its node.
     pub epoch: u64,
 }
 

@@ -26,9 +26,11 @@ pub enum PrincipalRole {
     /// A principal that may only read.
     #[default]
     Viewer,
-    /// A principal that may also operate clusters: write clusters, groups, nodes, tags, allocations and join tokens.
+    /// A principal that may also write cluster templates, clusters, groups, nodes, their tags, allocations and join
+    /// tokens.
     Operator,
-    /// A principal that may also write the objects that the whole fleet shares, and create principals and credentials.
+    /// A principal that may also write the other objects that the whole fleet shares, such as releases, and create
+    /// principals and credentials.
     Admin,
 }
 
@@ -61,9 +63,9 @@ pub struct PrincipalSpec {
     /// The tokens of the principal, the newest last. Tokens that have ended are included.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub tokens: Vec<BearerToken>,
-    /// True if certificates with the principal's name are accepted even if they are not in `certificates`. This is the
-    /// case only for the first admin, if the certificate that `init` created could not be read when the principal was
-    /// stored.
+    /// True if certificates with the principal's name are accepted even if they are not in `certificates`, until one of
+    /// them is renewed. This is the case only for the first admin, if the certificate that `init` created could not be
+    /// read when the principal was stored.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub takes_unlisted: bool,
 }
@@ -73,8 +75,8 @@ pub struct PrincipalSpec {
 pub struct PrincipalCertificate {
     /// The serial number of the certificate, in hexadecimal digits.
     pub serial: String,
-    /// Time at which the certificate was issued. For the certificate of the first admin, the time at which it was first
-    /// read.
+    /// Time at which the certificate was issued. For the certificate that `init` created, it is the beginning of its
+    /// validity. For a certificate that was added to the list by its renewal, it is the time of the renewal.
     pub issued_at: Timestamp,
     /// The time from which it is invalid.
     pub ends_at: Timestamp,
@@ -358,8 +360,8 @@ mod tests {
         }
     }
 
-    /// A principal has at most 128 stored certificates and 128 stored tokens. Entry `n` ends at time `n`, and the
-    /// newest entry is listed first.
+    /// If enough entries have ended, at most 128 certificates and 128 tokens of a principal remain stored. Entry `n`
+    /// ends at time `n`, and the newest entry is listed first.
     #[test]
     fn x04_f12_surplus_credentials_are_dropped_by_end_time() {
         let listing = |count: u64| PrincipalSpec {

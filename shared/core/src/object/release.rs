@@ -14,7 +14,8 @@ use crate::task::Task;
 /// Maximum number of tags of a release, and of user-defined tags of a release.
 pub const MAX_TAGS: usize = 4096;
 
-/// A release as stored. The name of its object consists of the release's name and version, such as `site@1`.
+/// A release as stored. The name of its object consists of the release's name and version, such as `site@1`, or of the
+/// name alone if the release has no version.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ReleaseSpec {

@@ -20,13 +20,14 @@ pub struct InspectionRuleSpec {
     /// A description for people.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub description: Option<String>,
-    /// Rules with a higher priority are evaluated first. If two rules set the same value, that of the higher priority
-    /// applies.
+    /// Rules with a higher priority are evaluated first. If two rules set the same label or property, the rule with the
+    /// higher priority wins, then the older rule.
     pub priority: u16,
     /// The phase in which the rule is evaluated. There is only one phase.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub phase: Option<RulePhase>,
-    /// True if responses hide the conditions and actions from everybody.
+    /// True if responses and events hide the conditions and actions from everybody, and findings hide the messages of
+    /// the rule.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub sensitive: bool,
     /// True if the rule may set restricted labels, which the report of a host alone cannot set.
@@ -68,7 +69,8 @@ pub enum Multiple {
     Any,
     /// Every item.
     All,
-    /// At least one item. Items after the first item for which the condition holds are not evaluated.
+    /// At least one item, as for `Any`. With both, items after the first item for which the condition holds are not
+    /// evaluated.
     First,
     /// The last item.
     Last,

@@ -223,8 +223,9 @@ impl<K: Ord + Clone + fmt::Display, V: Clone + PartialEq> OwnedMap<K, V> {
         next
     }
 
-    /// Returns the map after a plain write of single keys. A value or tombstone in `changes` is set. `None` removes the
-    /// key from this map, so that the value of the level above applies.
+    /// Returns the map after a plain write of single keys. A value or tombstone in `changes` is set, and the manager
+    /// becomes the sole owner of the keys that it adds or changes. `None` removes the key from this map, so that the
+    /// value of the level above applies.
     #[must_use]
     pub fn patch(&self, manager: &Manager, changes: &BTreeMap<K, Option<ProvidedValue<V>>>) -> Self {
         let this_owner = Owner::update(manager);
@@ -262,8 +263,8 @@ impl<K: Ord + Clone + fmt::Display, V: Clone + PartialEq> OwnedMap<K, V> {
         if not_owned.is_empty() { Ok(next) } else { Err(NotOwned { from: from.to_string(), keys: not_owned }) }
     }
 
-    /// Returns the map after a transfer of the keys that `from` owns. Other keys are ignored. `apply --adopt` transfers
-    /// the keys that it applies in this way.
+    /// Returns the map after a transfer of those of `keys` that `from` owns. The new owner is `to`, with the operation
+    /// apply. The other keys are ignored. `apply --adopt` transfers the keys that it applies in this way.
     #[must_use]
     pub fn adopt<'a>(&self, from: &OwnerMatch, to: &Manager, keys: impl IntoIterator<Item = &'a K>) -> Self
     where
@@ -277,8 +278,8 @@ impl<K: Ord + Clone + fmt::Display, V: Clone + PartialEq> OwnedMap<K, V> {
         next
     }
 
-    /// Returns a conflict for each key that `next`, the map after a write, changes or removes and that another manager
-    /// owns.
+    /// Returns a conflict for each key that `next`, the map after a write, changes or removes, and for each owner of the
+    /// key that is another manager.
     pub fn conflicts_with(&self, manager: &Manager, next: &Self) -> Vec<Conflict<K, V>> {
         let is_changed = |key: &K, entry: &OwnedEntry<V>| next.entries.get(key).is_none_or(|new| new.value != entry.value);
         let mut conflicts = Vec::new();
@@ -297,7 +298,8 @@ impl<K: Ord + Clone + fmt::Display, V: Clone + PartialEq> OwnedMap<K, V> {
         }
     }
 
-    /// Returns a conflict for each key of an intent that another owner has with another value.
+    /// Returns a conflict for each key of an intent that has another value in this map, and for each other owner of the
+    /// key.
     fn conflicts(&self, this_owner: &Owner, intent: &Intent<K, V>) -> Vec<Conflict<K, V>> {
         let mut conflicts = Vec::new();
         for (key, value) in intent {

@@ -72,8 +72,8 @@ impl Manager {
     }
 
     /// Parses the name of a manager in a new write. Unlike [`Manager::new`], it refuses a name without visible
-    /// characters, and a name that ends in `:apply` or `:update`, as the text of an owner does. Older versions accepted
-    /// such names.
+    /// characters, a name with a line or paragraph separator (U+2028, U+2029), and a name that ends in `:apply` or
+    /// `:update` in any letter case, as the text of an owner does. Older versions accepted such names.
     ///
     /// # Errors
     /// [`InvalidOwner::Manager`], [`InvalidOwner::Blank`], [`InvalidOwner::Owner`].
@@ -84,7 +84,7 @@ impl Manager {
         if is_blank(text) {
             return Err(InvalidOwner::Blank(truncated(text)));
         }
-        // Capital letters are refused too, because a reader would mistake `x:Apply` for an owner.
+        // The ending is refused in capital letters too, because a reader would mistake `x:Apply` for an owner.
         if Operation::split(&text.to_ascii_lowercase()).is_some() {
             return Err(InvalidOwner::Owner(truncated(text)));
         }

@@ -52,7 +52,7 @@ impl<K: Ord, V> SortedMap<K, V> {
         self.position(key).ok().map(|index| &mut self.0[index].1)
     }
 
-    /// Inserts or replaces an entry. Allocates memory for exactly one more entry.
+    /// Inserts or replaces an entry. If there is no room for a new entry, memory for one more is requested.
     pub(super) fn insert(&mut self, key: K, value: V) {
         match self.position(&key) {
             Ok(index) => self.0[index].1 = value,

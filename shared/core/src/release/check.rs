@@ -8,8 +8,8 @@ use crate::condition::TemplateParser;
 use crate::object::ReleaseSpec;
 use crate::task::{Task, check_task, task_type};
 
-/// Returns the errors of a release's own tasks: errors for which every host would reject a task, and a cycle through a
-/// stage. Skips each task and cycle that the stored release has too. They were accepted under older rules, and must not
+/// Returns the errors of a release's own tasks: the errors of each task ([`task_errors`]), and a cycle through a stage.
+/// Skips each task and cycle that the stored release has too. They were accepted under older rules, and must not
 /// prevent corrections of other tasks.
 pub fn check_changed_tasks(spec: &ReleaseSpec, stored: Option<&ReleaseSpec>, parser: &dyn TemplateParser) -> Vec<ReleaseError> {
     let is_new = |task: &&_| stored.is_none_or(|stored| !stored.tasks.contains(task));

@@ -298,7 +298,7 @@ impl Compiler<'_> {
     }
 
     /// Returns the indexes of the other tasks that the names and patterns in a field select. Adds an error for an
-    /// unknown name, and a finding for a pattern that matches no task.
+    /// unknown name or an invalid pattern, and a finding for a pattern that matches no task.
     fn task_references(&mut self, library: &Library, task: &Task, field: &str, names: &[String]) -> Box<[TaskIndex]> {
         let mut tasks = BTreeSet::new();
         for (position, name) in names.iter().enumerate() {
@@ -361,7 +361,8 @@ impl Compiler<'_> {
     }
 
     /// Returns the nodes that an entry of a cross dependency selects. `tags` has precedence over `role`. An entry
-    /// without both selects every node, `null` selects the stages, and `self` selects the task's own node.
+    /// without both selects every node that has a role or a tag, except the controller's own host. `null` selects the
+    /// stages, and `self` selects the task's own node.
     ///
     /// With role matching `own`, an empty `tags` counts as absent, and so does a `null` if there is a `role`.
     fn dependency_target(
@@ -447,7 +448,8 @@ impl Compiler<'_> {
     }
 
     /// Adds an error if tasks wait for each other by exact names. A cycle through a pattern depends on the placement of
-    /// tasks, so it is found later.
+    /// tasks, so it is found later. The dependencies of stages on tasks that are not stages are ignored here, because
+    /// [`Self::break_stage_cycles`] handles them.
     fn check_cycles(&mut self, tasks: &[CompiledTask]) {
         let definitions: Vec<&Task> = tasks.iter().map(|task| &*task.task).collect();
         if let Some(path) = task_cycle(&definitions, StageDependencies::OnStages) {
@@ -455,9 +457,10 @@ impl Compiler<'_> {
         }
     }
 
-    /// Removes the dependencies of stages on tasks that are not stages, if they close a cycle. Hosts would otherwise
-    /// wait for each other for ever. A store may contain such a release from an older version, which ignored these
-    /// dependencies. A cycle that remains without these dependencies is left unchanged.
+    /// Removes all dependencies of stages (`requires`, `required_for`) on tasks that are not stages, if one of them
+    /// closes a cycle. Hosts would otherwise wait for each other for ever. Adds a finding for each stage that loses a
+    /// dependency. A store may contain such a release from an older version, which ignored these dependencies. If a
+    /// cycle would remain without them, nothing is removed.
     fn break_stage_cycles(&mut self, tasks: &mut [CompiledTask]) {
         let is_stage: Vec<bool> = tasks.iter().map(|task| task.task.is_stage()).collect();
         let is_retained = |from: usize, to: TaskIndex| !is_stage[from] || is_stage[to.as_usize()];

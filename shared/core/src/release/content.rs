@@ -1,9 +1,10 @@
-//! The content of a release in one canonical form. The release hash is computed from it, and a version pins it.
+//! The content of a release in one canonical form. The release hash is computed from the content. The content of a
+//! version is fixed once a task set of the version was released.
 //!
-//! Content is everything that decides what hosts run. It excludes descriptions, the release's own labels and fields of
-//! other systems. One such field is content: the mark `untranslated`, because a task with this mark never runs. The
-//! name of the release is not content, so two releases may have the same content. Code that needs the name of a node's
-//! release reads the name from the levels above the node.
+//! Content includes everything that decides what hosts run. It excludes the description, labels, annotations and owners
+//! of the release, and fields of other systems. One such field is content: the mark `untranslated`, because a task with
+//! this mark never runs. The name of the release is not content, so two releases may have the same content. Code that
+//! needs the name of a node's release reads the name from the levels above the node.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -30,7 +31,8 @@ pub(super) fn release_hash(spec: &ReleaseSpec, imports: &[Arc<CompiledRelease>])
 }
 
 /// Returns the SHA-256 hash of a task, from which the task digest is computed. Excludes the field `foreign` (values of
-/// other systems), because it does not affect hosts.
+/// other systems). Only one of these values affects hosts, the mark `untranslated`, and the task digest includes it
+/// separately (from version 2 of the digest on).
 pub(super) fn task_hash(task: &Task) -> [u8; 32] {
     let mut value = task.to_host_json().expect("a task consists of JSON values");
     if let Value::Object(fields) = &mut value {
@@ -39,9 +41,9 @@ pub(super) fn task_hash(task: &Task) -> [u8; 32] {
     sha256(canonical_json(&value).as_bytes())
 }
 
-/// Returns a task's canonical JSON as it is sent to hosts. An untranslated task has an expression of another system
-/// that is not evaluated. It gets the type `untranslated`, which no agent supports. So hosts never start it, nor the
-/// tasks that depend on it.
+/// Returns a task's canonical JSON as it is sent to hosts. An untranslated task has a field that an import could not
+/// translate, such as an expression of another system. Such a task gets the type `untranslated`, which no agent
+/// supports. So hosts never start the task, nor the tasks that depend on it.
 pub fn sent_definition(task: &Task) -> String {
     let mut value = task.to_host_json().expect("a task consists of JSON values");
     if task.is_untranslated() {
@@ -61,8 +63,8 @@ pub fn is_sent_observed(definition: &str) -> bool {
     serde_json::from_str(definition).is_ok_and(|task: Task| task.is_observed())
 }
 
-/// Returns the content of a release without that of its imports, as canonical JSON. Lists whose order has no meaning
-/// are sorted.
+/// Returns the content of a release without that of its imports, as canonical JSON. The names of imports and the tasks
+/// are sorted. The lists in roles, tags and extensions keep their order.
 fn own_content(spec: &ReleaseSpec) -> String {
     let ReleaseSpec {
         imports,

@@ -56,8 +56,9 @@ pub fn topological_order<K: Ord + Copy>(
     if order.len() == count { Ok(order) } else { Err(cycle_in(&graph)) }
 }
 
-/// Returns the vertices in an order that respects the edges as far as cycles allow. If every remaining vertex waits for
-/// another vertex, the one with the lowest number comes next. `edges` are as in [`topological_order`].
+/// Returns the vertices in an order that respects every edge if there is no cycle. If every remaining vertex waits for
+/// another vertex, the one with the lowest number comes next, even if it is in no cycle. `edges` are as in
+/// [`topological_order`].
 pub(crate) fn order_despite_cycles(count: usize, edges: &[(usize, usize)]) -> Vec<usize> {
     let mut graph = OrderGraph::new(count, edges);
     let mut is_ordered = vec![false; count];
@@ -67,7 +68,7 @@ pub(crate) fn order_despite_cycles(count: usize, edges: &[(usize, usize)]) -> Ve
     while order.len() < count {
         let vertex = ready.pop().map_or_else(
             || {
-                // No vertex is ready, so a cycle is broken at the unordered vertex with the lowest number.
+                // No vertex is ready, so the unordered vertex with the lowest number is next.
                 lowest += is_ordered[lowest..].iter().position(|is_ordered| !is_ordered).unwrap_or(0);
                 lowest
             },

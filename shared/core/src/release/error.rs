@@ -34,7 +34,7 @@ pub enum ReleaseError {
         what: &'static str,
         /// The name of the role or tag.
         name: String,
-        /// The release that declares it in another way, such as `site@1`.
+        /// The release with the second declaration, such as `site@1`: an import, or the rejected release itself.
         import: String,
     },
     /// An imported release that does not exist.
@@ -96,7 +96,7 @@ pub enum ReleaseError {
         /// The position of the error in the text, and the reason.
         reason: AuthorError,
     },
-    /// A field that the task's type does not allow.
+    /// A field for which every host would reject the task, or which contains a name that no object can have.
     #[error("{field}: {reason}")]
     Field {
         /// The path of the field, such as `task a parameters.path`.
@@ -107,8 +107,9 @@ pub enum ReleaseError {
 }
 
 impl ReleaseError {
-    /// Returns the path of the field that the error is about. The path of a task's field begins with `task ID `. A
-    /// cycle is reported at the `requires` of its first task, and a duplicate id at the field `id` of the task.
+    /// Returns the path of the field that the error is about. The path of a task's field begins with `task ID `, except
+    /// for an invalid id, whose path is like `tasks[0].id`. A cycle is reported at the `requires` of its first task, and
+    /// a duplicate id at the field `id` of the task.
     pub fn field(&self) -> Option<Cow<'_, str>> {
         match self {
             Self::Name { field, .. }

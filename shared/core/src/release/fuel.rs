@@ -1,5 +1,5 @@
-//! Translates the releases of Fuel, a deployment tool for `OpenStack`. Fields with a counterpart are converted, and all
-//! other fields are stored under `foreign`.
+//! Translates the releases of Fuel, a deployment tool for `OpenStack`. Fields with a counterpart are converted. All
+//! other fields of tasks and roles are stored under `foreign`. Those of tags are dropped.
 //!
 //! An expression of Fuel (in the language YAQL) is not evaluated, because a wrong guess at its value must not change a
 //! host. If the expression decides whether a task runs, the task is placed as if the result were true. If the
@@ -48,8 +48,8 @@ pub struct FuelImport {
     pub spec: ReleaseSpec,
     /// Findings about fields that were not translated or have no effect here.
     pub findings: Vec<Finding>,
-    /// The number of tasks that can run, because their type is known and they are fully translated. Types that run
-    /// nothing, such as `stage`, are not counted.
+    /// The number of tasks that are fully translated and have a known type. It includes types that no agent runs yet,
+    /// such as `puppet`. Types that run nothing, such as `stage`, are not counted.
     pub runnable: usize,
     /// The number of tasks that would run in Fuel. Types that run nothing, such as `stage`, are not counted.
     pub total: usize,
@@ -298,7 +298,7 @@ impl<'a> TaskTranslation<'a> {
     }
 
     /// Reads a field with cross dependencies: a list of `{name, role, tags, policy}`. An entry with an expression is
-    /// omitted and recorded as not translated.
+    /// omitted and recorded as not translated. Such an entry is not stored under `foreign`.
     fn read_cross(&mut self, field: &str) -> Result<Vec<CrossEntry>, FuelError> {
         let Some(value) = self.fields.get(field) else { return Ok(Vec::new()) };
         if self.record_expression(field, value) || value.is_null() {
@@ -424,7 +424,6 @@ impl<'a> TaskTranslation<'a> {
         is_found
     }
 
-    /// Adds a finding about the task.
     fn add_finding(&mut self, rule: Rule, message: String) {
         self.findings.push(Finding::new(rule, format!("task/{}", self.id), message));
     }

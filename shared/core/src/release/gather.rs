@@ -113,7 +113,8 @@ impl Compiler<'_> {
         }
     }
 
-    /// Adds a finding for each undeclared tag that a role produces. Such a tag has no primary.
+    /// Adds a finding for each undeclared tag in the `tags` of a role. Such a tag has no primary. The tag that a role
+    /// without `tags` produces is not reported.
     fn report_undeclared_tags(&mut self, library: &Library) {
         for (role, spec) in &library.roles {
             for tag in spec.tags.iter().flatten().filter(|tag| !library.tags.contains_key(*tag)) {

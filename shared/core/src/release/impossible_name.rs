@@ -51,7 +51,7 @@ fn impossible_query(query: &NodeQuery) -> Option<ImpossibleName> {
 }
 
 /// Returns why no node can have the role or tag that a look-up names, or `None` if a node can have it. `name` may be a
-/// `/pattern/`.
+/// `/pattern/`. For a pattern, the reason may also be that it matches the empty text or cannot be parsed.
 fn impossible_selector(name: &str, kind: NameKind) -> Option<ImpossibleName> {
     if has_control(name) {
         return Some((format!("{:?} has a control character, which no name has", truncated(name)), "leave it out".to_owned()));

@@ -1,8 +1,9 @@
-//! Compiled releases. Names are checked and resolved to indexes once, when a release is stored.
+//! Compiled releases. Names are checked and resolved to indexes once, when a release is stored or the store is loaded.
 //!
-//! Resolve runs for every node of a fleet, so it never looks up a name, parses a pattern or parses a condition.
-//! [`mod@compile`] does this once. It rejects what can never work: an unknown task, a cycle, an invalid pattern, a
-//! template that reads a value which it must not read. A suspicious release is stored with a finding.
+//! Resolve runs for every node of a fleet. So [`mod@compile`] looks up the names of tasks and parses the selectors,
+//! templates and conditions of tasks beforehand, once for all nodes. It rejects what can never work: an unknown task, a
+//! cycle, an invalid pattern, a template that reads a value which it must not read. A suspicious release is stored with
+//! a finding.
 
 mod check;
 mod compile;
@@ -64,8 +65,8 @@ pub struct CompiledRelease {
     pub tags: BTreeMap<TagName, TagSpec>,
     /// The rules by which role and tag selectors match nodes.
     pub matching: Matching,
-    /// The extensions that decide the tags of roles, each with its roles. An extension is a program next to the
-    /// controller.
+    /// The extensions that decide the tags of roles, each with its roles: those of the release, then those of its
+    /// imports. If several name a role, the first decides. An extension is a program next to the controller.
     pub extensions: Vec<ExtensionUse>,
     /// All tasks, groups and stages, in the order of their ids.
     pub tasks: Box<[CompiledTask]>,
@@ -109,16 +110,16 @@ pub struct CompiledTask {
     pub groups: Box<[TaskIndex]>,
     /// The tasks that this task subscribes to: it runs again after one of them has changed something.
     pub subscribes: Box<[TaskIndex]>,
-    /// The task that runs once on a node when this task is no longer placed there.
+    /// The task that is to run once on a node when this task is no longer placed there. Nothing runs it yet.
     pub on_unassign: Option<TaskIndex>,
     pub(crate) placement: TaskPlacement,
     /// The tasks that come before this task on the same node, including those that it subscribes to.
     pub(crate) requires: Box<[TaskIndex]>,
     /// The tasks that come after this task on the same node.
     pub(crate) required_for: Box<[TaskIndex]>,
-    /// The tasks on other nodes that this task waits for.
+    /// The tasks that this task waits for, on the nodes that each entry selects: other nodes, or also its own.
     pub(crate) cross_depends: Box<[CompiledCross]>,
-    /// The tasks on other nodes that wait for this task.
+    /// The tasks that wait for this task, on the nodes that each entry selects: other nodes, or also its own.
     pub(crate) cross_depended_by: Box<[CompiledCross]>,
 }
 
@@ -158,8 +159,8 @@ pub(crate) enum DependencyTarget {
 }
 
 impl CompiledRelease {
-    /// Returns the names with version of this release and all its imports, without those that have no version. A node
-    /// pins these versions when it gets this release.
+    /// Returns the names of this release and all its imports, without those that have no version. The controller pins
+    /// these versions (fixes their content) when it releases a task set of this release to a node.
     pub fn versions(&self) -> impl Iterator<Item = &ReleaseRef> {
         self.all_imports.iter().chain([&self.name]).filter(|name| name.version.is_some())
     }

@@ -48,7 +48,8 @@ pub enum InvalidPattern {
 /// The names that a role or tag selector matches.
 #[derive(Clone, Debug)]
 pub enum NameSelector {
-    /// Matches every node with at least one name. It is written as `*`, which must be the only item.
+    /// Matches every node with at least one name. In a role selector, it is written as `*`, which must be the only item.
+    /// In a tag selector, the text `*` replaces the list.
     Any,
     /// Matches the names that match one of these items.
     Union(Box<[NamePattern]>),
@@ -94,7 +95,7 @@ impl NamePattern {
         match self {
             Self::Name(expected) => **expected == *name,
             Self::Regex(regex) => regex.is_match(name),
-            // No role or tag has the name `master`. Callers check the controller's own host by itself.
+            // No role or tag has the name `master`. Callers check separately whether the node is the controller's host.
             Self::Master => false,
         }
     }

@@ -48,7 +48,8 @@ enum PathText {
 pub(crate) enum RenderedPath<'a> {
     /// The valid path.
     Path(Cow<'a, str>),
-    /// The text of the template, which cannot be rendered because a value that it reads is absent.
+    /// The normalized text of the template, which cannot be rendered, for example because a value that it reads is
+    /// absent.
     Unknown(&'a str),
     /// The reason why hosts reject the path to which the template renders.
     Refused(PathRefused),
@@ -104,7 +105,7 @@ impl HostPathTemplate {
     }
 
     /// Returns why hosts reject the text to which the template renders with these inputs. `None` if hosts accept the
-    /// text, or if the template cannot be rendered because a value is absent.
+    /// text, or if the template cannot be rendered, for example because a value is absent.
     pub(crate) fn rejection(&self, inputs: &Inputs) -> Option<String> {
         self.resource.check_rendered(&self.template.render(inputs)?).err()
     }

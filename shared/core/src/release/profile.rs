@@ -1,8 +1,9 @@
 //! Profiles: the tasks of nodes of one kind, before conditions, and their order.
 //!
-//! Nodes of one release with the same roles, tags and primaries have the same tasks. So the placement of tasks, their
-//! order on the node and the barriers are computed once for all of these nodes, and sent to them under one hash. A
-//! profile contains no data of a single node: no label, no fact, no value.
+//! Nodes of one release with the same [`ProfileKey`] (their roles, tags and primaries, and which tags operators
+//! assigned) have the same tasks. So the placement of tasks, their order on the node and the barriers are computed once
+//! for all of these nodes, and sent to them under one hash. A profile contains no data of a single node: no label, no
+//! fact, no value.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -20,8 +21,7 @@ use crate::object::{PrimaryMatching, RoleMatching};
 use crate::role::MatchNames;
 use crate::task::{Phase, Policy};
 
-/// The identity of a profile: a SHA-256 hash of the release's content, of the names that selectors match, and of the
-/// primaries.
+/// The identity of a profile: a SHA-256 hash of the release's content and of all properties in the [`ProfileKey`].
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, derive_more::Display, derive_more::Debug)]
 #[display("{}", Hex(_0))]
 #[debug("ProfileHash({self})")]
@@ -64,9 +64,9 @@ pub struct Profile {
     /// The ordinary tasks (those of phase `apply`) in order, including those of type `skipped`. The positions in
     /// `edges` and `waits` are indexes into this list.
     pub tasks: Box<[TaskIndex]>,
-    /// The tasks of phase `drain`, which run before a disruptive task set, in order.
+    /// The tasks of phase `drain`, which are to run before a disruptive task set, in order. No host runs them yet.
     pub drain: Box<[TaskIndex]>,
-    /// The tasks of phase `cleanup`, which run when the node is deleted, in order.
+    /// The tasks of phase `cleanup`, which are to run when the node is deleted, in order. No host runs them yet.
     pub cleanup: Box<[TaskIndex]>,
     /// The order on the node, as pairs of positions in `tasks`. The first task of a pair runs before the second. Sorted
     /// and unique.
@@ -115,7 +115,7 @@ pub enum BarrierScope {
     /// No node, because the task is a stage. The barrier opens when everything that the stage waits for has succeeded.
     #[display("stage")]
     Stage,
-    /// Every node that has the task, regardless of its roles and tags.
+    /// Every node of the same release that has the task, regardless of its roles and tags.
     #[display("anywhere")]
     Anywhere,
     /// Every node that has a role or a tag, except the controller's own host (`master`).
@@ -140,8 +140,7 @@ pub(crate) struct MarkerPredecessors<'a> {
 
 impl ProfileKey {
     /// Returns the hash of the profile for this key under a release. In the hashed bytes, 0 ends each name and 1 ends
-    /// each list, so different keys give different bytes. A profile has the tasks of all nodes with the same release,
-    /// roles and tags.
+    /// each list, so different keys give different bytes.
     pub fn profile_hash(&self, release: &CompiledRelease) -> ProfileHash {
         let mut bytes = Vec::with_capacity(256);
         bytes.extend_from_slice(&release.hash.0);
@@ -307,8 +306,7 @@ impl Profile {
     }
 
     /// Returns whether nodes with this profile need a check of their tasks' paths: two tasks may write one path, or a
-    /// task may name a path or a program that hosts reject. A profile has the tasks of all nodes with the same release,
-    /// roles and tags.
+    /// task may name a path or a program that hosts reject.
     pub fn should_check_paths(&self) -> bool {
         !self.path_check_tasks.is_empty()
     }
@@ -319,8 +317,7 @@ impl Profile {
     }
 
     /// Returns the ids of the privileged tasks that this profile has and `other` lacks. A task with the same id but
-    /// another definition is another task. Without `other`, returns all of them. A profile has the tasks of all nodes
-    /// with the same release, roles and tags.
+    /// another definition is another task. Without `other`, returns all of them.
     pub fn additional_privileged(&self, other: Option<&Self>) -> Vec<&str> {
         let known_definitions: BTreeSet<&[u8; 32]> =
             other.into_iter().flat_map(Self::privileged_tasks).map(|task| &task.definition).collect();
@@ -346,8 +343,7 @@ impl Profile {
     }
 
     /// Returns whether a task waits for itself on other nodes of the same profile. If only one node has the profile,
-    /// nothing waits. Two nodes would wait for each other for ever. A profile has the tasks of all nodes with the same
-    /// release, roles and tags.
+    /// nothing waits. Two nodes would wait for each other for ever.
     pub fn has_self_wait(&self) -> bool {
         self.waits.iter().any(|(position, barrier)| {
             let barrier = &self.barriers[*barrier as usize];
@@ -424,7 +420,8 @@ impl Profile {
 }
 
 impl CompiledRelease {
-    /// Returns the barriers that a stage waits for: other stages, and tasks on the nodes that have these tasks.
+    /// Returns the barriers that a stage waits for: other stages, and tasks on the nodes that have these tasks or on
+    /// those that a cross dependency selects.
     pub(crate) fn stage_waits(&self, stage: TaskIndex) -> Vec<Barrier> {
         let stage_task = self.task(stage);
         let mut waits = Vec::new();
@@ -513,9 +510,9 @@ struct BarrierCollector {
 }
 
 impl BarrierCollector {
-    /// Collects the barriers that the tasks of a profile wait for. A task declares a barrier itself (`cross_depends`),
-    /// or another task (`cross_depended_by`) or a stage (`required_for`) declares a barrier for it. A profile has the
-    /// tasks of all nodes with the same release, roles and tags.
+    /// Collects the barriers that the tasks of a profile wait for. A task declares a barrier itself (`cross_depends`, or
+    /// `requires` of a stage), or another task (`cross_depended_by`) or a stage (`required_for`) declares a barrier for
+    /// it.
     fn from_tasks(release: &CompiledRelease, key: &ProfileKey, tasks: &[TaskIndex]) -> Self {
         let mut collector = Self::default();
         for (position, ix) in (0..).zip(tasks) {
@@ -584,8 +581,7 @@ fn barrier_scope(target: &DependencyTarget) -> BarrierScope {
     }
 }
 
-/// Returns the references that the templates and conditions of these tasks read, sorted and unique. A profile has the
-/// tasks of all nodes with the same release, roles and tags.
+/// Returns the references that the templates and conditions of these tasks read, sorted and unique.
 fn profile_reads(release: &CompiledRelease, tasks: &[TaskIndex]) -> Box<[Reference]> {
     let mut reads = Vec::new();
     for ix in tasks {

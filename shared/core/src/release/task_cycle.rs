@@ -6,7 +6,8 @@ use std::collections::BTreeMap;
 use super::cycle::find_cycle;
 use crate::task::Task;
 
-/// The dependencies of stages that the search for a cycle includes.
+/// The dependencies of stages that the search for a cycle includes. A dependency that another task declares on a stage
+/// is included in both cases.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum StageDependencies {
     /// All dependencies of a stage.

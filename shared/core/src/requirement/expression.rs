@@ -17,7 +17,6 @@ pub struct Expression {
     parsed: ParsedExpression,
 }
 
-/// The parsed form of an expression.
 #[derive(Clone, Debug)]
 enum ParsedExpression {
     /// The value must equal the whole text.
@@ -108,9 +107,11 @@ const TEXT_OPERATORS: [(&str, Comparison); 6] = [
 
 impl Expression {
     /// Parses an expression. If its first word is not an operator, the whole text is a plain value, including spaces.
+    /// No value meets an operator for texts, `<in>` or `<all-in>` without an operand.
     ///
     /// # Errors
-    /// [`InvalidExpression`] if the expression is too long, or if its operator has no valid operand.
+    /// [`InvalidExpression`] if the expression is too long, or if an operator for numbers or `<or>` has no valid
+    /// operand.
     pub fn new(text: &str) -> Result<Self, InvalidExpression> {
         if text.len() > MAX_EXPRESSION_BYTES {
             return Err(InvalidExpression::TooLong { bytes: text.len() });
@@ -178,8 +179,8 @@ impl Expression {
     }
 
     /// Returns the distance between a value and the number that the expression compares it with. `None` if the
-    /// expression or the value is not a number. A distance that is infinite or NaN becomes `f64::MAX`, because JSON has
-    /// neither.
+    /// expression does not compare numbers, or if the value is not a number. A distance that is infinite or NaN becomes
+    /// `f64::MAX`, because JSON has neither.
     pub(super) fn headroom(&self, value: &LiteralValue<'_>) -> Option<f64> {
         match (&self.parsed, value) {
             (ParsedExpression::Number(_, operand), LiteralValue::Text(text)) => parse_number(text).map(|value| {
@@ -206,7 +207,8 @@ impl Expression {
     }
 
     /// Returns whether a list meets the expression. `<or>` and `<all-in>` look for words, split at commas, among the
-    /// members. A list meets each `s!=`, and no other comparison.
+    /// members. `<in>` looks for its whole word among the members. A list meets each `s!=`, and no other comparison and
+    /// no plain value.
     fn matches_list(&self, members: &[Cow<'_, str>]) -> bool {
         let is_member = |word: &str| members.iter().any(|member| *member == word);
         let split_words = |words: &'_ [Box<str>]| -> Vec<String> {
@@ -276,8 +278,10 @@ fn scalar_text(json: &Json) -> Option<Cow<'_, str>> {
     }
 }
 
-/// Parses an expression. If its first word is an operator, the words after the operator are its operands. A missing
-/// operand is an error for a number's operator and for `<or>`. For any other operator, no value meets the expression.
+/// Parses an expression. If its first word is an operator, the words after the operator are its operands. An operator
+/// other than `<or>` and `<all-in>` has one operand, and further words are ignored. A missing operand is an error for a
+/// number's operator and for `<or>`. For any other operator, no value meets the expression. An operand of a number's
+/// operator that is not a number is an error too.
 fn parse(text: &str) -> Result<ParsedExpression, InvalidExpression> {
     let mut words = words(text);
     let Some(first) = words.next() else { return Ok(ParsedExpression::Plain) };

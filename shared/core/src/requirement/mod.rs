@@ -2,12 +2,14 @@
 //!
 //! A requirement is a key and an expression: an operator and its operands, or a plain value. The operators behave like
 //! `nova.scheduler.filters.extra_specs_ops` (`=` means *at least*; `<in>` looks for a part of a text), so that existing
-//! flavors can be reused. There are two differences:
+//! flavors can be reused. There are three differences:
 //!
 //! - An expression that can never be evaluated (`<or>` alone, a number's operator without a number) is refused when it
-//!   is written. Nova raises an error when it checks a node.
-//! - If the value is a list, `<or>` matches if the list has one of the words, and `<all-in>` if it has all of them. The
-//!   words may be separated by commas. Nova compares the words with the list's text.
+//!   is written. Nova accepts it, and then raises an error or rejects every node.
+//! - If the expression compares numbers, a value that is not a number does not meet it. Nova raises an error.
+//! - If the value is a list, `<or>` matches if the list has one of the words, `<all-in>` if it has all of them, and
+//!   `<in>` if it has the word. The words of `<or>` and `<all-in>` may be separated by commas. Nova compares the words
+//!   with the list's text.
 
 mod expression;
 mod list;

@@ -23,7 +23,7 @@ pub enum NodeBlocker<'a> {
     /// The node runs the task with this id, and the evaluation of the task's condition takes more steps than allowed.
     /// So it is not known whether the task should still run.
     Undecided(&'a str),
-    /// The node, its group or its cluster is paused.
+    /// The host itself is paused, or the group or cluster of the node is paused.
     Paused(SetBy),
     /// A hold: who set it, its end and its reason.
     Held(SetBy, HoldEnd, &'a str),
@@ -34,8 +34,9 @@ pub enum NodeBlocker<'a> {
 }
 
 impl ResolvedNode {
-    /// Returns everything that blocks the node, including holds that have ended. `is_running` returns whether the host
-    /// runs the task with an id. It is `None` if the host runs no task yet.
+    /// Returns everything that blocks the node, including holds that have ended. `is_running` returns whether the task
+    /// set that was released to the node runs the task with an id, and is `None` if no task set with tasks was
+    /// released.
     pub(crate) fn blockers<'a>(&'a self, is_running: Option<&dyn Fn(&str) -> bool>) -> impl Iterator<Item = NodeBlocker<'a>> {
         let unmet = self.unmet_requirements().iter().map(NodeBlocker::Unmet);
         let is_first = is_running.is_none() && self.task_set().is_some();

@@ -1,10 +1,10 @@
 //! Caches resolve results by content.
 //!
 //! Nodes of a group that have one profile (the same placed tasks) read the same references, and most of them get the
-//! same values. So for each group and profile, a [`GroupBase`] stores the values of the first node. For any other node,
-//! only the values that the node itself provides are read: its own labels and parameters, its facts and traits. Nodes
-//! that differ from the base in the same values share one task set. Conditions and digests are evaluated once for all
-//! of them.
+//! same values. So for each group and profile, a [`GroupBase`] stores the values that the first node would have without
+//! labels and parameters of its own. For each node, only the values that the node itself provides are read: its own
+//! labels and parameters, its facts and traits. Nodes that differ from the base in the same values share one task set.
+//! Conditions and digests are evaluated once for all of them.
 //!
 //! The cache is never the source of truth. A base is used only if the group is still resolved to the same values. If
 //! the tasks read other nodes, the values of these nodes must be unchanged too. Clearing the cache changes no result.
@@ -23,8 +23,8 @@ use crate::ownership::OwnedMap;
 use crate::release::{CompiledTask, Profile, ProfileHash, TaskIndex};
 use crate::shared_text::SharedTexts;
 
-/// Number of entries in a map at which unused entries are dropped for the first time. Afterwards, unused entries are
-/// dropped each time the number of entries has doubled.
+/// Minimum number of entries in a map at which unused entries are dropped. They are dropped before an entry is added,
+/// if the number of entries is a power of two.
 const MIN_SWEEP_ENTRIES: usize = 64;
 /// Maximum number of task sets that are cached although no node uses them. They are needed because a small change is
 /// resolved three times: when it is checked, for its response, and when it is published.
@@ -33,7 +33,8 @@ const MAX_RECENT_TASK_SETS: usize = 64;
 /// A cache of task sets and of the values that they depend on, by content. The cache can be cleared at any time without
 /// a change of any result.
 ///
-/// It is shared between threads. Its locks are held for look-ups and inserts, never during a long computation.
+/// It is shared between threads. Its locks are held for look-ups and inserts, and while the reads of a profile are
+/// collected or the values of two groups are compared, but not while conditions are evaluated.
 #[derive(Debug, Default)]
 pub struct ResolveCache {
     bases: Mutex<BTreeMap<(GroupId, ProfileHash), CachedBase>>,
@@ -68,7 +69,7 @@ impl ResolveCache {
         let base = self.base(view, group, profile);
         let differences = base.differences(view);
         let set = base.shared_task_set(&differences);
-        // No node uses the task set, because the base does not own it.
+        // The base does not own the task set, so a count of 1 means that no node uses the task set.
         if Arc::strong_count(&set) == 1 {
             let mut recent = self.recent_task_sets.lock().unwrap_or_else(PoisonError::into_inner);
             recent.push_back(Arc::clone(&set));
@@ -79,10 +80,10 @@ impl ResolveCache {
         set
     }
 
-    /// Returns the [`GroupBase`] of a node's group and profile: the values that their nodes have in common. The cached
-    /// base is checked again if the group was resolved again, or if a look-up of the tasks has another result. It is
-    /// replaced only if it would give other task sets. A profile has the tasks of all nodes with the same release,
-    /// roles and tags.
+    /// Returns the [`GroupBase`] of a node's group and profile: the values that their nodes have in common. A new base
+    /// is built if none is cached, if the group was resolved again, if a look-up of the tasks has another result, or if
+    /// a step limit changed. The new base replaces the cached base only if their limits or values differ. A profile has
+    /// the tasks of all nodes with the same release, roles, tags and primaries.
     fn base(&self, view: &NodeView<'_>, resolved_group: &Arc<ResolvedGroup>, profile: &Arc<Profile>) -> Arc<GroupBase> {
         let key = (GroupId(resolved_group.group.meta.uuid), profile.hash);
         let bases = self.bases.lock().unwrap_or_else(PoisonError::into_inner);
@@ -100,7 +101,7 @@ impl ResolveCache {
         let base = earlier.unwrap_or_else(|| Arc::new(base));
         let cached = CachedBase { group: Arc::clone(resolved_group), base: Arc::clone(&base) };
         let mut bases = self.bases.lock().unwrap_or_else(PoisonError::into_inner);
-        // Unused entries are dropped each time the number of entries has doubled.
+        // Unused entries are dropped if the number of entries is a power of two.
         if bases.len() >= MIN_SWEEP_ENTRIES && bases.len().is_power_of_two() {
             bases.retain(|(group, profile), entry| view.fleet().is_profile_used(*group, profile, &entry.group));
         }
@@ -109,15 +110,15 @@ impl ResolveCache {
     }
 
     /// Returns the reads of a profile in a cluster: the values that its tasks read, by what decides them. The reads are
-    /// built once for all groups of the cluster. A profile has the tasks of all nodes with the same release, roles and
-    /// tags.
+    /// built once for all groups of the cluster. A profile has the tasks of all nodes with the same release, roles,
+    /// tags and primaries.
     fn profile_reads(&self, cluster: ClusterId, profile: &Profile) -> Arc<ProfileReads> {
         let mut profiles = self.profiles.lock().unwrap_or_else(PoisonError::into_inner);
         let key = (cluster, profile.hash);
         if let Some(cached) = profiles.get(&key).and_then(Weak::upgrade) {
             return cached;
         }
-        // Unused entries are dropped each time the number of entries has doubled.
+        // Unused entries are dropped if the number of entries is a power of two.
         if profiles.len() >= MIN_SWEEP_ENTRIES && profiles.len().is_power_of_two() {
             profiles.retain(|_, reads| reads.strong_count() > 0);
         }
@@ -145,13 +146,13 @@ pub(super) struct ProfileReads {
     parameters: BTreeMap<Box<str>, Vec<u32>>,
     /// The reads of each task of the profile.
     tasks: Box<[ReadIndexes]>,
-    /// The values of the group that was resolved last. The inputs of the next group are stored as differences from
-    /// these values.
+    /// The values to which the inputs of the last resolved group refer. They may be those of an earlier group. The
+    /// inputs of the next group are stored as differences from these values, if few of them differ.
     last_inputs: Mutex<Option<Weak<[Input]>>>,
 }
 
 /// The values and limits that the nodes of one group with one profile have in common. A profile has the tasks of all
-/// nodes with the same release, roles and tags.
+/// nodes with the same release, roles, tags and primaries.
 #[derive(Debug)]
 pub(super) struct GroupBase {
     profile: Arc<Profile>,
@@ -160,7 +161,8 @@ pub(super) struct GroupBase {
     /// value of the node from which the base was built.
     group_inputs: Arc<GroupInputs>,
     /// Maximum number of steps that the evaluation of one condition takes on one node. It limits only conditions that
-    /// look up other nodes and also read values that differ by node.
+    /// look up other nodes and also read values that differ by node. It also decides the share of the steps that a node
+    /// is charged for a condition with the same outcome in the whole cluster.
     condition_step_limit: usize,
     /// Maximum number of steps of all conditions of a node together.
     node_step_limit: usize,
@@ -183,7 +185,7 @@ struct ReadIndexes {
 
 impl ProfileReads {
     /// Collects the reads of a profile, by what decides their values: the fleet, the node, a label or a parameter. A
-    /// profile has the tasks of all nodes with the same release, roles and tags.
+    /// profile has the tasks of all nodes with the same release, roles, tags and primaries.
     pub(super) fn from_profile(profile: &Profile) -> Self {
         let index_of = |reference: &Reference| profile.read_index(reference);
         let task_reads = |index: TaskIndex| {
@@ -212,8 +214,8 @@ impl ProfileReads {
         reads
     }
 
-    /// Returns a group's inputs, stored as differences from the inputs of another group of the cluster. `inputs` has
-    /// one value per read of the profile.
+    /// Returns a group's inputs. If they differ in few values from the inputs of another group of the cluster, only the
+    /// differences are stored. `inputs` has one value per read of the profile.
     fn group_inputs(&self, profile: &Arc<Profile>, inputs: Vec<Input>) -> GroupInputs {
         let mut last_inputs = self.last_inputs.lock().unwrap_or_else(PoisonError::into_inner);
         // The cache compares the value of a look-up by its address. So the value must not be replaced by an equal value
@@ -303,7 +305,7 @@ impl GroupBase {
         }
         let set = Arc::new(self.build_task_set(differences));
         let mut sets = self.task_sets.lock().unwrap_or_else(PoisonError::into_inner);
-        // Unused entries are dropped each time the number of entries has doubled.
+        // Unused entries are dropped if the number of entries is a power of two.
         if sets.len() >= MIN_SWEEP_ENTRIES && sets.len().is_power_of_two() {
             sets.retain(|_, set| set.strong_count() > 0);
         }
@@ -311,8 +313,8 @@ impl GroupBase {
         set
     }
 
-    /// Computes the task set of a node that differs from the base in these values. A task is skipped if its condition
-    /// is not true, or if its inputs are too large.
+    /// Computes the task set of a node that differs from the base in these values. A task is skipped for any
+    /// [`SkipReason`], for example because its condition is not true, or because its inputs are too large.
     pub(super) fn build_task_set(&self, differences: &[(u32, Input)]) -> TaskSet {
         let values = InputValues { group: &self.group_inputs, own: differences };
         let (mut builder, mut budget) = (TaskSetBuilder::new(&self.group_inputs), StepBudget::new(self.node_step_limit));
@@ -330,9 +332,9 @@ impl GroupBase {
         builder.finish()
     }
 
-    /// Returns why a task does not run, or `None` if it runs. The outcome of the task's condition is cached by the
-    /// values that the condition reads. `budget` is charged for the steps even if the outcome is cached, so that the
-    /// result does not depend on the cache.
+    /// Returns why a task does not run, or `None` if it runs. Does not check the size of the inputs that the task's
+    /// templates read. The outcome of the task's condition is cached by the values that the condition reads. `budget`
+    /// is charged for the steps even if the outcome is cached, so that the result does not depend on the cache.
     fn skip_reason(
         &self,
         task: &CompiledTask,
@@ -427,7 +429,7 @@ impl TaskSetBuilder {
     }
 
     /// Adds the inputs of a task that runs. Fails if the inputs of all tasks together are larger than may be sent to a
-    /// host.
+    /// host. The inputs of the task that were added before the failure remain.
     fn add(&mut self, inputs: &Inputs) -> Result<(), SkipReason> {
         for (reference, input) in inputs {
             let inserted = self.inputs.insert(reference.clone(), input.clone());
@@ -442,8 +444,9 @@ impl TaskSetBuilder {
     }
 }
 
-/// Returns everything that decides the outcome of a condition, as a text that differs for different inputs. The text is
-/// at most as long as the condition and the small values that the condition reads. So no steps are charged for it.
+/// Returns the step limit and the values that a condition reads, as a text that differs for different inputs. They
+/// decide the outcome of the condition. The text has small values in full and only the digests of large ones, so it is
+/// short, and no steps are charged for it.
 fn condition_key(reads: &ReadIndexes, values: &InputValues<'_>, max_steps: usize) -> String {
     format!("{max_steps}\n{}", values_text((0..).zip(&reads.condition).map(|(position, index)| (position, values.get(*index)))))
 }

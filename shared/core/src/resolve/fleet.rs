@@ -24,14 +24,15 @@ use crate::unimplemented;
 /// A resolved fleet: the output of `stemma resolve -o json`.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct FleetOutput {
-    /// The nodes by name. If no node has the name `master`, the tasks that are placed on it are listed under this name.
+    /// The nodes by name. If a cluster has no node with the name `master`, the tasks of the cluster that are placed on
+    /// it are listed under this name.
     pub nodes: BTreeMap<String, NodeOutput>,
     /// The ids of the stages, each once, in order.
     pub stages: Vec<String>,
     /// The order of tasks: pairs of a task and a task that runs after it, each pair once. A task has the name of its
     /// node and its id. A stage has `null` instead of a node.
     pub order: BTreeSet<[(Option<String>, String); 2]>,
-    /// The findings, each once, the most severe first. Findings of one severity are sorted by their object.
+    /// The findings, each once, the most severe first. Findings of one severity are sorted by code and then by object.
     pub findings: Vec<Finding>,
     /// The nodes of `nodes` with the origin of each value, sorted by uuid.
     #[serde(skip)]
@@ -79,7 +80,8 @@ pub fn resolve_cluster(fleet: &Fleet, cache: &ResolveCache, id: ClusterId) -> Cl
     output
 }
 
-/// Returns the findings that several of these nodes share, each once, such as that many hosts lack a label.
+/// Returns the findings that several of these nodes may share, each once, such as that many hosts lack a label. A
+/// finding about a single node is included.
 fn aggregated_findings<'a>(nodes: impl Iterator<Item = &'a Arc<ResolvedNode>>) -> Vec<Finding> {
     let (mut unset, mut failing) = (UnsetReferences::default(), FailingTasks::default());
     for node in nodes {
@@ -89,7 +91,7 @@ fn aggregated_findings<'a>(nodes: impl Iterator<Item = &'a Arc<ResolvedNode>>) -
     unset.findings().into_iter().chain(failing.into_findings().map(|(finding, _)| finding)).collect()
 }
 
-/// Resolves the nodes of a cluster. Omits the findings that several nodes share ([`aggregated_findings`]) and those
+/// Resolves the nodes of a cluster. Omits the findings that several nodes may share ([`aggregated_findings`]) and those
 /// about the catalogue of declared keys, because the callers add them.
 fn resolve_nodes(fleet: &Fleet, cache: &ResolveCache, id: ClusterId) -> ClusterOutput {
     let (mut nodes, mut incomplete) = (Vec::new(), Vec::new());
@@ -163,7 +165,7 @@ impl FleetOutput {
     }
 
     /// Adds the findings that no single cluster has: those about templates, releases and the catalogue, and those that
-    /// several nodes share. Then sorts all findings.
+    /// several nodes may share. Then sorts all findings and removes duplicates.
     fn add_findings(&mut self, fleet: &Fleet) {
         let templates = fleet.templates();
         let template_findings = |template: &Arc<ClusterTemplate>| {
@@ -179,7 +181,6 @@ impl FleetOutput {
         sort_findings(&mut self.findings);
     }
 
-    /// Adds a resolved node.
     fn add_node(&mut self, node: Arc<ResolvedNode>) {
         self.nodes.insert(node.node().display_name(), NodeOutput::from_node(&node));
         self.resolved_nodes.push(node);

@@ -1,8 +1,8 @@
 //! Computes the desired state of a node from the fleet's model alone.
 //!
-//! The agent, `explain`, `diff` and the tests all use the function [`resolve_node`], which has no side effects. It
-//! returns a [`ResolvedNode`], or the objects that are missing to compute it. Only a [`ResolvedNode`] can be encoded
-//! and sent. So a missing object never removes anything from a host.
+//! The controller (also for `explain`), `stemma resolve` and the tests all use the function [`resolve_node`], which has
+//! no side effects. It returns a [`ResolvedNode`], or the objects that are missing to compute it. Only a
+//! [`ResolvedNode`] can be encoded and sent. So a missing object never removes anything from a host.
 
 mod blocker;
 mod cache;

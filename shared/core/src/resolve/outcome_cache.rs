@@ -1,8 +1,8 @@
 //! Caches the outcomes of conditions, and limits the steps that a node may spend on them.
 //!
-//! A node is charged for its conditions in the order of its tasks, even if a condition was already evaluated for
-//! another node. The result therefore depends on the fleet alone, not on the cache. The sum of all charges bounds the
-//! time in which all nodes are resolved (docs/adr/0014).
+//! A node is charged for its conditions in the order of the ids of its tasks, even if a condition was already evaluated
+//! for another node. The result therefore depends on the fleet alone, not on the cache. The sum of all charges bounds
+//! the time in which all nodes are resolved (docs/adr/0014).
 
 use std::collections::BTreeMap;
 use std::mem::size_of;
@@ -20,7 +20,8 @@ const MAX_OUTCOME_BYTES: usize = 16 * 1024 * 1024;
 /// The nodes that share the outcome of a condition, by what the condition reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum CacheScope {
-    /// One node, because the condition looks up other nodes and also reads values that the node itself provides.
+    /// One node, because the condition looks up other nodes and also reads values that may differ between nodes. Nodes
+    /// for which all these values and the step limit are equal still use one cached outcome.
     Node,
     /// The nodes for which all values that the condition reads are equal.
     EqualInputs,

@@ -25,7 +25,7 @@ pub struct NodeOutput {
     pub primary_tags: BTreeSet<String>,
     /// The ids of the tasks that run, in order.
     pub tasks: Vec<String>,
-    /// The tasks that are placed on the node and do not run: the reason by the task's id.
+    /// The tasks of phase `apply` that are placed on the node and do not run: the reason by the task's id.
     pub skipped: BTreeMap<String, String>,
     /// The digest of the node's task set, or `null` if the node has none.
     pub task_digest: Option<String>,

@@ -47,7 +47,7 @@ pub struct ResolvedNode {
 }
 
 /// The tasks that a node runs, with their inputs. A new task set reaches the host only when it is released to the node.
-/// Nodes with the same tasks and inputs share one task set.
+/// Nodes of one group with the same tasks and inputs share one task set.
 ///
 /// In the worst case, a fleet has one task set for each node. So a task set stores only the inputs that differ from
 /// those of the group, and one bit for each task and each read.
@@ -148,8 +148,8 @@ impl GroupInputs {
         find_own_input(&self.differences, index).unwrap_or_else(|| &self.base[index as usize])
     }
 
-    /// Returns the reads of the profile whose values come from the group, each with its value. Reads of a node's
-    /// traits, facts and fields are omitted, so that two groups that provide the same values give the same result.
+    /// Returns the reads of the profile, each with the value that the group stores for it. Reads of a node's traits,
+    /// facts and fields are omitted, so that two groups that provide the same values give the same result.
     pub fn inputs(&self) -> impl Iterator<Item = (&Reference, &Input)> {
         let values = (0..).zip(&self.profile.reads).map(|(index, reference)| (reference, self.get(index)));
         values.filter(|(reference, _)| !reference.read().is_node_local())
@@ -201,8 +201,8 @@ pub enum SkipReason {
         /// The error of the evaluation.
         reason: Arc<str>,
     },
-    /// The evaluation of the condition takes more steps than allowed, so its outcome is not known. A host that does not
-    /// run the task treats it as false. A host that runs the task retains its present task set.
+    /// The evaluation of the condition takes more steps than allowed, so its outcome is not known. On a node that does
+    /// not run the task, the condition counts as false. A node that runs the task retains its present task set.
     #[display("condition is undecided and counts as false: it {reason}")]
     Undecided {
         /// The limit that the condition exceeds.
@@ -320,7 +320,6 @@ impl UnusablePath {
         }
     }
 
-    /// Returns the finding about the task.
     fn finding(&self, release: &CompiledRelease) -> Finding {
         let message = self.message(release);
         Finding::new(rule::TASK_PATH, format!("task/{}", release.id(self.task)), message)
@@ -384,8 +383,8 @@ impl TaskSet {
         })
     }
 
-    /// Claims the path of a task in `claims`. Returns the task with the reason if its path is invalid, or if an earlier
-    /// task claimed it.
+    /// Claims the path of a task in `claims`. Returns the task with the reason if the template of its path renders to
+    /// an invalid path, or if an earlier task claimed the path or a path above or below it.
     fn claim_path(&self, ix: TaskIndex, claims: &mut PathClaims<TaskIndex>) -> Option<UnusablePath> {
         let task = self.profile.release.task(ix);
         let path = task.path.as_ref()?;
@@ -435,7 +434,7 @@ impl TaskSet {
         inputs
     }
 
-    /// Returns the number of inputs, and their size in bytes ([`Inputs::bytes`]).
+    /// Returns the number of inputs, and their size in bytes ([`Inputs::size_bytes`]).
     pub fn input_count_and_bytes(&self) -> (usize, usize) {
         (self.read_references.count_ones(..), self.input_bytes)
     }
@@ -537,8 +536,10 @@ impl TaskSet {
         undecided.filter(|(ix, _)| self.profile.has_task(*ix)).map(|(ix, _)| self.profile.release.id(*ix))
     }
 
-    /// Returns the ids of the privileged tasks with a condition that may run in this task set and could not run in the
-    /// node's earlier task set, each with the outcome of its condition.
+    /// Returns the ids of the privileged tasks whose condition has a higher outcome in this task set than in the node's
+    /// earlier task set `old`, each with the new outcome. Such a condition was not met before and is now undecided or
+    /// met, or was undecided and is now met. A task that `old` lacks, or has with another definition, counts as not met
+    /// before.
     ///
     /// A task with an undecided condition may run too, because a later report of the host can decide the condition. No
     /// permission is checked when a report arrives.
@@ -599,7 +600,8 @@ impl ResolvedNode {
         &self.entry.node
     }
 
-    /// Returns the last report of the host, or `None` if the host never reported.
+    /// Returns the observation of the host's last report: stable facts, detected traits and labels. `None` if the host
+    /// never reported.
     pub fn observation(&self) -> Option<&Arc<Observation>> {
         self.entry.observation.as_ref()
     }
@@ -630,7 +632,7 @@ impl ResolvedNode {
     /// has these traits, its first task set is not released.
     ///
     /// # Errors
-    /// [`InstanceTraitsError`] with the missing traits.
+    /// [`InstanceTraitsError`] with the missing traits, or if the list of required traits is invalid.
     pub fn check_instance_traits(&self) -> Result<(), InstanceTraitsError> {
         self.entry.check_instance_traits(&self.rule_outcome)
     }
@@ -707,8 +709,8 @@ impl ResolvedNode {
         self.entry.node.spec.hold.as_deref()
     }
 
-    /// Returns whether the spec parks the node, so that budgets and barriers skip it. [`Self::reported_state`] shows
-    /// whether it was parked on its host.
+    /// Returns whether the spec parks the node, so that its host runs no task and barriers skip the node.
+    /// [`Self::reported_state`] shows whether it was parked on its host.
     pub fn is_parked(&self) -> bool {
         self.entry.node.spec.parked
     }

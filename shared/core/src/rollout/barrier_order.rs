@@ -85,9 +85,9 @@ fn stage_predecessors(releases: &BTreeMap<ReleaseHash, Arc<CompiledRelease>>, st
     stages.flat_map(|(release, ix)| release.stage_waits(ix).into_iter().map(|wait| (Arc::clone(release), wait))).collect()
 }
 
-/// Returns the barriers at which nodes wait before they pass the task of `barrier`. Considers only the nodes on which
-/// this task is a marker. A profile has the tasks of all nodes with the same release, roles and tags. A marker is a
-/// task of type `skipped`, which runs nothing.
+/// Returns the barriers at which nodes wait before they pass the task of `barrier`. Considers only the nodes that
+/// `barrier` selects and on which this task is a marker. A profile has the tasks of all nodes with the same release,
+/// roles and tags. A marker is a task of type `skipped`, which runs nothing.
 fn marker_predecessors(
     releases: &BTreeMap<ReleaseHash, Arc<CompiledRelease>>,
     profiles: &[&Arc<Profile>],

@@ -1,23 +1,25 @@
 //! Computes which barriers of a node are open, from the results of tasks on other nodes.
 //!
 //! A wave is the set of nodes whose barriers are computed together: all nodes of a cluster. A barrier opens when each
-//! node that it selects has succeeded in the barrier's task, in the task set that the node should have now. Barriers
-//! skip nodes that are parked (by their spec or on their hosts) or whose mode is not `apply`.
+//! node that it selects (or one of them, under `policy: any`) has succeeded in the barrier's task, in the task set that
+//! the node should have now. A node that skips the task counts as if it had succeeded. Barriers skip nodes that are
+//! parked (by their spec or on their hosts) or whose mode is not `apply`.
 //!
 //! The barrier of a stage opens when everything that the stage waits for has succeeded. A marker (a task of type
 //! `skipped`) runs nothing, so no host reports it. A node has passed a marker when it has completed all tasks before
 //! the marker on that node, and when all tasks on other nodes that the marker waits for have succeeded.
 //!
 //! The groups of a cluster may run different releases. A barrier selects a node by the node's names and by the id of
-//! the task, whatever the node's release is. Stages with one name are one stage. So barriers follow the same order that
-//! is checked when nodes are placed, and that `resolve` prints.
+//! the task, whatever the node's release is. Only a barrier with the scope `Anywhere` selects just the nodes of its own
+//! release. Stages with one name are one stage. So barriers follow the same order that is checked when nodes are
+//! placed, and that `resolve` prints.
 //!
 //! A node at a closed barrier is blocked if the barrier will not open by itself. This is so if a node that the barrier
 //! waits for failed in the task, runs no tasks, retains a task set without the task, or is itself blocked before the
 //! task. The last case may form chains of any length. The search starts from nodes that stop others for one of the
 //! first three reasons. So nodes that only wait for each other are never blocked.
 //!
-//! A wave stays in memory across changes. It is built again only if the profiles or releases of its cluster change
+//! A wave stays in memory across changes. The caller builds it again if the profiles or releases of its cluster change
 //! ([`Wave::is_current`]). When a node is added, is removed or gets another task set, and when a result arrives, only
 //! the barriers that depend on this are updated.
 
@@ -43,7 +45,8 @@ pub trait TaskResults {
     fn is_inactive(&self, node: NodeId) -> bool;
     /// Returns whether a task of the task set that a node should have now failed there, or ended there without success.
     fn has_failed(&self, node: NodeId, task: &str) -> bool;
-    /// Returns whether a node retains its present task set until somebody acts, even if its next task set differs.
+    /// Returns whether a node lacks its next task set, because that task set is withheld or was not released yet. A
+    /// task that only the next task set has cannot run there.
     fn is_withheld(&self, node: NodeId) -> bool;
     /// Returns whether a task is in the task set that was released to a node.
     fn is_released(&self, node: NodeId, task: &str) -> bool;
@@ -95,8 +98,8 @@ pub struct Wave {
 pub struct AffectedNodeSet {
     profiles: BTreeSet<ProfileHash>,
     nodes: BTreeSet<NodeId>,
-    /// The points that were stalled before the first change: they will not be completed until somebody acts. `None` if
-    /// no point was changed.
+    /// The points that were stalled before the first change: they will not be completed until somebody acts. `None` as
+    /// long as no change was recorded.
     stalled_before: Option<BTreeSet<usize>>,
 }
 
@@ -154,8 +157,8 @@ enum RequiredSteps {
     MarkerTasks(Vec<String>),
 }
 
-/// The points that a barrier waits for, by their indexes in the wave. A marker is a task of type `skipped`, which runs
-/// nothing. A point is a task on the nodes that a barrier selects.
+/// The points that a barrier waits for, by their indexes in the wave. A point is a task on the nodes that a barrier
+/// selects.
 #[derive(Debug, Default)]
 struct WaitTargets {
     /// The point of the barrier's own task. `None` for a stage. A node does not wait for itself at this point, because
@@ -333,8 +336,9 @@ impl Wave {
         barriers_by_node
     }
 
-    /// Returns for each affected node whether it is blocked. A node is blocked if one of its closed barriers will not
-    /// open by itself.
+    /// Returns for each affected node whether it is blocked, and also for nodes that wait at points which became
+    /// stalled or ceased to be. A node is blocked if one of its closed barriers will not open by itself. A node that
+    /// barriers skip (it is parked, or its mode is not `apply`) is not blocked.
     pub fn blocked_nodes(&self, affected: &AffectedNodeSet) -> Vec<(NodeId, bool)> {
         if affected.is_empty() && affected.stalled_before.is_none() {
             return Vec::new();
@@ -372,7 +376,8 @@ impl Wave {
         let mut has_grown = !stalled.is_empty();
         while has_grown {
             has_grown = false;
-            // A new stalled point is used in the same round, so even a long chain of points takes few rounds.
+            // A new stalled point is used in the same round, so a chain of points in the order of indexes takes few
+            // rounds.
             for index in 0..self.points.len() {
                 if !stalled.contains(&index) && self.is_stalled_at(index, &stalled) {
                     has_grown = stalled.insert(index);
@@ -440,7 +445,8 @@ impl Wave {
         positions.filter(|(_, targets)| !self.remaining(targets).is_empty_for(node)).map(|(position, _)| position).collect()
     }
 
-    /// Returns the nodes that a barrier still waits for. `position` is that of the barrier in the profile's list.
+    /// Returns the nodes that a barrier still waits for. If a node waits at the barrier and has not done the barrier's
+    /// task itself, the result contains this node too. `position` is that of the barrier in the profile's list.
     pub fn awaited_nodes(&self, profile: ProfileHash, position: usize) -> Cow<'_, BTreeSet<NodeId>> {
         match self.unmet_points(profile, position).map(|index| &self.points[index].pending_nodes).collect::<Vec<_>>().as_slice() {
             [single_set] => Cow::Borrowed(*single_set),
@@ -449,7 +455,8 @@ impl Wave {
     }
 
     /// Returns the ids of the tasks that a barrier still waits for on `node`: the barrier's own task, and the tasks
-    /// before a stage or a marker. `position` is that of the barrier in the profile's list.
+    /// before a stage or a marker. While one of the tasks before a marker is not done, all of them are returned.
+    /// `position` is that of the barrier in the profile's list.
     ///
     /// A task before a marker on another node need not be a task of this profile, so the profile alone does not have
     /// it.
@@ -597,7 +604,7 @@ impl RequiredSteps {
         }
     }
 
-    /// Returns whether no node waits for one of the tasks on `node` any more. `task` is the id of the point's task.
+    /// Returns whether other nodes no longer wait for any of the tasks on `node`. `task` is the id of the point's task.
     fn are_no_longer_awaited(&self, results: &dyn TaskResults, node: NodeId, task: &str) -> bool {
         match self {
             Self::Task => results.completion(node, task).is_no_longer_awaited(),
@@ -686,8 +693,8 @@ impl WavePoint {
         self.stalled_nodes.remove(&node);
     }
 
-    /// Returns whether the nodes of the point stall it: one stalled node is enough, or all pending nodes must be
-    /// stalled under `policy: any`.
+    /// Returns whether the nodes of the point stall it. One stalled node is enough. Under `policy: any`, all pending
+    /// nodes must be stalled.
     fn is_stalled(&self) -> bool {
         match (self.waiting_for(), self.barrier.policy) {
             (WaitingFor::Nobody, _) => false,

@@ -1,8 +1,9 @@
-//! Decides when a task set is released, and which barriers are open.
+//! Decides when a task set is released, whether its record fits into the budget of its cluster, and which barriers are
+//! open.
 //!
-//! Both decisions are functions of a snapshot and the time. So a test can check the decisions for any time, and the
-//! controller only carries them out. Budgets, windows and leases belong here too, because they are further reasons to
-//! make a node wait.
+//! These decisions depend only on what the caller passes, including the time. So a test can check the decisions for any
+//! time, and the controller only carries them out. Limits of a rollout (budgets of hosts, windows and leases) do not
+//! exist yet. They belong here too, because they are further reasons to make a node wait.
 
 mod barrier_order;
 mod barriers;

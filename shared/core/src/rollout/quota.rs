@@ -10,9 +10,9 @@
 //! times differ with each release and do not count. If a node moves to another cluster, its record counts there. All
 //! nodes without a cluster have one budget together.
 //!
-//! A write that exceeds the budget is refused. The size also changes without a write, for example with the facts that
-//! hosts report. So the reconcile loop checks the budget too. The loop releases nothing to a node if its cluster would
-//! then exceed the budget.
+//! A write is refused if the records would exceed the budget, and by more than without the write. The size also changes
+//! without a write, for example with the facts that hosts report. So the reconcile loop checks the budget too. If a
+//! record grows and its cluster would then exceed the budget, the loop does not release the task set.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -262,9 +262,10 @@ mod tests {
         assert_eq!(quota.cluster_usage(CLUSTER_ONE), MAX_BYTES);
     }
 
-    /// After a start of the controller, the quota knows no record. The quota must count each stored record before it
-    /// decides about a record that grows. A record that is smaller than the stored one does not grow. Here the record
-    /// of node 3 grows by one byte, which fits only if the three stored sizes leave two bytes of the maximum.
+    /// After a start of the controller, the quota knows no record. The quota must count the records that do not grow
+    /// before it decides about a record that grows. A record that is smaller than the stored one does not grow. Here
+    /// the record of node 3 grows by one byte. It fits only in the last row, where the records leave one byte of the
+    /// maximum.
     #[test]
     fn x03_f07_record_quota_counts_all_stored_records_before_growth() {
         let half_bytes = MAX_BYTES / 2;

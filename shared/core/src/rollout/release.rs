@@ -1,8 +1,9 @@
 //! Decides when a node's next task set is released.
 //!
 //! A task set is released again if its task digest or its mode differs from the released one, or if only one of the two
-//! has tasks. Other changes release nothing, because the host would run the same tasks with the same inputs. Examples
-//! are the wording of an explanation, and a dependency in the order of tasks.
+//! has a profile. Under digest version 1, it is also released again if its untranslated tasks differ. Other changes
+//! release nothing, because the host would run the same tasks with the same inputs. Examples are the wording of an
+//! explanation, and a dependency in the order of tasks.
 
 use std::collections::BTreeSet;
 
@@ -19,7 +20,8 @@ use crate::task::Mode;
 pub struct ReleaseKey {
     /// The mode of the node: the host applies tasks, only checks them, or does neither.
     pub mode: Mode,
-    /// The digest of the node's tasks, or `None` if the node has no tasks.
+    /// The digest of the node's tasks. `None` if the node has no profile: it is in no group, or no level names a
+    /// release.
     pub tasks: Option<TaskDigest>,
     /// The ids of the tasks that the host has and never starts, because an import from Fuel could not translate one of
     /// their expressions. The digest of version 1 does not depend on this, so the ids are listed here. The digest of
@@ -114,7 +116,8 @@ impl<'a> ReleaseCandidate<'a> {
     }
 
     /// Returns the rules of the error findings that only repeat what withholds the next task set, such as an unmet
-    /// requirement. The caller ignores these findings, so that the node's state is `held` and not `failed`.
+    /// requirement. The caller counts these findings apart from other errors, so that the state of a node with an older
+    /// task set is `held` and not `failed`.
     pub fn error_rules(&self) -> Vec<Rule> {
         self.blockers.iter().filter_map(NodeBlocker::error_rule).collect()
     }

@@ -27,7 +27,7 @@ pub const MAX_TERMS: usize = 64;
 pub const REPORTED_PREFIX: &str = "reported:";
 
 /// A list of conditions on labels. An object matches if it meets all conditions. A selector without conditions matches
-/// every object.
+/// every object. The selector that [`Selector::match_nothing`] returns matches no object.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Selector {
     /// The terms (conditions), sorted by source and key. `None` is a selector that matches nothing, written as `null`.
@@ -49,7 +49,7 @@ pub enum InvalidSelector {
     /// The parser found a token that is not allowed at its position.
     #[error("selector: found {found} at byte {at}, expected {expected}")]
     Unexpected {
-        /// The token in quotation marks, or `the end` at the end of the text.
+        /// The token in quotation marks, cut at 64 characters, or `the end` at the end of the text.
         found: String,
         /// The position of the token in the selector's text, in bytes from 0.
         at: usize,
@@ -148,7 +148,7 @@ impl Selector {
 
 impl fmt::Display for Selector {
     /// Writes the canonical text, in which terms and values are sorted. Each operator remains as its author wrote it
-    /// (`=` or `==`).
+    /// (`=` or `==`). The text is empty for a selector that matches nothing, as for one that matches everything.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (index, term) in self.terms().iter().enumerate() {
             write!(f, "{}{term}", if index == 0 { "" } else { "," })?;
@@ -182,7 +182,6 @@ impl<'de> Deserialize<'de> for Selector {
     /// Reads the text form, or the object form with `matchLabels` and `matchExpressions`. The value `null` gives a
     /// selector that matches nothing.
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        /// A selector in the text form or in the object form.
         #[derive(Deserialize)]
         #[serde(untagged)]
         enum SelectorForm {

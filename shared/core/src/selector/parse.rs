@@ -5,7 +5,6 @@ use std::collections::BTreeSet;
 use super::{InvalidSelector, LabelSource, MAX_SELECTOR_BYTES, MAX_TERMS, Operator, REPORTED_PREFIX, Term};
 use crate::name::truncated;
 
-/// A token of a selector's text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum SelectorToken<'a> {
     /// A key, a value, or one of the operators `in` and `notin`.
@@ -16,7 +15,6 @@ enum SelectorToken<'a> {
     End,
 }
 
-/// The parser of a selector's text.
 struct SelectorParser<'a> {
     text: &'a str,
     /// The position of the first byte that is not parsed yet.
@@ -128,7 +126,8 @@ impl<'a> SelectorParser<'a> {
     }
 
     /// Parses the values in parentheses after `in` or `notin`. A missing value is the empty value: `(a,)` has the
-    /// values `a` and the empty one. Fails if a token is not a value, a comma or the closing parenthesis.
+    /// values `a` and the empty one. Fails if a parenthesis is missing, if no comma separates two values, or if a token is
+    /// not a value.
     fn parse_values(&mut self) -> Result<BTreeSet<String>, InvalidSelector> {
         if self.peek_token() != SelectorToken::Sign("(") {
             return Err(self.unexpected_error("'('"));

@@ -67,12 +67,12 @@ pub fn is_agent_fact(path: &str) -> bool {
 }
 
 /// Returns the reason in the JSON text of [`STUCK_FACT`], or `None` if the fact is `null`. A fact of another form is
-/// returned as its text, because the agent is stuck whatever the fact contains.
+/// returned as its text, because any fact except `null` means that the agent is stuck.
 pub fn stuck_reason(fact: &str) -> Option<String> {
     match serde_json::from_str(fact) {
         Ok(Value::String(reason)) => Some(reason),
         Ok(Value::Null) => None,
-        // The presence of the fact means that the agent is stuck, whatever the value is.
+        // Any value except `null` means that the agent is stuck.
         Ok(value) => Some(value.to_string()),
         Err(_) => Some(fact.to_owned()),
     }

@@ -1,7 +1,8 @@
 //! The state of a node: one word, with its reason.
 //!
 //! The state is a function of a few inputs. So a list, a description and a command that waits for a node report the
-//! same state. A cause that prevents a node from getting or running tasks has precedence over the results of its tasks.
+//! same state. A cause that prevents a node from getting or running tasks has precedence over the results of its tasks. But
+//! a failed task has precedence over a pause, a hold and a wait.
 
 mod agent_facts;
 mod note;
@@ -24,8 +25,8 @@ pub use tasks::{
     tasks_with_outcome_text,
 };
 
-/// The state of a node, in the order of precedence: if several states apply, the first one is shown. docs/concepts.md
-/// describes each state.
+/// The state of a node, in the order of precedence: if several states apply, the first one is shown. Some causes of
+/// [`State::Waiting`] come after [`State::Blocked`]. docs/concepts.md describes each state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, derive_more::Display, Serialize)]
 #[display("{}", self.name())]
 #[serde(into = "&'static str")]
@@ -38,15 +39,17 @@ pub enum State {
     Silent,
     /// The node's agent cannot store or apply its desired state.
     Stuck,
-    /// A task failed, two hosts have the node's identity, or an error among the node's findings withholds a task or the
-    /// whole desired state. If the error withholds only a newer task set, the state is [`State::Held`] instead.
+    /// A task failed, two hosts have the node's identity, its host is ahead of the store, or there is an error among the
+    /// node's findings. If the only error is an unmet requirement of a newer task set, and an older one continues to run,
+    /// the state is [`State::Held`] instead.
     Failed,
     /// The node's tasks are paused.
     Paused,
     /// The node continues to run an old task set, and a newer one waits.
     Held,
-    /// The whole fleet waits after a restore of the store, the node's mode is `observe`, or the node is not blocked and
-    /// no result of its tasks was reported yet.
+    /// The whole fleet waits after a restore of the store, the host has not checked in since the fleet was resumed, or the
+    /// mode is `observe` and results of tasks are missing. Or the node is not blocked, and no task set was released to it
+    /// or no result of its tasks was reported yet.
     Waiting,
     /// The node's tasks wait for a task of another host, and that host will not run the task by itself.
     Blocked,
@@ -55,7 +58,7 @@ pub enum State {
     Changing,
     /// The host has drifted from a task, and the agent does not correct the drift.
     Drifted,
-    /// The node's tasks were only checked, and at least one of them would change something.
+    /// At least one task of the node was only checked and would change something.
     Noop,
     /// All tasks of the node are in their desired state.
     Converged,
@@ -138,7 +141,8 @@ pub struct LivenessInputs {
 
 impl LivenessInputs {
     /// Returns the liveness of the agent. An agent that was silent when the controller started remains silent until the
-    /// agent checks in. For any other agent, the time without contact begins at the start of the controller.
+    /// agent checks in. For any other agent that has not checked in since then, the time without contact begins at the
+    /// start of the controller.
     pub fn liveness(&self) -> Liveness {
         match self.is_silent_at_start {
             None => Liveness::Absent,
@@ -148,8 +152,9 @@ impl LivenessInputs {
         }
     }
 
-    /// Returns the time without contact if the agent is silent, else `None`. An agent with an open check-in is not
-    /// silent, because the controller may hold a check-in open for longer than `silent_after`.
+    /// Returns the time without contact if it has reached `silent_after`, else `None`. The result is also `None` for an
+    /// agent with an open check-in, because the controller may hold a check-in open for longer than `silent_after`. Ignores
+    /// `is_silent_at_start`, so the result may be `None` although [`Self::liveness`] returns `Silent`.
     pub fn silence(&self) -> Option<Duration> {
         (!self.has_waiting_check_in && self.time_without_contact >= self.silent_after).then_some(self.time_without_contact)
     }
@@ -172,16 +177,20 @@ pub struct StateInputs {
     /// True if the store was restored from a backup and an admin has not resumed the fleet yet. The controller then
     /// sends nothing to any node.
     pub is_store_waiting: bool,
-    /// True if the host has not checked in since the fleet was resumed after a restore of the store. So the controller
-    /// does not know whether the host runs its desired state.
+    /// True if something was sent to the host in an earlier epoch of the store, and nothing in the present epoch. So the
+    /// controller does not know whether the host runs its desired state. For example, the host has not checked in since
+    /// the fleet was resumed after a restore of the store.
     pub is_host_awaited: bool,
     /// True if the controller refused a part of the host's last report.
     pub is_report_refused: bool,
-    /// True if the controller cannot release the next task set, because its record would exceed a limit.
+    /// True if the controller cannot release the next task set, because its record, or the records of all nodes of the
+    /// cluster, would exceed a limit.
     pub is_release_refused: bool,
-    /// True if the node does not meet a requirement of its next task set. The node then also has an error finding.
+    /// True if the node does not meet a requirement of its nodegroup, or got no tasks yet and lacks traits that its instance
+    /// requires. The node then also has an error finding.
     pub has_unmet_requirement: bool,
-    /// True if the node has an error finding for a cause other than an unmet requirement.
+    /// True if resolving the node gave an error other than an unmet requirement, or if its desired state is too large to be
+    /// sent.
     pub has_error: bool,
     /// True if the agent cannot store or apply its desired state.
     pub is_stuck: bool,
@@ -190,7 +199,7 @@ pub struct StateInputs {
     /// True if a hold of the node is in force.
     pub is_held: bool,
     /// True if the host still has paths that its tasks wrote and that no task manages now.
-    pub has_orphaned_paths: bool,
+    pub has_orphans: bool,
     /// True if the node's mode is `observe`, so that the host neither checks nor runs a task.
     pub is_observing: bool,
     /// True if the node waits for a task of another host that will not run the task by itself.
@@ -281,9 +290,12 @@ impl StateInputs {
 
     /// Returns the notes that apply to the node, in the order of [`StatusNote::ALL`].
     pub fn notes(&self) -> impl Iterator<Item = StatusNote> {
-        let notes = [StatusNote::Held, StatusNote::Untold, StatusNote::Orphaned];
-        let flags = [self.is_held, self.confirmation == HostConfirmation::Unconfirmed, self.has_orphaned_paths];
-        notes.into_iter().zip(flags).filter_map(|(note, is_set)| is_set.then_some(note))
+        let notes = [
+            (StatusNote::Held, self.is_held),
+            (StatusNote::Untold, self.confirmation == HostConfirmation::Unconfirmed),
+            (StatusNote::Orphaned, self.has_orphans),
+        ];
+        notes.into_iter().filter_map(|(note, is_set)| is_set.then_some(note))
     }
 
     /// Returns whether the node runs no task until an operator acts. Nodes that wait for its tasks are then blocked.
@@ -395,7 +407,8 @@ mod tests {
         assert_eq!(inputs.status().reason, "two hosts check in with its identity");
         inputs.liveness = Liveness::Silent;
         assert_eq!(inputs.status().state, State::Silent);
-        // If both sides parked a node, `parked_by` lists the operator first. Here only the host is parked in the end.
+        // If both sides parked a node, `parked_by` lists the operator first. The node of `inputs` is parked only on its
+        // host.
         let reported_state = ReportedState { parked: Some("a disk".into()), ..ReportedState::default() };
         let spec = NodeSpec { parked: true, ..NodeSpec::default() };
         let (operator_entry, host_entry) = ((SetBy::Operator, ""), (SetBy::Host, "a disk"));
@@ -488,7 +501,7 @@ mod tests {
             StateInputs { is_blocked: true, liveness: Liveness::Absent, ..placed_inputs(TaskSummary::Unreported) };
         assert_eq!(absent_inputs.status().state, State::Waiting, "a node without an agent is not blocked");
         let noted_inputs =
-            StateInputs { is_held: true, has_orphaned_paths: true, confirmation: HostConfirmation::Unconfirmed, ..stuck_inputs };
+            StateInputs { is_held: true, has_orphans: true, confirmation: HostConfirmation::Unconfirmed, ..stuck_inputs };
         assert_eq!(noted_inputs.notes().map(StatusNote::name).collect::<Vec<_>>(), ["held", "untold", "orphaned"]);
         assert_eq!(placed_inputs(TaskSummary::Succeeded).notes().count(), 0);
     }
@@ -523,7 +536,7 @@ mod tests {
     }
 
     /// A task set also counts as withheld if it is due, or if its release was refused. For a parked node the result is
-    /// false. None of these nodes blocks the tasks that it already has.
+    /// false. None of these nodes blocks other nodes that wait for tasks of its present task set.
     #[test]
     fn y06_task_set_is_withheld_unless_current_or_parked() {
         let withheld_inputs = |withheld_by| StateInputs {

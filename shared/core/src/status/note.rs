@@ -10,7 +10,7 @@ pub enum NextTaskSet {
     /// The node has the task set that it should have.
     #[default]
     Current,
-    /// Nothing withholds the next task set. The controller releases it at the next reconcile.
+    /// Nothing withholds the next task set. The controller releases it at the next reconcile, unless it exceeds a limit.
     Due,
     /// A hold, a pause or another cause withholds the next task set from the node.
     Withheld(WithheldBy),

@@ -23,7 +23,8 @@ pub enum TaskOutcome {
     Failed,
 }
 
-/// The summary of the results of all tasks that were released to a node.
+/// The summary of the results of the tasks that were released to a node. Tasks whose own mode is `observe` do not change
+/// the summary.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum TaskSummary {
     /// No task set was ever released to the node.
@@ -123,7 +124,8 @@ pub struct TaskStatus<'a> {
     pub task: &'a str,
     /// The outcome of the task.
     pub outcome: TaskOutcome,
-    /// True if the task ran. If a required task failed, the task does not run, and its outcome is also `Failed`.
+    /// False if the task did not run because of a task that it requires. Its outcome is then `Failed`. True for any other
+    /// result, also of a task that was only checked or that the agent does not support.
     pub has_run: bool,
     /// The host's message about the result, for people. May be empty.
     pub message: &'a str,
@@ -131,8 +133,9 @@ pub struct TaskStatus<'a> {
     pub since: Timestamp,
 }
 
-/// Returns a text about the first failed task: its id, the host's message, and the time of the failure. `None` if no
-/// task failed. `tasks` is in the order in which the tasks run, and `time` formats a time.
+/// Returns a text about the first failed task: its id, the host's message, and the time of the failure. A task that did
+/// not run because of a task that it requires also counts as failed. `None` if no task failed. `tasks` is in the order in
+/// which the tasks run, and `time` formats a time.
 pub fn first_failure_text<'a>(tasks: impl IntoIterator<Item = TaskStatus<'a>>, time: fn(Timestamp) -> String) -> Option<String> {
     let failed_task = tasks.into_iter().find(|task| task.outcome == TaskOutcome::Failed)?;
     let message = if failed_task.message.is_empty() { "no reason was given" } else { failed_task.message };
@@ -140,7 +143,7 @@ pub fn first_failure_text<'a>(tasks: impl IntoIterator<Item = TaskStatus<'a>>, t
 }
 
 /// Returns a text about the tasks that ran with this outcome: the id of the first task, and the number of the others.
-/// `None` if no task has this outcome. `tasks` is in the order in which the tasks run.
+/// `None` if there are no such tasks. `tasks` is in the order in which the tasks run.
 pub fn tasks_with_outcome_text<'a>(outcome: TaskOutcome, tasks: impl IntoIterator<Item = TaskStatus<'a>>) -> Option<String> {
     let mut matching_tasks = tasks.into_iter().filter(|task| task.outcome == outcome && task.has_run);
     let first_id = matching_tasks.next()?.task;

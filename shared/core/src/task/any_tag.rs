@@ -1,5 +1,6 @@
 //! The selector that matches every tag. Authors write the text `*`, and responses show that text. Hosts get a list with
-//! one special item instead, and digests are computed from this list.
+//! one special item instead, and digests are computed from this list. In the field `role` of a dependency on tasks of
+//! other nodes, the same text and the same list match every role.
 //!
 //! The selector is stored as a list of names, so that code that reads tags handles one form only. The single item of
 //! the list is the pattern `/`. An author cannot write this pattern, because a request with a pattern that matches the
@@ -62,8 +63,9 @@ pub(super) mod field {
     }
 }
 
-/// Replaces each tag selector `*` in a task's JSON by the special list that matches every tag. Agents of every version
-/// read this list, and stored digests were computed from it.
+/// Replaces each text `*` in a task's JSON by the special list that matches every tag: in the field `tags`, and in the
+/// fields `role` and `tags` of dependencies on tasks of other nodes. Agents of every version read this list, and stored
+/// digests were computed from it.
 pub(super) fn replace_any_tag_texts(task: &mut Value) {
     let replace = |value: Option<&mut Value>| {
         if let Some(value) = value.filter(|value| **value == ANY_TAG_INPUT) {

@@ -59,8 +59,8 @@ impl<T> Default for PathClaims<T> {
 }
 
 impl<T: Clone> PathClaims<T> {
-    /// Claims a path without template tags for the task `owner`, under each spelling of the path (all paths that name
-    /// the same file through known links).
+    /// Claims a path for the task `owner`, under each spelling of the path (all paths that name the same file through
+    /// known links). If the path is known only after rendering, `path` is the text of its template.
     ///
     /// # Errors
     /// Fails with [`PathConflict`] if an earlier task claimed the path, or a path above or below it. Two tasks that

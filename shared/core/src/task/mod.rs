@@ -35,8 +35,8 @@ pub use types::{Concurrency, ResourceText, TASK_TYPES, TaskKind, TaskType, Templ
 
 use crate::field::{FieldType, REQUIRED, manifest_struct};
 
-/// The key in [`Task::foreign`] under which the import of a Fuel release lists the expressions that it could not
-/// translate.
+/// The key in [`Task::foreign`] under which the import of a Fuel release lists the paths of the fields that it could
+/// not translate, such as `parameters.cmd`.
 pub const UNTRANSLATED: &str = "untranslated";
 
 manifest_struct! {
@@ -84,6 +84,9 @@ manifest_struct! {
         #[serde(default, deserialize_with = "crate::json::deserialize_free_object", skip_serializing_if = "Map::is_empty")]
         pub parameters: Map<String, Value> = FieldType::Parameters, "{}", r#"{"path": "/etc/motd", "content": "hello\n"}"#;
         /// Tasks that run before this task. If one of them changes something, this task runs again.
+        ///
+        /// Only a `shell` task runs again, and its guards still decide whether the command runs. For other types, the
+        /// field only orders the tasks.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         pub subscribes: Vec<String> = FieldType::TextOrList, "[]", r#"["site-conf"]"#;
         /// The reaction of the agent if the host has drifted from the task.
@@ -109,7 +112,8 @@ manifest_struct! {
         pub mode: Option<Mode> = FieldType::OneOf(Mode::VARIANTS), "the node's", r#""noop""#;
         /// True if only an admin may place the task on a node; on a group, true for each of its tasks (docs/trust.md).
         ///
-        /// Only roles and tags that operators assigned place such a task (rule 2 of docs/trust.md).
+        /// Only roles and tags that operators assigned, and the declared tags of these roles, place such a task (rule 2
+        /// of docs/trust.md).
         #[serde(default, skip_serializing_if = "is_default")]
         pub privileged: bool = FieldType::Flag, "false", "true";
         /// The maximum duration of one attempt, from 1 to 31622400 seconds.
@@ -119,12 +123,17 @@ manifest_struct! {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub retries: Option<u32> = FieldType::Count, "the type's", "2";
         /// True if a failure of the task stops the tasks that depend on it.
+        ///
+        /// With false, the tasks that require this task on the same host run after its failure. Tasks of other hosts
+        /// that wait for this task (`cross_depends`) still wait.
         #[serde(default = "default_true", skip_serializing_if = "is_true")]
         pub fail_on_error: bool = FieldType::Flag, "true", "false";
         /// The maximum number of nodes that run the task at the same time; 0 means no limit.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub max_nodes: Option<u32> = FieldType::Count, "no limit", "1";
         /// Fields of another system, which are stored and have no effect.
+        ///
+        /// The key [`UNTRANSLATED`] is an exception: hosts never start a task that has the key.
         #[serde(default, deserialize_with = "crate::json::deserialize_free_object", skip_serializing_if = "Map::is_empty")]
         pub foreign: Map<String, Value> = FieldType::Map, "{}", r#"{"ticket": "OPS-7"}"#;
     }
@@ -136,8 +145,9 @@ impl Task {
         Self { id: id.into(), kind: kind.into(), fail_on_error: true, ..Self::default() }
     }
 
-    /// Returns the task as the JSON that hosts get and that the digests are computed from. The tag selector `*` is
-    /// replaced by the list that hosts of every version read.
+    /// Returns the task as the JSON from which callers make the definition that hosts get, and the hash of the task.
+    /// The tag selector `*` is replaced by the list that hosts of every version read. For the hash, the caller removes
+    /// `foreign`. For hosts, the caller replaces the type of an untranslated task.
     ///
     /// # Errors
     /// Fails with serde's error for a value that is not JSON. No task contains such a value.
@@ -164,8 +174,8 @@ impl Task {
         self.mode == Some(Mode::Observe) && task_type(&self.kind).is_none_or(|task_type_entry| !task_type_entry.is_marker)
     }
 
-    /// Returns whether the import of a Fuel release could not translate an expression of the task. Hosts never start
-    /// such a task.
+    /// Returns whether the import of a Fuel release could not translate a field of the task, such as an expression or
+    /// an unknown type. Hosts never start such a task.
     pub fn is_untranslated(&self) -> bool {
         self.foreign.contains_key(UNTRANSLATED)
     }
@@ -197,10 +207,14 @@ manifest_struct! {
         pub name: String = FieldType::Text, REQUIRED, r#""db-up""#;
         /// Roles whose nodes run the named task; `self` means the same node, and `null` means that the task is a stage, which runs on no node.
         ///
-        /// An absent field selects every node that has a role or a tag.
+        /// If `role` and `tags` are absent, the entry selects every node that has a role or a tag, except the
+        /// controller's own host (`master`).
         #[serde(default, skip_serializing_if = "CrossSelector::is_absent")]
         pub role: CrossSelector = FieldType::TextOrList, "every node that has a role or a tag", r#"["db"]"#;
         /// Tags whose nodes run the named task. If this field is set, `role` has no effect.
+        ///
+        /// Unless the release has `matching.roles: tags`, an empty list counts as absent, and so does `null` if `role`
+        /// is set.
         #[serde(default, skip_serializing_if = "CrossSelector::is_absent")]
         pub tags: CrossSelector = FieldType::TextOrList, "by role", r#"["mysql"]"#;
         /// The number of selected nodes that must have succeeded: all of them, or any one.
@@ -215,7 +229,8 @@ pub enum CrossSelector {
     /// The field is absent.
     #[default]
     Absent,
-    /// The field is `null`. In `role`, this selects stages.
+    /// The field is `null`, which selects stages. In `tags`, `null` counts as absent if the entry has a `role` and the
+    /// release does not have `matching.roles: tags`.
     Null,
     /// A list of names, patterns, `self` or `*`.
     Names(Vec<String>),

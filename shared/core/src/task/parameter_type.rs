@@ -1,5 +1,6 @@
-//! The types of task parameters, and the checks of their values. A value that fails a check would be rejected by every
-//! host.
+//! The types of task parameters, and the checks of their values when a task is written. Hosts would reject most of the
+//! values that fail a check. Hosts accept the others, such as an empty shell text or an account number with leading
+//! zeros, which stored releases may have.
 
 use serde_json::Value;
 
@@ -62,7 +63,7 @@ pub enum ParameterType {
     Always,
     /// A whole number, 0 or more.
     Count,
-    /// A duration in whole seconds, 1 or more.
+    /// A duration in whole seconds, from 1 to [`MAX_DURATION_SECONDS`].
     Seconds,
 }
 
@@ -119,8 +120,9 @@ impl ParameterType {
     }
 
     /// Returns the error message for a value that this type does not allow, or `None` if the value is allowed. In a
-    /// template, only the literal parts are checked. The last arm covers every value without the
-    /// form of its type, for example a number for a text.
+    /// template, only the parts that do not depend on values are checked: the literal ends of a path, and NUL in a
+    /// command or variable. For an account or a file mode, a template is an error. The last arm covers every value
+    /// without the form of its type, for example a number for a text.
     pub(super) fn value_error(self, value: &Value) -> Option<String> {
         let path_error = |text: &str, path_use| check_authored_path(text, path_use).err().map(|error| error.to_string());
         match (self, value) {
@@ -230,8 +232,9 @@ pub fn check_variable(name: &str, value: &str) -> Result<(), String> {
     check_argument(&format!("{name}={value}")).map_err(|reason| format!("{:?} {reason}", truncated(name)))
 }
 
-/// Returns an error message if a shell would drop an environment variable of this name, because the name has a blank or
-/// control character. Hosts accept such a name, because stored releases may have it, so only new tasks are checked.
+/// Returns an error message if the name of an environment variable has a blank or control character. Shells such as
+/// dash drop a variable with such a name. Hosts accept the name, because stored releases may have it, so only new tasks
+/// are checked.
 fn dropped_variable_error(name: &str) -> Option<String> {
     let is_dropped = is_blank(name) || has_control(name) || name.contains(char::is_whitespace);
     is_dropped
@@ -250,9 +253,9 @@ fn is_valid_account(text: &str) -> bool {
     !is_blank(text) && !has_control(text) && !text.contains(':') && !text.contains(char::is_whitespace)
 }
 
-/// Returns the error message for an invalid name or id of an account, or `None` if it is valid. An id above
-/// [`MAX_ACCOUNT_ID`] and an id with leading zeros are invalid. Hosts accept leading zeros, because stored releases may
-/// have them, so only new tasks are checked.
+/// Returns the error message for an invalid name or id of an account, or `None` if it is valid. A name or id that
+/// begins with a sign, an id above [`MAX_ACCOUNT_ID`] and an id with leading zeros are invalid. Hosts accept leading
+/// zeros, because stored releases may have them, so only new tasks are checked.
 fn account_error(text: &str) -> Option<String> {
     let is_number = text.bytes().all(|byte| byte.is_ascii_digit());
     let reason = if text.starts_with(['+', '-']) {
@@ -282,7 +285,8 @@ fn display_value(value: &Value) -> String {
 mod tests {
     use super::*;
 
-    /// A shell drops a variable whose name has a blank: dash and bash do not show it in `env "A B=x" sh -c env`.
+    /// Some shells drop a variable whose name has a blank: dash does not show it in `env "A B=x" sh -c env`, but bash
+    /// 5.2 does.
     #[test]
     fn y04_variable_and_account_names_must_be_visible() {
         let value_error = |parameter_type: ParameterType, value: Value| parameter_type.value_error(&value).unwrap_or_default();

@@ -2,8 +2,8 @@
 //! the agent parses.
 //!
 //! An agent parses the parameters of a task when it runs the task, and rejects invalid parameters. The controller
-//! checks literal values already when a release is written ([`super::check_task`]), because every host would reject a
-//! wrong value. Values that depend on templates, and tasks that an import could not translate, are not checked.
+//! checks literal values already when a release is written ([`super::check_task`]), so that no host has to reject them.
+//! Parts of a template that depend on values, and tasks that an import could not translate, are not checked.
 
 use std::collections::BTreeMap;
 
@@ -58,7 +58,8 @@ pub trait TypedParameters: DeserializeOwned {
     /// Parses a task's parameters. A parameter with the value `null` is ignored, as if it were absent.
     ///
     /// # Errors
-    /// Fails with a message that names the parameter if it is unknown, missing or of the wrong type.
+    /// Fails with a message if a parameter is unknown, missing, of the wrong type or set under both of its names, or if
+    /// several alternatives are set. The message does not name a parameter of the wrong type.
     fn parse(values: &Map<String, Value>) -> Result<Self, String> {
         let table = Self::TABLE;
         let is_unknown = |name: &&String| table.get(name).is_none();
@@ -495,8 +496,8 @@ mod tests {
         assert_eq!(check_release_tasks(&"site@1".parse().unwrap(), &[untranslated_task], &OneSecret), []);
     }
 
-    /// Each row has the parameters of a task, and the fields whose text all users of the host can see. Those are paths,
-    /// and arguments of processes.
+    /// Each row has the parameters of a task, and the fields that read a secret and whose text all users of the host
+    /// can see. These fields are paths, and arguments of processes.
     #[test]
     fn w10_03_secret_is_rejected_in_exposed_texts() {
         let secret = "{{ secret('db') }}";

@@ -155,7 +155,8 @@ pub(crate) fn canonical_path(path: &str) -> String {
     KNOWN_LINKS.iter().find_map(|(link_path, target)| replace_prefix(path, link_path, target)).unwrap_or_else(|| path.to_owned())
 }
 
-/// Returns all paths that name the same file through known links, the canonical path first: `/run/x` and `/var/run/x`.
+/// Returns a path as it is written and with its known link resolved, the resolved path first: `/run/x` and `/var/run/x`
+/// for `/var/run/x`, but only `/run/x` for `/run/x`. For a path in the mail directory, both paths are returned.
 ///
 /// Two tasks are compared by all of these paths. The canonical path is not enough: a task that replaces `/var` by a
 /// file also breaks `/var/run/x`, because `/var` contains the link.
@@ -200,9 +201,9 @@ pub fn is_template(text: &str) -> bool {
     ["{{", "{%", "{#"].iter().any(|tag| text.contains(tag))
 }
 
-/// Returns the directory that contains the path of a template for all values, in all spellings by known links. The
-/// directory is known from the text before the first tag. Returns only the root (the empty text) if no other directory
-/// is certain.
+/// Returns the directory that contains the path of a template for all values, in the spellings that [`spellings`]
+/// returns. The directory is known from the text before the first tag. Returns only the root (the empty text) if no
+/// other directory is certain.
 pub(crate) fn known_directories(template: &str) -> Vec<String> {
     let text_before_tags = TemplateEnds::from_template(template).map_or("", |ends| ends.text_before_tags);
     let directory = text_before_tags.rsplit_once('/').map_or("", |(directory, _)| directory);

@@ -2,8 +2,8 @@
 //! on a host.
 //!
 //! The parser, the search for references, the documentation and the agent's dispatch are derived from this one table. A
-//! task whose type is not in the table is stored and placed, with a finding. Agents report such a task as
-//! `unsupported`.
+//! new task whose type is not in the table is refused, except in an import of a Fuel release. A stored task of such a
+//! type is placed, with a finding, and agents report it as `unsupported`.
 
 use serde_json::{Map, Value};
 
@@ -25,8 +25,8 @@ pub struct TaskType {
     pub summary: &'static str,
     /// The parameters whose texts are templates. In lists and maps, the texts at any depth are templates.
     pub templates: &'static [&'static str],
-    /// The parameters of the type. `None` if no agent of this version runs the type. The parameters of its tasks are
-    /// then not checked.
+    /// The parameters of the type. `None` if no agent of this version runs the type, or if its tasks run nothing
+    /// (`is_marker`). The parameters of its tasks are then not checked.
     pub parameters: Option<&'static ParameterTable>,
     /// The names of the parameters with the path that a task of the type writes. `None` if the type writes no path. No
     /// other task of the host may write to that path.
@@ -118,8 +118,9 @@ pub fn task_type(name: &str) -> Option<&'static TaskType> {
     TASK_TYPES.iter().find(|entry| entry.name == name || entry.aliases.contains(&name))
 }
 
-/// The paths of the parameters of a `shell` task that are shell texts. The guards `unless` and `only_if` can also be
-/// lists of texts. The items of a list have other paths.
+/// The paths of the parameters of a `shell` task that are templates of shell texts. The parameter `cmd` is a shell text
+/// too, but not a template. The guards `unless` and `only_if` can also be lists of texts. The items of a list have
+/// other paths.
 const SHELL_TEXT_FIELDS: &[&str] = &["parameters.script", "parameters.unless", "parameters.only_if"];
 
 /// A text of a task that is a template, with the path of its parameter.
@@ -145,9 +146,9 @@ pub struct ResourceText<'a> {
 }
 
 impl TaskType {
-    /// Returns the parameters that a manifest may contain, or `None` if no agent of this version runs the type. A type
-    /// with the parameter `template` also has `template_file` in manifests. The CLI replaces `template_file` by
-    /// `template` with the text of the file.
+    /// Returns the parameters that a manifest may contain, or `None` if the type has no table of parameters
+    /// (`parameters`). A type with the parameter `template` also has `template_file` in manifests. The CLI replaces
+    /// `template_file` by `template` with the text of the file.
     pub fn manifest_parameters(&self) -> Option<Vec<Parameter>> {
         let parameters = self.parameters?.0;
         let has_template = parameters.iter().any(|parameter| parameter.name == "template");

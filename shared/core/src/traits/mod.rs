@@ -3,7 +3,7 @@
 //! Trait names follow Ironic: standard names or `CUSTOM_…`, compared exactly, without normalisation. A node's traits
 //! have three sources: operators, inspection rules, and the agent's detection. Each source is stored separately, with
 //! its own limit of fifty traits, so that no source can use up the limit of another. Every reader sees the union of the
-//! sources, without the traits that an operator suppressed.
+//! sources, without the traits that an operator suppressed. Suppression does not hide a trait that an operator set.
 //!
 //! The standard names are in `traits/standard.txt`, sorted, one per line. They are those of os-traits 3.9.0. To
 //! regenerate the file, run `pip install os-traits==3.9.0`, then `python -c 'import os_traits;
@@ -25,7 +25,7 @@ use crate::ownership::OwnedSet;
 pub(crate) const MAX_TRAIT_CHARS: usize = 255;
 /// Maximum number of traits that one source may give a node.
 pub const MAX_TRAITS: usize = 50;
-/// The prefix of trait names that are valid without being in the vocabulary.
+/// The prefix of trait names that are valid although they are neither standard names nor names of the site.
 pub const CUSTOM_PREFIX: &str = "CUSTOM_";
 
 checked_text! {
@@ -169,7 +169,7 @@ pub fn standard_names() -> &'static [&'static str] {
 
 impl TraitInputs<'_> {
     /// Returns whether the node has a trait: an operator set it, or another source gives it and no operator suppressed
-    /// it. The result is equal to that of [`Self::resolve`].
+    /// it. The result equals that of [`NodeTraits::has_trait`] on the result of [`Self::resolve`].
     pub fn has_trait(&self, name: &str) -> bool {
         let is_from_rule_or_detected = self.from_rules.contains_key(name) || self.detected.contains(name);
         self.from_operators.get(name).is_some() || (is_from_rule_or_detected && !self.suppressed.contains(name))
@@ -247,7 +247,6 @@ mod tests {
     use super::*;
     use crate::ownership::{Manager, OwnedMap, ProvidedValue};
 
-    /// Returns the trait with this name.
     fn name(text: &str) -> Trait {
         Trait::new(text).unwrap()
     }

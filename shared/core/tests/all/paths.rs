@@ -122,90 +122,22 @@ fn y01_two_tasks_writing_one_path_are_one_error() {
 /// task of mode `noop`, and would always report a difference if another task wrote its path.
 #[test]
 fn y01_observed_task_claims_no_path() {
-    let task_with_mode = |id: &str, path: &str, mode: &str| file_task(id, path, json!({"mode": mode}));
     let (fact_path, rendered_path) = ("/etc/{{ facts.architecture }}", "/srv/{{ params.dir }}/z");
-    for (tasks, conflict) in [
-        (
-            [
-                task_with_mode("a", "/etc/z", "observe"),
-                task_with_mode("b", "/etc/z", "apply"),
-                task_with_mode("c", "/etc/c", "apply"),
-            ],
-            None,
-        ),
-        (
-            [
-                task_with_mode("a", "/etc/z", "apply"),
-                task_with_mode("b", "/etc/z", "observe"),
-                task_with_mode("c", "/etc/c", "apply"),
-            ],
-            None,
-        ),
-        (
-            [
-                task_with_mode("a", "/etc/z", "observe"),
-                task_with_mode("b", "/etc/z", "observe"),
-                task_with_mode("c", "/etc/c", "apply"),
-            ],
-            None,
-        ),
-        (
-            [
-                task_with_mode("a", "/etc/z", "observe"),
-                task_with_mode("b", "/etc/z/y", "apply"),
-                task_with_mode("c", "/etc/c", "apply"),
-            ],
-            None,
-        ),
-        (
-            [
-                task_with_mode("a", "{{ params.dir }}/z", "observe"),
-                task_with_mode("b", "/etc/z", "apply"),
-                task_with_mode("c", "/etc/c", "apply"),
-            ],
-            None,
-        ),
-        (
-            [
-                task_with_mode("a", fact_path, "apply"),
-                task_with_mode("b", fact_path, "observe"),
-                task_with_mode("c", "/srv/c", "apply"),
-            ],
-            None,
-        ),
-        (
-            [
-                task_with_mode("a", rendered_path, "observe"),
-                task_with_mode("b", "/srv/b", "apply"),
-                task_with_mode("c", "/srv/c", "apply"),
-            ],
-            None,
-        ),
-        (
-            [
-                task_with_mode("a", "/etc/z", "observe"),
-                task_with_mode("b", "/etc/z", "apply"),
-                task_with_mode("c", "/etc/z", "apply"),
-            ],
-            Some(("c", "task b")),
-        ),
-        (
-            [
-                task_with_mode("a", "/etc/z", "apply"),
-                task_with_mode("b", "/etc/z", "observe"),
-                task_with_mode("c", "/etc/z", "apply"),
-            ],
-            Some(("c", "task a")),
-        ),
-        (
-            [
-                task_with_mode("a", "/etc/z", "apply"),
-                task_with_mode("b", "/etc/z", "noop"),
-                task_with_mode("c", "/etc/c", "apply"),
-            ],
-            Some(("b", "task a")),
-        ),
+    // The path and mode of the tasks `a`, `b` and `c`; then the task with a finding, and the task that it names.
+    for (paths_and_modes, conflict) in [
+        ([("/etc/z", "observe"), ("/etc/z", "apply"), ("/etc/c", "apply")], None),
+        ([("/etc/z", "apply"), ("/etc/z", "observe"), ("/etc/c", "apply")], None),
+        ([("/etc/z", "observe"), ("/etc/z", "observe"), ("/etc/c", "apply")], None),
+        ([("/etc/z", "observe"), ("/etc/z/y", "apply"), ("/etc/c", "apply")], None),
+        ([("{{ params.dir }}/z", "observe"), ("/etc/z", "apply"), ("/etc/c", "apply")], None),
+        ([(fact_path, "apply"), (fact_path, "observe"), ("/srv/c", "apply")], None),
+        ([(rendered_path, "observe"), ("/srv/b", "apply"), ("/srv/c", "apply")], None),
+        ([("/etc/z", "observe"), ("/etc/z", "apply"), ("/etc/z", "apply")], Some(("c", "task b"))),
+        ([("/etc/z", "apply"), ("/etc/z", "observe"), ("/etc/z", "apply")], Some(("c", "task a"))),
+        ([("/etc/z", "apply"), ("/etc/z", "noop"), ("/etc/c", "apply")], Some(("b", "task a"))),
     ] {
+        let rows = ["a", "b", "c"].into_iter().zip(paths_and_modes);
+        let tasks: Vec<Value> = rows.map(|(id, (path, mode))| file_task(id, path, json!({"mode": mode}))).collect();
         let findings = findings_of_tasks(&tasks);
         assert_eq!(findings.len(), usize::from(conflict.is_some()), "{tasks:?} {findings:?}");
         for (finding, (task, first_task)) in findings.iter().zip(conflict) {

@@ -41,7 +41,8 @@ pub enum ClientError {
         /// The time that the client waited.
         within: Duration,
     },
-    /// The request was sent, and the response did not arrive in time.
+    /// The client began to send the request, and the head of the response or the next piece of its body did not arrive
+    /// in time.
     #[error("no answer within {} s", within.as_secs())]
     AnswerTimeout {
         /// The time that the client waited.

@@ -81,7 +81,8 @@ impl Drop for ClientConnection {
 
 impl Client<Dialer> {
     /// Creates a client that connects over TCP, or over the Unix socket if the target names one. `tls` is the result of
-    /// [`crate::tls::client_config`], and is required if the target is `https`.
+    /// [`crate::tls::client_config`], and is required if the target is `https`: without it, the client would connect
+    /// without TLS.
     pub fn new(target: Target, tls: Option<Arc<ClientConfig>>, limits: ClientLimits) -> Self {
         let connector = target.socket.clone().map_or(Dialer::Tcp, Dialer::Unix);
         Self::with_connector(connector, target, tls, limits)

@@ -76,8 +76,8 @@ impl ReadingUser {
         Ok(None)
     }
 
-    /// Returns the fault of one directory or link on the path, or `None` if only trusted users can change it.
-    /// `metadata` is that of the path itself, not of a link's target.
+    /// Returns the fault of one directory or link on the path, or `None` if only trusted users can change the directory
+    /// or link. Also returns `None` for a file. `metadata` is that of the path itself, not of a link's target.
     fn fault_at(self, path: &Path, metadata: &Metadata) -> Option<PathFault> {
         let (is_link, mode) = (metadata.is_symlink(), metadata.permissions().mode() & 0o7777);
         if !is_link && !metadata.is_dir() {
@@ -100,8 +100,8 @@ impl ReadingUser {
     /// Returns whether other users can replace entries of a directory with this mode and group.
     ///
     /// In a directory with the sticky bit, such as `/tmp`, users can replace only their own entries. Write access of
-    /// the process's own group is allowed, because a user's directories often belong to a group with one member (umask
-    /// 002).
+    /// root's group is allowed. Write access of the process's own group is allowed too, because a user's directories
+    /// often belong to a group with one member (umask 002).
     fn is_replaceable_by_others(self, mode: u32, group: u32) -> bool {
         let is_sticky = mode & 0o1000 != 0;
         let is_own_group = group == 0 || group == self.group;

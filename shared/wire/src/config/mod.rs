@@ -160,10 +160,11 @@ pub fn read(path: &Path, sensitivity: FileSensitivity) -> Result<String, ConfigE
     json::decode_utf8(bytes).map_err(|source| ConfigError::NotText { path: path.to_owned(), why: source })
 }
 
-/// Checks the type, owner and mode of a file that another part of the program reads, such as a store.
+/// Checks the type, owner and mode of a file that another part of the program reads, such as a store. The directories
+/// on the path are not checked.
 ///
 /// # Errors
-/// Fails with [`ConfigError`] if the file is not a regular file, or if its owner or mode is unsafe.
+/// Fails with [`ConfigError`] if the file does not exist or is not a regular file, or if its owner or mode is unsafe.
 pub fn check_access(path: &Path, sensitivity: FileSensitivity) -> Result<(), ConfigError> {
     let metadata = std::fs::metadata(path).map_err(|source| ConfigError::Read { path: path.to_owned(), why: source })?;
     check_owner(path, &metadata, sensitivity)

@@ -23,7 +23,7 @@ pub struct Example {
     /// The status of the response.
     pub status: u16,
     /// The members that the JSON of the response must contain, or `None` for any body. `…` matches any value. A name in
-    /// angle brackets also matches any value, and stores it under this name for later examples.
+    /// angle brackets matches any text, which is stored under this name for the paths of later examples.
     pub response: Option<Value>,
 }
 
@@ -43,7 +43,8 @@ fn parse_page(page: &'static str) -> Vec<Example> {
 }
 
 /// Parses a code block into an example. The block has the request line (`GET /v1/nodes`), headers and a body. After an
-/// empty line and an arrow it has the status and the body of the response. Returns `None` for any other text.
+/// empty line and an arrow the block has the status and the body of the response. Returns `None` for any other text,
+/// and for a request that no route of the admin listener matches.
 fn parse_block(block: &'static str) -> Option<Example> {
     let (request, response) = block.split_once("\n\n→ ")?;
     let (request_line, headers_and_body) = request.split_once('\n').unwrap_or((request, ""));

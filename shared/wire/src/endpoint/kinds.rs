@@ -15,7 +15,8 @@ impl Endpoint {
             Kind::ClusterTemplate => Some(Self::CreateTemplate),
             Kind::Cluster => Some(Self::CreateCluster),
             Kind::NodeGroup => Some(Self::CreateGroup),
-            // There is no endpoint for primaries. A caller that may write nodes may also choose a node as primary.
+            // No endpoint creates primaries. A caller that may write nodes may also choose a node as primary
+            // (`ChoosePrimary`).
             Kind::Node | Kind::Primary => Some(Self::CreateNode),
             Kind::Allocation => Some(Self::CreateAllocation),
             Kind::Principal => Some(Self::CreatePrincipal),

@@ -78,7 +78,8 @@ pub enum BodyType {
 /// A class of callers with equal permissions. The listener and the caller's certificate or token decide the class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CallerClass {
-    /// A caller on the admin listener without certificate and without token.
+    /// A caller without the certificate or token of a principal, on an admin listener with TLS. On the plain listener
+    /// and on root's socket, a caller without token is an admin (docs/access.md).
     Nobody,
     /// A caller on the agents' listener without certificate: a host that may enrol.
     Joining,
@@ -86,7 +87,8 @@ pub enum CallerClass {
     Agent,
     /// A principal that may only read.
     Viewer,
-    /// A principal that may read everything and change clusters and their nodes.
+    /// A principal that may read, and may write clusters, node groups, nodes, allocations and join tokens. If the
+    /// principal is not bound to a cluster, it may also write cluster templates.
     Operator,
     /// A principal that may do everything.
     Admin,
@@ -97,7 +99,8 @@ pub enum CallerClass {
 pub struct CallerSet(u8);
 
 /// The objects on which a route acts. The controller checks the caller's role and [`Scope::is_fleet_wide`] before the
-/// handler runs. The handler checks whether the caller may access the cluster of the object (docs/access.md).
+/// handler runs. The handler sees only objects that the caller may read, and access to the cluster of a single object
+/// is checked when a write is decided (docs/access.md).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scope {
     /// The whole fleet. The request names no object.
@@ -122,7 +125,7 @@ pub enum Scope {
     JoinToken,
     /// The principal that the path names.
     Principal,
-    /// The certificate of a principal that the path names.
+    /// The certificate that the path names, which belongs to a principal.
     Certificate,
     /// The objects that the body names.
     Body,
@@ -164,7 +167,7 @@ impl Scope {
     }
 }
 
-/// The rule for the query parameters of a route.
+/// The rule for the query parameters of a route, except `dry_run`. [`Endpoint::has_dry_run`] decides about `dry_run`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum QueryRule {
     /// The route reads no parameter, and ignores all parameters of a request.
@@ -216,7 +219,8 @@ impl RouteHeader {
 /// The names of the paging parameters.
 pub const PAGING_PARAMETERS: &[&str] = table::PAGE;
 
-/// The fields of each entry that the response of a list contains if the query has no parameter `fields`.
+/// The fields of each entry that the response of a list contains if the query has no parameter `fields` and does not
+/// request all fields with `detail`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DefaultFields {
     /// Only these fields. A client that sends no Ironic version also gets fields that Ironic does not have.
@@ -278,7 +282,7 @@ pub struct MinVersion {
     pub refusal: ErrorType,
     /// The start of the error message, which names the addition of the version.
     pub subject: &'static str,
-    /// The end of the version number in the error message, which names the API.
+    /// The text after the version number in the error message, which names the API. Empty for Ironic's API.
     pub api_suffix: &'static str,
 }
 
@@ -326,7 +330,8 @@ pub struct Route {
     /// The HTTP method.
     pub method: Method,
     /// The path, with parameters in braces and without trailing slash. A request may have a trailing slash, because
-    /// Magnum's client sends one.
+    /// Magnum's client sends one. This does not hold for a `DELETE`, and for a write where the slash could mean that a
+    /// name is missing.
     pub path: &'static str,
     /// The classes of callers that may call the route.
     pub callers: CallerSet,
@@ -350,7 +355,8 @@ pub struct Route {
     pub accepted_schema: Option<&'static str>,
     /// The way in which the body of the response is built and sent.
     pub delivery: Delivery,
-    /// The fields of each entry that a list contains if the query has no parameter `fields`. `None` means all fields.
+    /// The fields of each entry that a list contains if the query has neither `fields` nor `detail`. `None` means all
+    /// fields.
     pub default_fields: Option<&'static DefaultFields>,
     /// The first version of Ironic's or Magnum's API that has the route. `None` means every version.
     pub min_version: Option<&'static MinVersion>,

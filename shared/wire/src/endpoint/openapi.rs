@@ -106,7 +106,8 @@ fn preferred_response(endpoint: Endpoint) -> Option<(String, Value)> {
     endpoint.representation_status().map(|status| (status.to_string(), response))
 }
 
-/// Returns the HTTP statuses with which an endpoint may refuse a request. Every endpoint has the first six.
+/// Returns the HTTP statuses with which an endpoint may refuse a request. The initial set of six statuses applies to
+/// every endpoint.
 fn error_statuses(endpoint: Endpoint) -> BTreeSet<u16> {
     let route = endpoint.route();
     let mut statuses = BTreeSet::from([400, 406, 408, 431, 500, 503]);
@@ -154,8 +155,9 @@ fn error_responses() -> Map<String, Value> {
     error_types.into_iter().map(response).collect()
 }
 
-/// Returns the media types of a body, each with its schema. A patch has the schema of its patch format. Any other media
-/// type has the schema with the name `schema`.
+/// Returns the media types of a body, each with its schema. A JSON patch and a server-side apply have the schema of
+/// their format. Any other media type, also that of a merge patch, has the schema with the name `schema`, if there is
+/// one.
 fn body_content(kind: BodyType, schema: Option<&'static str>) -> Value {
     let media_type_entry = |media_type: &&'static str| {
         let schema = match (*media_type, kind) {
@@ -182,8 +184,8 @@ fn path_parameters(path: &str) -> Vec<Value> {
 static PARAMETER_SCHEMAS: LazyLock<Value> =
     LazyLock::new(|| serde_json::from_str(include_str!("parameters.json")).expect("parameters.json is JSON"));
 
-/// Returns the `OpenAPI` description of a parameter. `place` is `path` or `query`. A parameter without an entry in
-/// `parameters.json` gets the entry `*` of its place.
+/// Returns the `OpenAPI` description of a parameter. `place` is `path` or `query`. A path parameter without an entry in
+/// `parameters.json` gets the entry `*`. Each query parameter has an entry.
 fn parameter(name: &str, place: &str) -> Value {
     let entries = &PARAMETER_SCHEMAS[place];
     parameter_object(name, place, entries.get(name).unwrap_or(&entries["*"]))

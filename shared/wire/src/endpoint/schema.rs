@@ -1,5 +1,6 @@
 //! The schemas of the bodies in the API's description. The fields of each kind come from `stemma_core::manifest`, which
-//! reads them from the tables by which the controller parses bodies. So the schemas agree with the parser.
+//! reads them from the tables by which the controller parses bodies. So these schemas agree with the parser. Most other
+//! schemas are in `schemas.json`, and those of fields in responses are in `shown.json`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::LazyLock;
@@ -33,11 +34,12 @@ pub(super) fn all_schemas() -> Map<String, Value> {
     schemas
 }
 
-/// The fields of a manifest that only the command-line tool reads. The tool does not send them to the API.
+/// The fields of a manifest that only the command-line tool reads. The tool removes `include` before it sends a
+/// manifest. The API refuses `reports`.
 const CLI_ONLY_FIELDS: &[&str] = &["include", "reports"];
 
-/// The schemas of fields that only responses contain, in groups. The group `every` is for all kinds, `level` is for the
-/// kinds from which labels are inherited, and each other group is for the kind of that name.
+/// The schemas of fields that only responses contain, in groups. The group `every` is for all kinds, `level` is for
+/// cluster templates, clusters, node groups and nodes, and each other group is for the kind of that name.
 static RESPONSE_FIELDS: LazyLock<Value> =
     LazyLock::new(|| serde_json::from_str(include_str!("shown.json")).expect("shown.json is JSON"));
 
@@ -111,8 +113,8 @@ fn catalog_schemas() -> impl Iterator<Item = (String, Value)> {
     let fields = schemas[0].1["properties"]["properties"]["additionalProperties"].clone();
     let named_schemas = schemas.into_iter().chain([("NamespacePropertyFields", fields)]);
     named_schemas.map(|(name, mut schema)| {
-        // `name` is not a keyword of JSON Schema. The other schemas have no `additionalProperties` either: the
-        // controller refuses additional fields in all bodies.
+        // `name` is not a keyword of JSON Schema. The schemas of the other kinds have no `additionalProperties` at the
+        // top level either, although the controller refuses additional fields.
         schema.as_object_mut().expect("a schema is an object").retain(|key, _| key != "name" && key != "additionalProperties");
         if name == "CatalogNamespace" {
             schema["properties"]["field_owners"] = schema_reference("Owners");
@@ -121,7 +123,7 @@ fn catalog_schemas() -> impl Iterator<Item = (String, Value)> {
     })
 }
 
-/// Returns the schema of the body of an apply: a list of objects of any kind.
+/// Returns the schema of the body of an apply: a list of objects of any kind that has manifests.
 fn apply_schema() -> Value {
     let kinds = kinds().map(|fields| fields.kind);
     let revision_schema = "The revision of the object, as in its ETag; 0 if it does not exist yet. The apply is refused if the object has another revision.";

@@ -17,9 +17,10 @@ const JOINING: CallerSet = CallerSet::JOINING;
 const AGENT: CallerSet = CallerSet::AGENT;
 /// All principals, because every principal may read.
 const READ: CallerSet = CallerSet::VIEWER.union(CallerSet::OPERATOR).union(CallerSet::ADMIN);
-/// Principals that may write objects of clusters and nodes.
+/// Operators and admins. They may write clusters, groups, nodes, allocations and join tokens, and cluster templates if
+/// they are not bound to a cluster.
 const WRITE: CallerSet = CallerSet::OPERATOR.union(CallerSet::ADMIN);
-/// Principals that may write objects of the whole fleet, or grant access to other principals.
+/// Admins. Only they may write releases, inspection rules and the catalogue, or grant access to other principals.
 const ADMIN: CallerSet = CallerSet::ADMIN;
 
 /// The query may have any parameters, and they are ignored.
@@ -68,22 +69,23 @@ const ONE_TASK: QueryRule = QueryRule::Only(&[NODE_FILTERS, AT_LEAST_PARAMETER])
 const EXPLAIN_KEY: QueryRule = QueryRule::Only(&[&["label", "parameter", "property", "fact"], AT_LEAST_PARAMETER]);
 /// The query parameters of a write: the manager that writes, and whether findings refuse the write.
 const WRITE_QUERY: QueryRule = QueryRule::Only(&[WRITE_PARAMETERS]);
-/// The query parameters of a change of maps or fields of an object. With `force`, the change takes over keys that other
-/// managers own. Without `force`, such a change is refused.
+/// The query parameters of a change of maps or fields of an object. A server-side apply that changes keys or fields of
+/// other managers is refused unless `force` is true. Any other change takes them over unless `force` is false.
 const PATCH: QueryRule = QueryRule::Only(&[WRITE_PARAMETERS, &["force"]]);
 /// The query parameters of a change of a node. With `release_primary`, the change also moves the primaries of the node
-/// to other nodes.
+/// to other nodes. This is refused if the node is not parked after the change.
 const PATCH_NODE: QueryRule = QueryRule::Only(&[WRITE_PARAMETERS, &["force", "release_primary"]]);
 /// The query parameters of an apply. `adopt` names a manager whose keys the apply takes over. With `partial`, the apply
 /// removes nothing that the manifest lacks.
 const APPLY: QueryRule = QueryRule::Only(&[WRITE_PARAMETERS, &["force", "adopt", "partial"]]);
-/// The parameters of every write: the name of the manager that writes, and whether findings refuse the write.
+/// The parameters of every write on the admin listener except the upload of a file: the name of the manager that
+/// writes, and whether findings refuse the write.
 const WRITE_PARAMETERS: &[&str] = &["manager", "strict"];
 
 /// The query parameters of the list of namespaces.
 const NAMESPACES: QueryRule = QueryRule::Lenient(&[PAGE, &["visibility", "resource_types"], AT_LEAST_PARAMETER]);
-/// The query parameters of a read of a property of a namespace. If the query names a resource type, the response has
-/// the property's name with the prefix of that type.
+/// The query parameters of a read of a property of a namespace. If the query names a resource type, the name in the
+/// path must begin with the prefix of that type. The name in the response lacks the prefix.
 const RESOURCE_TYPE_PREFIX: QueryRule = QueryRule::Only(&[&["resource_type"], AT_LEAST_PARAMETER]);
 /// The query parameters of a read of a namespace. If the query names a resource type, the response has the names of
 /// properties with the prefix of that type. With `owners`, it also lists the managers that own the fields.
@@ -102,7 +104,8 @@ const NODE_LIST_FIELDS: DefaultFields = DefaultFields::Only {
     fields: &["uuid", "name", "instance_uuid", "maintenance", "power_state", "provision_state", "links"],
     stemma_fields: &["nodegroup", "state", "notes", "connected", "roles", "tags", "mode", "labels", "traits", "resource_version"],
 };
-/// The fields that a list of clusters shows by default: the ones that Magnum shows, and `resource_version`.
+/// The fields that a list of clusters shows by default: Magnum's without `stack_id`, and `merge_labels` and
+/// `resource_version`.
 const CLUSTER_LIST_FIELDS: DefaultFields = DefaultFields::Only {
     fields: &[
         "uuid",

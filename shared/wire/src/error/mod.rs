@@ -2,8 +2,8 @@
 //!
 //! Programs match on `type`, people read `title` and `message`, and a support case quotes `request_id`. The form
 //! `{"error": {"code", "type", "title", "message", …}}` is what glanceclient, openstacksdk and magnumclient all print.
-//! Before authentication, and for a request that does not parse, the body is a fixed text ([`ErrorType::fixed_body`]),
-//! which repeats nothing of the request.
+//! If a listener refuses a request before its handler runs, the body is a fixed text ([`ErrorType::fixed_body`]), which
+//! repeats nothing of the request.
 
 mod table;
 
@@ -139,7 +139,7 @@ pub struct ErrorBody {
     /// The stable name of the type.
     #[serde(rename = "type")]
     pub kind: String,
-    /// The title of the error type.
+    /// The same text as `message`, because some clients print only one of the two.
     #[serde(default)]
     pub title: String,
     /// The problem of this request, for a person.
@@ -174,8 +174,9 @@ pub fn is_format_character(character: char) -> bool {
     matches!(character, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{2069}' | '\u{feff}')
 }
 
-/// Returns a name from a request in single quotes, for an error message. Control and formatting characters are escaped.
-/// A double quote is not escaped, because the quotes around the name are single. The name is cut after 64 characters.
+/// Returns a name from a request in single quotes, for an error message. Control and formatting characters, single
+/// quotes and backslashes are escaped. A double quote is not escaped, because the quotes around the name are single. The
+/// name is cut after 64 characters.
 ///
 /// ```
 /// assert_eq!(stemma_wire::error::quote("web-1"), "'web-1'");

@@ -28,15 +28,16 @@ macro_rules! error_types {
                 match self { $(Self::$variant => $title,)* }
             }
 
-            /// Returns whether an error of this type is a refusal (docs/trust.md): Stemma's own programs never send
-            /// such a request, and an operator does not send it by mistake. The other types are ordinary errors, such
-            /// as a misspelled field or a missing object.
+            /// Returns whether an error of this type is a refusal (docs/trust.md), which is counted and, for a known
+            /// caller, recorded in the audit. A refusal points to a faulty or foreign program, to an attack, or to
+            /// missing, expired or insufficient credentials. The other types are ordinary errors, such as a misspelled
+            /// field or a missing object.
             pub const fn is_refusal(self) -> bool {
                 match self { $(Self::$variant => is_refusal!($class),)* }
             }
 
-            /// Returns the complete JSON body of a response that repeats nothing of the request. It is used if the
-            /// caller has not authenticated yet, or if the request does not parse.
+            /// Returns the complete JSON body of a response that repeats nothing of the request. A listener sends it
+            /// for a request that it refuses before the handler runs, and after a panic of the handler.
             pub const fn fixed_body(self) -> &'static str {
                 match self {
                     $(Self::$variant => concat!(

@@ -98,7 +98,8 @@ impl<'kvs> VisitSource<'kvs> for FieldCollector {
 struct TypedValue(Value);
 
 impl VisitValue<'_> for TypedValue {
-    /// Stores a value without a JSON type as text, as `Display` formats it.
+    /// Stores a value without a JSON type as text. A value that was logged with `:?` has its `Debug` form, and any other
+    /// value its `Display` form.
     fn visit_any(&mut self, value: FieldValue<'_>) -> Result<(), Error> {
         let mut text = String::new();
         // If formatting fails, the text up to that point is logged.
@@ -151,8 +152,9 @@ fn is_unquoted(text: &str) -> bool {
     !text.is_empty() && !text.contains(needs_quotes)
 }
 
-/// Appends a text to a line, and escapes line breaks and other control characters as JSON does. So the result is one
-/// line. Quotes and backslashes are escaped only if the text is inside quotes (`is_quoted`).
+/// Appends a text to a line, and escapes line breaks, other control characters and characters that change the display
+/// order, in the form of JSON. So the result is one line. Quotes and backslashes are escaped only if the text is inside
+/// quotes (`is_quoted`).
 fn push_escaped_text(line: &mut String, text: &str, is_quoted: bool) {
     for character in text.chars() {
         match character {

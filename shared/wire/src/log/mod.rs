@@ -197,7 +197,7 @@ fn level_filter(verbosity: Verbosity) -> LevelFilter {
 }
 
 /// Returns the message of an error and the messages of its causes, separated by colons. Example: `cannot be reached:
-/// connection refused`. The log field `error` contains this text.
+/// connection refused`. Omits a cause with which the text already ends. The log field `error` contains the result.
 pub fn error_chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();

@@ -88,7 +88,7 @@ impl<'de, T: Deserialize<'de>, const N: usize> Visitor<'de> for ListVisitor<T, N
     }
 }
 
-/// The visitor of [`map()`], which fails on more than `N` entries.
+/// The visitor of [`map()`], which fails on more than `N` entries, or on a duplicate key.
 struct MapVisitor<K, V, const N: usize>(PhantomData<(K, V)>);
 
 impl<'de, K: Deserialize<'de> + Ord, V: Deserialize<'de>, const N: usize> Visitor<'de> for MapVisitor<K, V, N> {

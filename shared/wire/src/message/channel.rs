@@ -1,6 +1,7 @@
 //! The messages between the two halves of the agent: `apply` runs as root without the network, and `sync` has the
-//! network and is not root. No message contains a path or a command. So a compromised `sync` can only withhold messages
-//! and report wrong facts about its own host.
+//! network and is not root. `apply` gets paths and commands only in content that a controller signed, or whose hash is in
+//! signed content. So a compromised `sync` can only withhold messages, change the pause, hold and park of its own host,
+//! and report wrong facts about it.
 
 use serde::{Deserialize, Serialize};
 
@@ -22,7 +23,7 @@ pub enum ApplyMessage {
     },
     /// The acceptance of an offered desired state, which is on disk now.
     Accepted(HeldDesired),
-    /// The refusal of an offered desired state, for example because its signature is invalid.
+    /// The refusal of an offered desired state, a grant, a profile or a blob, for example because a signature is invalid.
     Refused {
         /// The reason, in one sentence.
         reason: String,
@@ -35,9 +36,10 @@ pub enum ApplyMessage {
     Observed(Observation),
     /// The Report of `apply`. `sync` adds its own facts and findings before it sends the Report.
     Report(Report),
-    /// The leases that `apply` requests from the controller.
+    /// The leases that `apply` requests from the controller. No agent sends this message yet.
     LeaseRequest(#[serde(deserialize_with = "bounded::list::<_, _, 8>")] Vec<LeaseKind>),
-    /// The leases and primaries that the host gives back to the controller, because it no longer needs them.
+    /// The leases and primaries that the host gives back to the controller, because it no longer needs them. No agent
+    /// sends this message yet.
     Returned(#[serde(deserialize_with = "bounded::list::<_, _, 1024>")] Vec<ReturnedItem>),
     /// The pause, hold and park that were set on the host itself.
     Local(LocalState),
@@ -55,7 +57,7 @@ pub enum SyncMessage {
         /// The grants of the controller: open barriers and leases.
         #[serde(deserialize_with = "bounded::list::<_, _, 64>")]
         grants: Vec<SignedGrant>,
-        /// The sequence number up to which the controller has stored all results of tasks.
+        /// The sequence number up to which the controller has stored or refused all results of tasks.
         acknowledged: u64,
     },
     /// The next piece of a requested profile or blob. An empty piece begins a transfer, and discards an earlier
@@ -71,7 +73,7 @@ pub enum SyncMessage {
     /// The notice that the controller did not send the requested body, or sent only a part of it. `apply` discards the
     /// pieces that have arrived.
     BodyUnavailable(Hash),
-    /// The pause, hold and park that were set on the host through `sync`.
+    /// The pause, hold and park that were set on the host through `sync`. `sync` does not send this message yet.
     Local(LocalState),
     /// The digest of the Observation that `sync` assembled. `apply` does not use it yet.
     Observed(PartDigest),

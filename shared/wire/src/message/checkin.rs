@@ -22,7 +22,7 @@ pub struct CheckIn {
     pub observation_digest: PartDigest,
     /// The Observation (facts, traits and labels of the host). `None` if the controller has acknowledged its digest.
     pub observation: Option<Observation>,
-    /// The Report, if it changed since the last check-in.
+    /// The Report, if it changed since the last check-in, or if this controller may not have received it.
     pub report: Option<Report>,
     /// The leases that the agent requests.
     #[serde(deserialize_with = "bounded::list::<_, _, 8>")]
@@ -54,7 +54,8 @@ pub struct HeldDesired {
 pub enum ReturnedItem {
     /// The lease of this kind.
     Lease(LeaseKind),
-    /// The role of primary for this tag. The host returns it when the tasks of the tag have ended on the host.
+    /// The role of primary for this tag. The host returns it when the tasks of the tag have ended on the host. No agent
+    /// returns one yet.
     Primary(#[serde(deserialize_with = "bounded::text::<_, 255>")] String),
 }
 
@@ -62,16 +63,17 @@ pub enum ReturnedItem {
 /// check-in.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum CheckInResponse {
-    /// The notice that another check-in of the same agent replaced this check-in. The agent closes the connection.
+    /// The notice that another check-in of the same node replaced this check-in. The controller closes the connection.
     Superseded,
     /// The changes since the agent's last check-in.
     Current(Box<CheckInUpdate>),
 }
 
-/// The changes that a controller sends to an agent. Each part is sent only if it is new to the agent.
+/// The changes that a controller sends to an agent. The desired state is sent only if the agent does not hold it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CheckInUpdate {
-    /// The sequence number up to which the controller has stored all results. The agent does not send them again.
+    /// The sequence number up to which the controller has stored or refused all results. The agent does not send them
+    /// again.
     pub acknowledged: u64,
     /// The digest of the Observation that the controller has. If the agent's Observation has another digest, the agent
     /// sends its Observation.
@@ -81,6 +83,6 @@ pub struct CheckInUpdate {
     /// The open barriers and leases for the task set that the agent holds or that is in this message.
     #[serde(deserialize_with = "bounded::list::<_, _, 64>")]
     pub grants: Vec<SignedGrant>,
-    /// The time that the agent waits before its next check-in, in milliseconds.
+    /// The time that the agent waits before its next check-in, in milliseconds. The agent waits at most a minute.
     pub next_check_in_ms: u32,
 }

@@ -169,7 +169,8 @@ pub enum DecodeError {
     },
 }
 
-/// The initial capacity for an encoding. Nearly all messages are smaller, and the buffer grows for the others.
+/// The initial capacity for an encoding. The usual response to a check-in is smaller, and the buffer grows for larger
+/// messages.
 const INITIAL_CAPACITY_BYTES: usize = 128;
 
 /// Encodes a message in this program's own wire version. The first byte is the version.
@@ -185,8 +186,8 @@ pub fn encode_as<M: Message>(version: WireVersion, message: &M) -> Vec<u8> {
     expect_encoded(message.write(version, bytes))
 }
 
-/// Encodes a part of a message that has its own digest, such as the task set of a desired state. The encoded part has
-/// no version byte, because the message that contains the part has one.
+/// Encodes a part of a message that has its own digest, such as the task set of a desired state, or a profile. The
+/// result has no version byte, because the message that contains the part, or the hash of the profile, has one.
 pub fn encode_part<M: Message>(version: WireVersion, part: &M) -> Vec<u8> {
     expect_encoded(part.write(version, Vec::new()))
 }

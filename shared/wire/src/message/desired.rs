@@ -51,11 +51,12 @@ pub struct Known {
     pub ceiling: Mode,
     /// The period over which the hosts of a group spread the runs of their hooks (programs in `hooks.d`), in seconds.
     pub splay_s: u32,
-    /// The end of the node's hold (seconds since 1970) and its reason. The task set is not replaced before that time.
+    /// The end of the node's hold (seconds since 1970, or `u64::MAX` for a hold without an end) and its reason. The task
+    /// set is not replaced before that time.
     pub hold: Option<(u64, String)>,
     /// True if the operator parked the node.
     pub parked: bool,
-    /// True if the node's group or cluster is paused. It then grants no new leases.
+    /// True if the node's group or cluster is paused. The controller then sends no new task set.
     pub paused: bool,
     /// The probes of each tag that decide whether the software of the tag is ready, as canonical JSON text. No host
     /// runs them yet.
@@ -70,7 +71,7 @@ pub struct KnownLabel {
     pub value: String,
     /// True if the agent also writes the label to the host label map, a file for other programs of the host.
     pub to_host: bool,
-    /// The level or host that provides the value: `nodegroup prod/frontends`, `host`.
+    /// The level, inspection rule or host that provides the value: `nodegroup prod/frontends`, `rule NAME`, `host`.
     pub origin: String,
 }
 
@@ -109,8 +110,8 @@ pub struct TaskSet {
     /// The ids of tasks that are in the profile and do not run on this node, each with the reason.
     #[serde(deserialize_with = "bounded::map::<_, _, _, MAX_ENTRIES>")]
     pub left_out: BTreeMap<String, Arc<str>>,
-    /// The inputs: for each reference in a template or condition (such as `labels.tier`), its value. The key is the
-    /// canonical text of the reference.
+    /// The inputs: for each reference (such as `labels.tier`) in a template of a task that runs on this node, its value.
+    /// The key is the canonical text of the reference.
     #[serde(deserialize_with = "bounded::map::<_, _, _, MAX_ENTRIES>")]
     pub inputs: BTreeMap<String, InputValue>,
 }
@@ -223,8 +224,8 @@ pub struct ProfileTask {
     /// The references that the task's templates read (such as `labels.tier`), as canonical texts, sorted.
     #[serde(deserialize_with = "bounded::list::<_, _, 4096>")]
     pub references: Vec<String>,
-    /// Indices into [`Profile::tasks`] of the tasks that must succeed on this host before this task runs. Each index is
-    /// lower than this task's own index.
+    /// Indices into [`Profile::tasks`] of the tasks that this task requires on this host. This task runs after they have
+    /// ended, unless one of them failed. Each index is lower than this task's own index.
     #[serde(deserialize_with = "bounded::list::<_, _, MAX_ENTRIES>")]
     pub after: Vec<u16>,
     /// The barriers that must be open before the task starts.

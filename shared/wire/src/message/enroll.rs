@@ -20,9 +20,9 @@ pub struct EnrollRequest {
     /// The X25519 public key with which controllers encrypt secrets for this node. The root half of the agent created
     /// the key pair.
     pub seal_key: [u8; 32],
-    /// The requested name of the node. The controller refuses a name that another node has, but gives this reason only
-    /// to a caller with a valid token. The field may be longer than any name, so that the controller can report the
-    /// rule for names.
+    /// The requested name of the node. The controller refuses the name of a node that this host cannot take over, but
+    /// gives this reason only to a caller with a valid token. The field may be longer than any name, so that the
+    /// controller can report the rule for names.
     #[serde(deserialize_with = "bounded::text::<_, 1024>")]
     pub name: String,
 }
@@ -96,7 +96,8 @@ pub fn find_token_error(text: &str) -> Option<String> {
     Some(problem.to_owned())
 }
 
-/// The response to a join request: the identity and certificate of the new node. The agent stores the whole response.
+/// The response to a join request: the identity and certificate of the host's node, which is new or was taken over. The
+/// agent stores the whole response.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EnrollResponse {
     /// The node's uuid, also in the SAN of the certificate.
@@ -107,8 +108,8 @@ pub struct EnrollResponse {
     /// The certificate chain, each certificate in DER: first the new certificate, then its issuers without the root.
     #[serde(deserialize_with = "bounded::chain")]
     pub chain: Vec<Vec<u8>>,
-    /// The certificate of the fleet root, in DER. During the handshake, the agent has compared the hash of its key with
-    /// `--ca-hash`.
+    /// The certificate of the fleet root, in DER. The agent refuses the response if the hash of the root's key differs
+    /// from `--ca-hash`.
     #[serde(deserialize_with = "bounded::bytes::<_, 4096>")]
     pub root: Vec<u8>,
 }

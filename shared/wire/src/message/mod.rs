@@ -1,10 +1,11 @@
 //! The messages of the agents' protocol, shared by both ends and the fleet simulator.
 //!
-//! Every body is one version byte, then the message in the encoding `postcard`. No type is recursive, and every
-//! collection has a maximum size, because `postcard` itself limits neither. Data without a fixed form (a task's
-//! parameters, an input's value) is sent as its canonical JSON text.
+//! Every body except a profile or blob is one version byte, then the message in the encoding `postcard`. No type is
+//! recursive, and every collection has a maximum size, because `postcard` itself limits neither. Data without a fixed
+//! form (a task's parameters, an input's value) is sent as its canonical JSON text.
 //!
-//! No message contains the name of its sender. The certificate identifies the node.
+//! Except for the name in a join request, no message contains the name of its sender. The certificate identifies the
+//! node.
 
 mod bounded;
 pub mod channel;
@@ -73,8 +74,9 @@ impl FromStr for Hash {
 #[display("{}", Hex(_0))]
 pub struct PartDigest(pub [u8; 32]);
 
-/// The epoch of the controller's store: a random id of 128 bits. The command `init` creates the first epoch, and each
-/// `restore` of a backup creates another one.
+/// The epoch of the controller's store: an id of 128 bits. The command `init` creates the first epoch. Each `restore` of
+/// a backup creates another one, and `resume-fleet` may create one. The id of each epoch except the first contains the time at
+/// which the epoch began (ADR 15).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, derive_more::Display)]
 #[display("{}", Hex(_0))]
 pub struct Epoch(pub [u8; 16]);

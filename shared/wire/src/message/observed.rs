@@ -9,8 +9,7 @@ use stemma_core::status::TaskOutcome;
 use super::PartDigest;
 use super::bounded;
 
-/// The line that replaces the beginning of a truncated output. The output was truncated by the host, or by the command
-/// that shows it.
+/// The line with which the agent replaces the beginning of an output that is too long.
 pub const TRUNCATION_MARK: &str = "[the beginning is cut off]\n";
 
 /// The Observation of a host: stable facts, detected traits and reported labels. The agent sends it when its digest
@@ -48,9 +47,10 @@ pub enum Outcome {
     WouldChange,
     /// The task ran and failed.
     Failed,
-    /// The task did not run, because a task that it requires failed.
+    /// The task did not run, because a task that it requires failed or has the mode `observe`.
     DependencyFailed,
-    /// This agent does not support the task's type, or the host's own configuration forbids the task.
+    /// This agent does not support the task's type or cannot read the task, or the host's own configuration forbids the
+    /// task.
     Unsupported,
     /// The task started, and the agent does not know whether it ended, for example after a crash. An operator decides
     /// with `stemma-agent resolve-unknown` whether the task is done.
@@ -62,7 +62,7 @@ pub enum Outcome {
 
 impl Outcome {
     /// Returns the coarser outcome from which the controller computes the state of the node. Every outcome that needs
-    /// an operator counts as a failure.
+    /// an operator counts as a failure, except `Drifted`.
     pub const fn to_task_outcome(self) -> TaskOutcome {
         match self {
             Self::Unchanged | Self::Changed => TaskOutcome::Succeeded,
@@ -72,7 +72,7 @@ impl Outcome {
         }
     }
 
-    /// Returns whether the task succeeded, so that tasks that require it may start.
+    /// Returns whether the task succeeded: the host is in the desired state of the task.
     pub const fn is_success(self) -> bool {
         matches!(self.to_task_outcome(), TaskOutcome::Succeeded)
     }
@@ -142,7 +142,8 @@ pub enum Progress {
     Waiting,
 }
 
-/// The pause, hold and park that were set on the host itself, and not by an operator on the controller.
+/// The pause, hold and park that were set on the host itself, and not by an operator on the controller. `stemma-agent`
+/// has a command only for the pause.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct LocalState {
     /// True after `stemma-agent pause`: nothing is applied until `resume`.

@@ -48,7 +48,7 @@ pub struct Proof {
     /// The sibling hashes from the leaf to the root, at most 32.
     #[serde(deserialize_with = "bounded::list::<_, _, 32>")]
     pub path: Vec<[u8; 32]>,
-    /// The Ed25519 signature of the root of the tree, with its domain tag.
+    /// The Ed25519 signature of a domain tag, the number of leaves and the root of the tree.
     pub signature: Signature,
 }
 
@@ -89,7 +89,8 @@ pub enum Grant {
         #[serde(deserialize_with = "bounded::list::<_, _, 4096>")]
         open: Vec<Barrier>,
     },
-    /// A permission for an action that only a limited number of hosts may do at the same time.
+    /// A permission for an action that only a limited number of hosts may do at the same time. No controller grants one
+    /// yet.
     Lease {
         /// The action that the lease permits.
         kind: LeaseKind,
@@ -108,8 +109,8 @@ pub enum LeaseKind {
     Reboot,
 }
 
-/// A change of the store's epoch. After the restore of a backup, the revisions continue in a new epoch, from an earlier
-/// revision.
+/// A change of the store's epoch. After the restore of a backup or an older copy, a new epoch begins at a revision of
+/// that store. This revision may be lower than the revision that a host holds.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EpochChange {
     /// The epoch that ends.

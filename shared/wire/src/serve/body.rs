@@ -87,8 +87,8 @@ impl RequestBody {
 }
 
 impl BodyError {
-    /// Returns the error with the limit of the whole body. The original error contains the bytes that remained before
-    /// the last read.
+    /// Returns the error with the limit of the whole body. The limit in the original error is the number of bytes that
+    /// were still allowed before the last read.
     fn with_limit(self, limit: u64) -> Self {
         match self {
             Self::TooLarge { .. } => Self::TooLarge { limit },

@@ -2,7 +2,7 @@
 //!
 //! A timer for each connection would cost a timer wheel entry for every request. Instead each connection stores its
 //! deadline in an atomic. A *sweep* checks the deadlines of all connections twice a second (10,000 loads are 20 µs). So
-//! a deadline is enforced within half a second, which is enough for limits of 5 s and more.
+//! a deadline is enforced within half a second, which is enough for limits of 2 s and more.
 
 use std::collections::{BTreeSet, HashMap};
 use std::net::{IpAddr, SocketAddr};
@@ -64,7 +64,7 @@ impl AwaitedEvent {
 /// The state of one connection that its stream, its handler and the sweep of deadlines share.
 #[derive(Debug)]
 pub(super) struct ConnectionMonitor {
-    /// The time from which `deadline_ms` counts.
+    /// The time from which `deadline_ms` counts: the start of the listener, as for the time of the last sweep.
     opened_at: Instant,
     /// The deadline, in milliseconds after `opened_at`, or [`NO_DEADLINE`].
     deadline_ms: AtomicU64,
@@ -87,7 +87,8 @@ pub(super) struct ConnectionMonitor {
 }
 
 impl ConnectionMonitor {
-    /// Creates the state of a new connection, without a deadline. Deadlines count from `opened_at`.
+    /// Creates the state of a new connection, without a deadline. Deadlines count from `opened_at`, the start of the
+    /// listener.
     fn new(opened_at: Instant) -> Self {
         Self {
             opened_at,
@@ -117,7 +118,8 @@ impl ConnectionMonitor {
     }
 
     /// Sets a deadline for an event, relative to the time of the last sweep instead of now, so that the clock is not
-    /// read for each response. The deadline is at most one sweep interval too late, and never too early.
+    /// read for each response. If the sweeps run on time, the deadline is at most one sweep interval too late, and not
+    /// too early.
     pub(super) fn set_timeout_after_sweep(&self, event: AwaitedEvent, last_sweep_ms: u64, timeout: Duration) {
         self.awaited_event.store(event as u8, Ordering::Relaxed);
         self.deadline_ms.store(last_sweep_ms.saturating_add(millis(timeout + SWEEP_INTERVAL)), Ordering::Relaxed);
@@ -128,8 +130,9 @@ impl ConnectionMonitor {
         self.deadline_ms.store(NO_DEADLINE, Ordering::Relaxed);
     }
 
-    /// Returns whether a handler is running for the connection. A connection without a running handler always has a
-    /// deadline.
+    /// Returns whether the connection has no deadline. It then waits for this side, usually for a handler. A connection
+    /// that waits for its peer has a deadline, also if its handler waits for the rest of a body or for the reader of a
+    /// response.
     fn is_handler_running(&self) -> bool {
         self.deadline_ms.load(Ordering::Relaxed) == NO_DEADLINE
     }
@@ -186,7 +189,8 @@ struct ConnectionTable {
     started_at: Instant,
     /// The time of the last sweep, in milliseconds since `started_at`.
     last_sweep_ms: AtomicU64,
-    // The limits have the names and meanings of `ListenerLimits`.
+    // The limits are those of `ListenerLimits`. There, `max_per_address` is `max_connections_per_address`, and
+    // `max_per_principal` is `max_connections_per_principal`.
     max_connections: usize,
     max_per_address: usize,
     max_handshakes_per_address: usize,
@@ -260,7 +264,8 @@ impl ConnectionEntry {
         self.peer.as_deref().is_none_or(Peer::is_unauthenticated)
     }
 
-    /// Returns the task of the connection if no handler is running for it.
+    /// Returns the task of the connection if the connection waits for its peer and not for a handler. That includes a
+    /// connection whose request body or next request is still arriving.
     fn idle_task(&self) -> Option<&AbortHandle> {
         self.task.as_ref().filter(|_| !self.monitor.is_handler_running())
     }
@@ -293,8 +298,9 @@ impl OpenConnections {
         self.lock().by_id.len()
     }
 
-    /// Closes the connections of all peers for which `should_close` returns true, also while a check-in is held.
-    /// Returns the number of closed connections. The caller uses this after it has revoked certificates.
+    /// Closes the connections of all peers for which `should_close` returns true, also while a request is in progress.
+    /// Skips connections whose handshake is not finished. Returns the number of closed connections. The controller calls
+    /// this for the admin listener after each change of a principal, which may revoke certificates.
     pub fn close_where(&self, should_close: impl Fn(&Peer) -> bool) -> usize {
         let map = self.lock();
         let matching_entries = map.by_id.values().filter(|entry| entry.peer.as_deref().is_some_and(&should_close));
@@ -329,9 +335,9 @@ impl OpenConnections {
     }
 
     /// Counts a connection for a principal, and no longer for its previous principal. If the principal or its cluster
-    /// has its maximum, closes the principal's oldest connection without a request in progress. If there is no such
-    /// connection, returns [`AdmitOutcome::Full`]. All principals of a cluster together may have twice the maximum of
-    /// one principal. The last places of the listener are reserved for fleet admins.
+    /// has its maximum, closes the principal's oldest connection that waits for its peer and not for a handler. If there
+    /// is no such connection, returns [`AdmitOutcome::Full`]. All principals that are bound to a cluster together may
+    /// have twice the maximum of one principal. The last places of the listener are reserved for fleet admins.
     fn admit_holder(&self, id: u64, holder: &ShareHolder) -> AdmitOutcome {
         let Some(max) = self.0.max_per_principal else { return AdmitOutcome::Admitted };
         let mut map = self.lock();
@@ -401,7 +407,7 @@ impl OpenConnections {
     }
 
     /// Closes the connections whose deadline has passed. Returns the address of each, and the event that did not
-    /// happen.
+    /// happen. Also stores `now` as the time of the last sweep.
     fn close_overdue(&self, now: Instant) -> Vec<(IpAddr, AwaitedEvent)> {
         self.0.last_sweep_ms.store(millis(now.duration_since(self.0.started_at)), Ordering::Relaxed);
         let map = self.lock();
@@ -450,15 +456,16 @@ impl ConnectionGuard {
         self.id
     }
 
-    /// Counts the connection for a principal. Returns [`AdmitOutcome::Full`] if the principal cannot have another
-    /// connection.
+    /// Counts the connection for a principal. May close another connection of the principal instead. Returns
+    /// [`AdmitOutcome::Full`] if the principal cannot have another connection.
     pub(super) fn admit_holder(&self, holder: &ShareHolder) -> AdmitOutcome {
         self.connections.admit_holder(self.id, holder)
     }
 
     /// Counts the connection as unauthenticated. If its address already has the maximum, closes the oldest
-    /// unauthenticated connection without a request in progress, or returns [`AdmitOutcome::Full`]. A connection with a
-    /// request is never closed for another, because otherwise many hosts that join at once would never finish.
+    /// unauthenticated connection that waits for its peer and not for a handler, or returns [`AdmitOutcome::Full`]. A
+    /// connection that waits for a handler is not closed, because otherwise many hosts that join at once would not
+    /// finish.
     pub(super) fn admit_unauthenticated(&self) -> AdmitOutcome {
         let max_unauthenticated = self.connections.0.max_unauthenticated_per_address;
         let mut map = self.connections.lock();

@@ -79,8 +79,9 @@ impl<H: Handler> Dispatcher<H> {
         }
     }
 
-    /// Returns the error for a request that no handler accepts, and counts the rejection. Such a request has a
-    /// compressed body (S49), a body whose declared length is too large (S43), or a target in a form for proxies.
+    /// Returns the error for a request that no handler accepts, counts the rejection, and notifies the handler. Such a
+    /// request has a header `Content-Encoding` (S49), a body whose declared length is too large (S43), the method
+    /// `CONNECT`, or a target that is not a path.
     fn refusal_of_request(&self, request: &Request<RequestBody>) -> Option<ErrorType> {
         let kind = if request.uri().scheme().is_some() || !request.uri().path().starts_with('/') {
             ErrorType::RequestMalformed

@@ -63,8 +63,9 @@ impl<S: ByteStream> GuardedStream<S> {
         }
     }
 
-    /// Passes received bytes to the parser of heads, and sets the deadline for the part of a request that must arrive
-    /// next. The deadline of a head counts from its first byte, so more bytes of the same head leave it unchanged.
+    /// Passes received bytes to the parser of heads, and sets or clears the deadline. The deadline of a head counts from
+    /// its first byte, so more bytes of the same head leave it unchanged. Bytes of a body clear the deadline, and so does
+    /// the end of a request that is not answered yet. If the request is already answered, its end sets the idle deadline.
     fn inspect(&mut self, bytes: &[u8]) -> Result<(), HeadError> {
         let previous_phase = self.head_reader.phase();
         self.head_reader.feed(bytes)?;
@@ -87,8 +88,8 @@ impl<S: ByteStream> GuardedStream<S> {
     ///
     /// The reason is speed: hyper passes a body to its handler through a channel and polls the connection once more,
     /// which is a third of the cost of a check-in. The body is moved only if hyper has already passed on all earlier
-    /// requests (`heads`), so that it cannot be given to another request. `start` is where the read begins in
-    /// `buf`.
+    /// requests, so that the body cannot be given to another request. `heads` is the number of earlier requests, and
+    /// `start` is the position in `buf` at which the read begins.
     fn buffer_whole_body(&self, heads: u32, start: usize, buf: &mut ReadBuf<'_>) {
         let Some(head) = self.head_reader.last_head().filter(|head| head.content_length > 0) else { return };
         let bytes = buf.filled_mut().get_mut(start..).unwrap_or_default();
@@ -183,7 +184,8 @@ impl<S: ByteStream> GuardedStream<S> {
     }
 
     /// Sets the deadline after an attempt to write. A write that must wait for the peer may wait for `write_timeout`,
-    /// or longer if the peer reads at the minimum rate or faster. If no write had to wait, sets the idle deadline.
+    /// or longer if the peer reads at the minimum rate or faster. If no write had to wait since the last flush, sets the
+    /// idle deadline. Otherwise a completed write counts for the rate, and leaves the deadline unchanged.
     fn track_write(&mut self, write_result: &Poll<io::Result<usize>>) {
         let limits = &self.server.limits;
         let rate = MinRate { period: limits.write_timeout, bytes_per_second: limits.min_write_bytes_per_second };
@@ -262,8 +264,9 @@ impl<S: ByteStream> AsyncWrite for GuardedStream<S> {
         flush_result
     }
 
-    /// Closes the sending side. If the body of the last request has not arrived completely, first discards its bytes,
-    /// as otherwise the kernel would reset the connection before the peer has read the response.
+    /// Closes the sending side. If the body of the last request is chunked or has not arrived completely, then discards
+    /// the bytes that still arrive, as otherwise the kernel would reset the connection before the peer has read the
+    /// response.
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         ready!(Pin::new(&mut self.inner).poll_shutdown(cx))?;
         // No byte was discarded yet, so the time for the peer to read the response begins now.
@@ -271,7 +274,7 @@ impl<S: ByteStream> AsyncWrite for GuardedStream<S> {
             self.monitor.set_timeout(AwaitedEvent::Close, LINGER_TIMEOUT);
         }
         if self.body_rate_tracker.is_some() {
-            // The response was sent before the end of the body. The peer gets time to read the response.
+            // The response may have been sent before the end of the body. The peer gets time to read the response.
             ready!(self.poll_linger(cx));
         }
         Poll::Ready(Ok(()))

@@ -1,7 +1,7 @@
-//! Checks the raw head of each request before hyper parses it, because hyper accepts some invalid heads (docs/trust.md,
-//! Facts measured: a missing or doubled `Host`, bare LF, a length next to an encoding). If two programs see different
-//! requests in the same bytes, a request can be smuggled past one of them. So every ambiguous head is refused (S47),
-//! and so are oversized heads (S46).
+//! Checks the raw head of each request before hyper parses it, because hyper accepts some invalid heads: a missing or
+//! doubled `Host`, bare LF, a length next to an encoding (docs/trust.md, TLS and connections). If two programs see
+//! different requests in the same bytes, a request can be smuggled past one of them. So every ambiguous head is refused
+//! (S47), and so are oversized heads (S46).
 //!
 //! The parser does no input or output: its caller passes bytes to it, and it returns an error or changes its phase. It
 //! copies a line only if a read ends in the middle of the line.
@@ -43,13 +43,13 @@ pub(crate) enum ParsePhase {
 pub enum HeadError {
     /// Too many bytes or lines in the head.
     TooLarge,
-    /// An invalid line: a line without CR at its end, a continued (folded) line, a header without a valid name, or a
-    /// request line that is not HTTP/1.1.
+    /// An invalid line: a line without CR at its end, a continued (folded) line, a header without a valid name or with a
+    /// control character in its value, or a request line that is not HTTP/1.1 or has an invalid method or target.
     Line,
     /// A missing, doubled or empty header `Host`.
     Host,
     /// An ambiguous length of the body: a length that is not a number, two lengths, a length and a transfer encoding,
-    /// or a transfer encoding other than `chunked`.
+    /// two transfer encodings, or a transfer encoding other than `chunked`.
     Framing,
 }
 
@@ -258,9 +258,10 @@ fn is_request_line(line: &[u8]) -> bool {
 
 /// The bit of the characters that methods and header names may contain (a token of RFC 9110).
 const TOKEN_CLASS: u8 = 1;
-/// The bit of the characters that a request target may contain: visible ASCII, except those that a URI cannot contain.
+/// The bit of the characters that a request target may contain: visible ASCII except `"`, `#`, `<`, `>` and the
+/// backquote.
 const TARGET_CLASS: u8 = 2;
-/// The bit of the characters that a header value may contain: all except control characters, and the tab.
+/// The bit of the bytes that a header value may contain: the tab, and all bytes except ASCII control characters.
 const VALUE_CLASS: u8 = 4;
 
 /// The bits of the classes of each byte. One lookup for each byte of a head replaces a dozen comparisons.

@@ -1,4 +1,4 @@
-//! The accept loop of both listeners.
+//! The accept loop of the controller's listeners: the agents' listener, the admin listener and root's socket.
 //!
 //! `axum::serve` sets no timer (a client that sent half a header is still connected after 45 s), and the agents'
 //! listener uses no router crate. So this module accepts the connections itself. It limits the handshake to 5 s, a
@@ -57,8 +57,8 @@ pub use rejections::{RefusalObserver, RefusedPeer, RejectionCounter};
 /// An error of any type, with which a body or a connection may end.
 pub type BoxError = Box<dyn Error + Send + Sync>;
 
-/// The reason of a rejection if a principal has its maximum of connections. Either the new connection was refused, or
-/// an older connection was closed instead.
+/// The reason of a rejection if a principal or its cluster has its maximum of connections, or if the remaining places
+/// are reserved for fleet admins. Either the new connection was refused, or an older connection was closed instead.
 pub const PRINCIPAL_LIMIT_REASON: &str = "too_many_connections_of_one_principal";
 
 /// The pause of the accept loop after `accept` failed, usually because the process has no file descriptors left.
@@ -99,8 +99,8 @@ pub struct ListenerLimits {
     /// clients cannot lock out others.
     pub max_unauthenticated_per_address: usize,
     /// Maximum number of connections of one principal, known by certificate or token. `None`: no limit. At the maximum,
-    /// a new connection replaces the principal's oldest connection without a request in progress. All principals that
-    /// are bound to one cluster together may have twice this number.
+    /// a new connection replaces the principal's oldest connection that waits for its peer and not for a handler. All
+    /// principals that are bound to one cluster together may have twice this number.
     pub max_connections_per_principal: Option<usize>,
     /// The number of `max_connections` that only fleet admins may use. When only these are left, the server refuses
     /// every other authenticated principal. Has an effect only with `max_connections_per_principal`.
@@ -113,10 +113,11 @@ pub struct ListenerLimits {
 }
 
 impl Default for ListenerLimits {
-    /// Returns the timeouts of docs/trust.md, and a maximum body of 64 MiB (the largest blob). 18,000 connections fit
-    /// in the 20,000 file descriptors of a process. All connections may come from one address, because a fleet may be
-    /// behind one NAT. Only unfinished handshakes and clients without a certificate have lower limits per address, so
-    /// that they cannot occupy all connections. A fleet that reconnects at once needs a few thousand handshakes.
+    /// Returns the limits of the agents' listener. The maximum body is 64 MiB, the size of the largest blob. 18,000
+    /// connections fit in the file descriptors that the systemd unit of the controller allows (65,536). All connections
+    /// may come from one address, because a fleet may be behind one NAT. Only unfinished handshakes and clients without
+    /// a certificate have lower limits per address, so that they cannot occupy all connections. A fleet that reconnects
+    /// at once needs a few thousand handshakes.
     fn default() -> Self {
         Self {
             handshake_timeout: Duration::from_secs(5),
@@ -151,7 +152,7 @@ pub trait Handler: Send + Sync + 'static {
     fn call(&self, peer: &Arc<Peer>, request: Request<RequestBody>) -> Self::Future;
 
     /// Receives the notice that a request was refused before [`Self::call`], for example because its body is too large.
-    /// Does nothing by default.
+    /// A request whose head was refused causes no notice. Does nothing by default.
     fn on_refused(&self, _peer: &Arc<Peer>, _path: &str, _kind: ErrorType) {}
 }
 
@@ -207,7 +208,8 @@ pub struct Server<L> {
     listener: L,
     /// The source of TLS configs. `None` for plain HTTP.
     tls: Option<TlsSource>,
-    /// The source of principals. `None` if connections are not counted per principal.
+    /// The source of the principals of certificates. `None` if a connection is not counted for the principal of its
+    /// certificate. A handler can still count it for the principal of a token.
     holders: Option<HolderSource>,
     http: http1::Builder,
     /// The path of nearly every request ([`Server::for_own_clients`]).
@@ -240,8 +242,8 @@ impl<L: Accept> Server<L> {
         Self { listener, tls, holders: None, http, common_path: None, shared }
     }
 
-    /// Returns the server, changed to count connections per principal. `holders` finds the principal of a certificate
-    /// after the handshake.
+    /// Returns the server, changed to count a connection for the principal of its certificate. `holders` finds this
+    /// principal after the handshake. Has an effect only with [`ListenerLimits::max_connections_per_principal`].
     #[must_use]
     pub fn with_holders(self, holders: HolderSource) -> Self {
         Self { holders: Some(holders), ..self }

@@ -22,8 +22,9 @@ pub enum AdmitOutcome {
 /// A connection that can occupy one of the limited places of a principal.
 pub(super) trait PrincipalSlot: fmt::Debug + Send + Sync {
     /// Counts the connection of this slot among the places of a principal (`holder`). If the principal or its cluster
-    /// uses all its places, closes its oldest connection without a request in progress. Returns [`AdmitOutcome::Full`]
-    /// if there is no such connection, or if the remaining places are reserved for admins of the fleet.
+    /// uses all its places, closes the principal's oldest connection that waits for its peer and not for a handler.
+    /// Returns [`AdmitOutcome::Full`] if there is no such connection, or if the remaining places are reserved for admins
+    /// of the fleet.
     fn admit(&self, holder: &ShareHolder) -> AdmitOutcome;
 }
 
@@ -53,8 +54,9 @@ impl Peer {
     }
 
     /// Counts the connection for the principal that authenticated on it. If the principal or its cluster has its
-    /// maximum of connections, the principal's oldest connection without a request in progress is closed. If there is
-    /// no such connection, returns [`AdmitOutcome::Full`].
+    /// maximum of connections, closes the principal's oldest connection that waits for its peer and not for a handler.
+    /// Returns [`AdmitOutcome::Full`] if there is no such connection, or if the remaining places are reserved for admins
+    /// of the fleet.
     pub fn admit(&self, holder: &ShareHolder) -> AdmitOutcome {
         self.principal_slot.as_ref().map_or(AdmitOutcome::Admitted, |slot| slot.admit(holder))
     }

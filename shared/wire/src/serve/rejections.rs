@@ -31,7 +31,8 @@ pub struct RejectionCounter {
     observer: OnceLock<ObserverCell>,
 }
 
-/// A request of an authenticated peer that was refused, with the reason and the peer.
+/// A request that was refused, with the reason and the peer. The peer has a name in the audit, from its certificate or
+/// from a token. An invalid token counts too.
 #[derive(Clone, Copy, Debug)]
 pub struct RefusedPeer<'a> {
     /// The name of the reason, as in the metric. It never changes.
@@ -49,7 +50,7 @@ pub struct RefusedPeer<'a> {
     pub other_address: Option<SocketAddr>,
 }
 
-/// A function that is called for each refusal of an authenticated peer.
+/// A function that is called for each refusal of a peer that has a name in the audit.
 pub type RefusalObserver = Box<dyn Fn(&RefusedPeer<'_>) + Send + Sync>;
 
 /// Contains the observer of refusals. The struct implements `Debug`, which a boxed function does not.
@@ -88,7 +89,8 @@ impl RejectionTally {
 }
 
 impl RejectionCounter {
-    /// Counts a rejection, and logs it within the limit of ten entries per minute for one reason and address.
+    /// Counts a rejection. Logs it within the limits of ten entries per minute for one reason and address, and of 16
+    /// addresses per minute for one reason.
     ///
     /// `reason` is a stable name in lower case with underscores. It becomes the label of the metric, so it must not
     /// contain anything from the request.
@@ -121,8 +123,8 @@ impl RejectionCounter {
         }
     }
 
-    /// Calls the observer for a rejection that another call has already counted. The peer did not authenticate by
-    /// certificate, so the observer gets no identity.
+    /// Calls the observer for a rejection that another call has already counted. The observer gets the name and the uuid
+    /// that the caller passes, and no identity, also if the peer presented a certificate.
     pub fn notify(&self, reason: &'static str, principal_name: &str, uuid: Option<Uuid>, address: SocketAddr) {
         self.call_observer(&RefusedPeer { reason, principal_name, uuid, identity: None, address, other_address: None });
     }
@@ -134,8 +136,8 @@ impl RejectionCounter {
         }
     }
 
-    /// Sets the observer, which is called for each refusal of an authenticated peer. Only the first call has an effect.
-    /// The observer must not block.
+    /// Sets the observer, which is called for each refusal of a peer that has a name in the audit. Only the first call
+    /// has an effect. The observer must not block.
     pub fn set_observer(&self, observer: RefusalObserver) {
         let _is_set = self.observer.set(ObserverCell(observer));
     }

@@ -2,9 +2,10 @@
 //! part of the wire format since version 1.
 //!
 //! A signature costs 17 to 25 µs and a hash 0.1 to 0.4 µs, and one template label may reach 10,000 hosts at once. So
-//! the controller signs batches and not single states. Each state or grant becomes a [`Leaf`]. The leaves of one
-//! reconcile of the controller form a Merkle tree (RFC 6962), and the controller signs the root of the tree once. A
-//! response contains the leaf's index, its path and the signature of the root.
+//! the controller signs batches and not single states. Each state becomes a [`Leaf`] for each wire version, and a grant
+//! becomes one or several leaves. The states that are published together form a Merkle tree (RFC 6962), and so do the
+//! grants. The controller signs the root of each tree once. A response contains the leaf's index, the number of leaves,
+//! the path of the leaf and the signature of the root.
 //!
 //! # Bytes
 //! Integers are big-endian. `tag(x)` is the ASCII text `stemma/x/v1` and a zero byte, so that a signature or leaf of

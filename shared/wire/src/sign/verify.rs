@@ -12,7 +12,7 @@ use crate::message::{PartDigest, WireVersion, digest_part};
 use crate::tls::{FleetName, IdentityClass, Refusal, SpiffeId, check_signer, trust_anchors};
 
 /// The extended key usage `codeSigning` (1.3.6.1.5.5.7.3.3), as the bytes of its DER content. Only the fleet's issuer
-/// of signers has this usage.
+/// of signers and the certificates of signers have this usage.
 const CODE_SIGNING_OID: &[u8] = &[0x2b, 6, 1, 5, 5, 7, 3, 3];
 
 /// The reason why a signed message is refused.
@@ -21,7 +21,7 @@ pub enum NotSigned {
     /// The signer's certificate does not chain up to the pinned root.
     #[error("the signer's certificate is not accepted")]
     Signer(#[source] Refusal),
-    /// The path of the proof is too short or too long for a leaf at this index.
+    /// The path of the proof is too short or too long for a leaf at this index, or the batch has no leaf at this index.
     #[error("the proof does not lead from the leaf to a root")]
     Path,
     /// The signer did not sign these bytes.

@@ -100,7 +100,8 @@ impl ParsedCertificate {
 }
 
 /// Returns the identity in the certificate that the peer sent in the handshake, or `None` if it sent no certificate.
-/// The verifier of the handshake has already checked the fleet. `now` is the time in seconds since 1970.
+/// The fleet is not checked here. The verifier of the handshake has already checked it, except for a client that does
+/// not know its fleet yet. `now` is the time in seconds since 1970.
 pub(crate) fn handshake_identity(tls: &CommonState, now: u64) -> Result<Option<Identity>, Refusal> {
     let Some([certificate, ..]) = tls.peer_certificates() else { return Ok(None) };
     let parsed = ParsedCertificate::parse(certificate)?;

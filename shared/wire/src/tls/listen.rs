@@ -14,8 +14,8 @@ use super::{
 };
 use crate::clock::Clock;
 
-/// The time after its expiry during which a node's certificate is still accepted for renewal (docs/trust.md, rule 5),
-/// in seconds: 30 days.
+/// The time, in seconds, for which an expired certificate of a node is still accepted for renewal (docs/trust.md,
+/// rule 5): 30 days.
 pub const RENEW_GRACE_SECONDS: u64 = 30 * 24 * 3600;
 
 /// The extended key usage `clientAuth` (1.3.6.1.5.5.7.3.2), as the bytes of its DER content.
@@ -27,7 +27,7 @@ pub enum ListenerRole {
     /// The agents' listener. It accepts nodes, nodes whose certificate expired within the grace period, and clients
     /// without a certificate that want to enrol.
     Agents {
-        /// The grace period: seconds after its expiry during which a certificate is still accepted
+        /// The grace period: the number of seconds for which an expired certificate is still accepted
         /// ([`RENEW_GRACE_SECONDS`]).
         renew_grace_seconds: u64,
     },
@@ -43,7 +43,8 @@ pub struct TlsListener {
     pub role: ListenerRole,
     /// The fleet that a client's certificate must name.
     pub fleet: FleetName,
-    /// The certificates of the trusted issuers. There are two while a new issuer replaces the old one.
+    /// The certificates of the trusted issuers. A controller's listener has one: the issuer of its clients. Several are
+    /// possible, so that a new issuer can replace an old one.
     pub issuers: Vec<CertificateDer<'static>>,
 }
 
@@ -62,7 +63,7 @@ pub struct ServerKey {
 /// decides which routes require a certificate.
 ///
 /// # Errors
-/// [`rustls::Error`] if an issuer or the server's chain or key cannot be used.
+/// [`rustls::Error`] if the listener has no issuer, or if an issuer or the server's chain or key cannot be used.
 pub fn server_config(
     listener: &TlsListener,
     server_key: ServerKey,

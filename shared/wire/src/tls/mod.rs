@@ -6,8 +6,9 @@
 //!
 //! # Certificates
 //! All keys are P-256, except a signer's, which is Ed25519 and never used for TLS. Three issuers are below the fleet
-//! root. Each has its own extended key usage. Path validation requires a leaf's usage in every issuer above it, so no
-//! issuer can issue the leaves of another:
+//! root. Path validation requires a leaf's extended key usage in every issuer below the trust anchor. So for a client
+//! that pins the root, only the admin issuer can issue certificates of servers, and only the signers issuer those of
+//! signers:
 //!
 //! | certificate | issued by | CA, path length | extended key usage | SAN |
 //! |---|---|---|---|---|

@@ -41,7 +41,8 @@ pub enum Refusal {
     /// A certificate that was issued for another use, for example a client's certificate that a server presents.
     #[error("the certificate was not issued for this use")]
     WrongUse,
-    /// A certificate that does not contain exactly one URI, or a client's certificate that also contains other names.
+    /// A certificate that does not contain exactly one URI, or a client's or signer's certificate that also contains other
+    /// names.
     #[error("the certificate must contain exactly one URI, and a client's no other name")]
     WrongNames,
     /// A certificate whose URI is not an identity (`spiffe://FLEET/CLASS/ID`).
@@ -56,10 +57,11 @@ pub enum Refusal {
     /// A server's certificate that does not contain the name or address to which the client connects.
     #[error("the certificate is not valid for the name that the client connected to")]
     WrongName,
-    /// A chain of the server that does not contain the pinned root.
+    /// A chain of the server without a certificate whose key has the pinned hash. If root certificates are pinned instead
+    /// of a hash, the refusal of another root is [`Refusal::UnknownIssuer`].
     #[error("the pinned fleet root is not in the server's chain")]
     OtherRoot,
-    /// A certificate that is missing or is not valid DER.
+    /// A certificate that is missing, is not valid DER, or has a version or a critical extension that is not supported.
     #[error("the certificate cannot be read")]
     BadEncoding,
 }

@@ -219,6 +219,20 @@ fn check_controller_memory(controller: &PlainController, memory_before: u64, max
     check_memory_growth(memory_before, controller.peak_memory_bytes()?, max_growth)
 }
 
+/// Restarts the controller, and waits until it has resolved all nodes. Checks its memory before the stop.
+///
+/// The caller checks the memory again after what it does with the new process.
+fn restart_with_bounded_memory(
+    controller: PlainController,
+    token: &str,
+    (memory_before, max_growth): (u64, u64),
+) -> Result<PlainController> {
+    check_controller_memory(&controller, memory_before, max_growth)?;
+    let controller = controller.restart()?;
+    wait_until_resolved(&controller.addresses.admin, token)?;
+    Ok(controller)
+}
+
 /// Checks that the peak memory has grown by less than `max_growth` bytes. Prints the growth for docs/performance.md.
 fn check_memory_growth(memory_before: u64, memory_now: u64, max_growth: u64) -> Result<()> {
     let growth = memory_now.saturating_sub(memory_before);

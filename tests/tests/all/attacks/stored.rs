@@ -10,7 +10,7 @@ use stemma_tests::plain_controller::PlainController;
 
 use super::{
     JSON_PATCH_TYPE, JSON_TYPE, MAX_WAIT, MERGE_PATCH_TYPE, MIB, RawResponse, call, check_controller_memory,
-    create_cluster_token, create_token, print_figure, wait_until_resolved,
+    create_cluster_token, create_token, print_figure, restart_with_bounded_memory, wait_until_resolved,
 };
 use crate::description::post;
 
@@ -189,10 +189,8 @@ fn x03_f07_group_annotations_are_in_memory_once_after_restart() -> Result<()> {
         |number| json!({"kind": "Node", "name": format!("n{number}"), "nodegroup": "c/g"}),
     )?;
     annotate(&url, "y")?;
-    check_controller_memory(&controller, memory_before, MAX_BYTES)?;
-    let controller = controller.restart()?;
+    let controller = restart_with_bounded_memory(controller, &admin_token, (memory_before, MAX_BYTES))?;
     let url = controller.addresses.admin.clone();
-    wait_until_resolved(&url, &admin_token)?;
     annotate(&url, "z")?;
     check_controller_memory(&controller, memory_before, MAX_BYTES)?;
     controller.stop()
@@ -220,10 +218,7 @@ fn x03_f07_conditions_are_in_memory_once_for_many_nodes() -> Result<()> {
         |number| json!({"kind": "Node", "name": format!("n{number}"), "nodegroup": "c/g", "labels": {"own": format!("v{number}")}}),
     )?;
     wait_until_resolved(&url, &admin_token)?;
-    check_controller_memory(&controller, memory_before, MAX_BYTES)?;
-    let controller = controller.restart()?;
-    let url = controller.addresses.admin.clone();
-    wait_until_resolved(&url, &admin_token)?;
+    let controller = restart_with_bounded_memory(controller, &admin_token, (memory_before, MAX_BYTES))?;
     check_controller_memory(&controller, memory_before, MAX_BYTES)?;
     controller.stop()
 }
@@ -290,10 +285,8 @@ fn x03_f07_input_values_are_in_store_and_memory_once() -> Result<()> {
     // The size of the records, then the size of their values.
     let stored = released_bytes(&url, &admin_token)?;
     ensure!(stored.0 < MAX_STORED_BYTES && stored.1 < 4 * 60_000, "{stored:?} bytes after two changes");
-    check_controller_memory(&controller, memory_before, MAX_BYTES)?;
-    let controller = controller.restart()?;
+    let controller = restart_with_bounded_memory(controller, &admin_token, (memory_before, MAX_BYTES))?;
     let url = controller.addresses.admin.clone();
-    wait_until_resolved(&url, &admin_token)?;
     ensure!(released_bytes(&url, &admin_token)? == stored, "a restart stores nothing");
     set_cluster_labels(&url, "w")?;
     check_controller_memory(&controller, memory_before, MAX_BYTES)?;
@@ -335,10 +328,8 @@ fn x03_f07_read_maps_with_own_entries_are_stored_once() -> Result<()> {
     // The size of the records, then the size of their values.
     let stored = released_bytes(&url, &admin_token)?;
     ensure!(stored.0 < MAX_STORED_BYTES && stored.1 < MAX_STORED_BYTES, "{stored:?} bytes after a change");
-    check_controller_memory(&controller, memory_before, MAX_BYTES)?;
-    let controller = controller.restart()?;
+    let controller = restart_with_bounded_memory(controller, &admin_token, (memory_before, MAX_BYTES))?;
     let url = controller.addresses.admin.clone();
-    wait_until_resolved(&url, &admin_token)?;
     ensure!(released_bytes(&url, &admin_token)? == stored, "a restart stores nothing");
     set_cluster_labels(&url, "w")?;
     check_controller_memory(&controller, memory_before, MAX_BYTES)?;
@@ -395,9 +386,7 @@ fn x03_f07_reference_names_are_in_memory_once() -> Result<()> {
     let (records, _) = released_bytes(&url, &admin_token)?;
     ensure!(records < 300 * 1200, "{records} bytes of records");
     set_large_map(&url, (&operator_token, &admin_token), "/v1/clusters/c", ("labels", &format!("k0{}", "y".repeat(50)), 1), "x")?;
-    check_controller_memory(&controller, memory_before, MAX_BYTES)?;
-    let controller = controller.restart()?;
-    wait_until_resolved(&controller.addresses.admin, &admin_token)?;
+    let controller = restart_with_bounded_memory(controller, &admin_token, (memory_before, MAX_BYTES))?;
     check_controller_memory(&controller, memory_before, MAX_BYTES)?;
     controller.stop()
 }
@@ -435,9 +424,7 @@ fn x03_f07_inherited_values_are_in_memory_once_for_many_groups() -> Result<()> {
     for change in 0..6 {
         set_cluster_labels(json!({format!("k{}{}", change * 40, "y".repeat(50)): "z"}))?;
     }
-    check_controller_memory(&controller, memory_before, MAX_BYTES)?;
-    let controller = controller.restart()?;
-    wait_until_resolved(&controller.addresses.admin, &admin_token)?;
+    let controller = restart_with_bounded_memory(controller, &admin_token, (memory_before, MAX_BYTES))?;
     check_controller_memory(&controller, memory_before, MAX_BYTES)?;
     controller.stop()
 }

@@ -50,8 +50,9 @@ pub(super) fn redacted_diff(path: &str, old: Option<&FileSide<'_>>, new: Option<
     format!("--- {old_header}\n+++ {new_header}\nlines are withheld: a sensitive task has managed this file\n")
 }
 
-/// Returns the diff of two sides. A side is `None` if the file does not exist. For contents that are not text, or too
-/// large to compare, the diff only has both sizes.
+/// Returns the diff of two sides, cut to [`MAX_DIFF_BYTES`]. A side is `None` if the file does not exist. For equal
+/// contents, the diff only has the headers. For contents that are not text, or too large to compare, the diff only has
+/// both sizes.
 pub(super) fn unified_diff(path: &str, old: Option<&FileSide<'_>>, new: Option<&FileSide<'_>>) -> String {
     let mut text = String::new();
     let (old_header, new_header) = headers(path, old, new);

@@ -1,7 +1,8 @@
 //! `file`: creates one file from a content, a template or a blob, or ensures that there is none.
 //!
 //! The new file is written completely and gets its rights under a temporary name. The command `validate` checks the
-//! file there, and the old file stays until `validate` succeeds. The replaced file is stored in the ledger for undo.
+//! file there, and the old file stays until `validate` succeeds. The replaced file is stored in the ledger for undo,
+//! unless it is too large or may hold a secret.
 
 mod diff;
 
@@ -24,7 +25,8 @@ use crate::host::{Dir, Extras, FileDetails, FileVersion, Host, HostCommand, Host
 /// Maximum size of a file that a task writes, in bytes. It is the maximum size of a blob.
 const MAX_FILE_BYTES: u64 = 64 * 1024 * 1024;
 
-/// Maximum size, in bytes, of a file that is held in memory, compared by line, and stored for undo when it is replaced.
+/// Maximum size, in bytes, of an existing file or a blob that is held in memory as a whole. Only such a file can be
+/// compared by line, and stored for undo when it is replaced or deleted.
 const MAX_IN_MEMORY_BYTES: u64 = 1024 * 1024;
 
 /// Timeout of `validate`, the command that checks a new file before it gets its name.
@@ -59,8 +61,8 @@ struct FileState {
 /// The file that exists at the path of the task.
 struct ExistingFile {
     stat: Stat,
-    /// Access control list, extended attributes and flags of the file, or the error of reading them. This error matters
-    /// only if the new file must preserve the extras.
+    /// Access control list, extended attributes and flags of the file, or the error of reading them. This error fails
+    /// the task only if the new file must preserve the extras.
     extras: Result<Extras, HostError>,
     content: FileContent,
 }
@@ -108,7 +110,8 @@ impl Applier for FileApplier {
             if state.is_converged() {
                 return Ok(CheckResult::Converged);
             }
-            // A check of a file that cannot be replaced does not fail. It reports the reason with the diff.
+            // If the file cannot be replaced, the check returns `Blocked` and not an error, so that the result also has
+            // the diff.
             let (diff, precheck) = (state.diff(), state.check_replaceable(&*site.host));
             Ok(match precheck {
                 Ok(()) => CheckResult::Drifted { diff, message: state.loss_message() },
@@ -132,7 +135,8 @@ impl Applier for FileApplier {
 }
 
 impl FileState {
-    /// Returns whether the existing file is as the task wants it, or the file is absent as the task wants it.
+    /// Returns whether the existing file has the content, mode, owner and group that the task wants, or the file is
+    /// absent as the task wants it. Extended attributes and flags are not compared.
     fn is_converged(&self) -> bool {
         match (&self.present, &self.desired) {
             (None, None) => true,
@@ -141,9 +145,9 @@ impl FileState {
         }
     }
 
-    /// Checks that the words of `validate` are a valid command, that the old file can be replaced, and that its extras
-    /// can be preserved. Callers check this before they write anything, because each failed attempt would leave an
-    /// unfinished file in an append-only directory.
+    /// Checks that the words of `validate` are a valid command, that the old file can be replaced or deleted, or a
+    /// missing one created, and that the extras of the old file can be preserved. Callers check this before they write
+    /// anything, because each failed attempt would leave an unfinished file in an append-only directory.
     fn check_replaceable(&self, host: &dyn Host) -> Result<(), TaskError> {
         let refusal = |error: String| TaskError::new(error).without_effect();
         if self.desired.is_some() && !self.validate.is_empty() {
@@ -267,11 +271,11 @@ fn open_parent(site: &Site, path: &HostPath) -> Result<Option<Box<dyn Dir>>, Tas
     Ok(site.host.parent_dir(path)?)
 }
 
-/// Fails if no task can manage a file at a path. Either tasks may not write there, or something that is not a plain
-/// file has the path.
+/// Fails if no task can manage a file at a path: if tasks may not write there, if a directory of the path is a link or
+/// another kind of file, or if the path has something other than a plain file with one hard link.
 fn check_path(site: &Site, path: &HostPath) -> Result<(), TaskError> {
     if let Some(dir) = open_parent(site, path)? {
-        // Fails if something other than a plain file has the name.
+        // Fails if something other than a plain file has the name, or if the file has several hard links.
         dir.details(path.name())?;
     }
     Ok(())
@@ -428,10 +432,10 @@ fn apply_default_acl(site: &Site, path: &HostPath, mode: u32, has_list: bool) ->
 }
 
 /// Returns a mask of the mode bits that may stay when owner or group change. The former owner then belongs to "group"
-/// or "others", and must get no more rights than before. Setuid and setgid are removed if the owner or the group
-/// changes, as in chown(2). Otherwise the new group could run, or the new owner write, a file that acts as another
-/// user. Sticky is removed if the owner changes, because the next check would not preserve it for a file of another
-/// user.
+/// or "others", and the former group to "others". Neither must get more rights than before. Setuid and setgid are
+/// removed if the owner or the group changes, as in chown(2). Otherwise the new group could run, or the new owner
+/// write, a file that acts as another user. Sticky is removed if the owner changes, because the next check would not
+/// preserve it for a file of another user.
 fn mode_after_chown(present: &ExistingFile, attributes: &Attributes) -> u32 {
     let ExistingFile { stat, extras, .. } = present;
     let is_changed = |new_id: Option<u32>, old_id: u32| new_id.is_some_and(|new_id| new_id != old_id);
@@ -610,8 +614,8 @@ async fn run_validate(site: &Site, state: &FileState, staged: &str) -> Result<St
     Err(TaskError { output: finished.output, ..TaskError::new(message) })
 }
 
-/// Stores the existing file for undo, and deletes it. Does nothing if there is no file. The returned output is empty,
-/// because no command runs.
+/// Stores the existing file for undo, and deletes it. Fails if the file was changed after it was read. Does nothing if
+/// there is no file. The returned output is empty, because no command runs.
 fn remove_file(site: &Site, task: &HostTask, state: &FileState) -> Result<String, TaskError> {
     if let (Some(dir), Some(_)) = (&state.parent, &state.present) {
         check_unchanged(state, &**dir).map_err(TaskError::without_effect)?;

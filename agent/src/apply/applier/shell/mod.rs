@@ -2,8 +2,9 @@
 //!
 //! With a guard (`creates`, `unless`, `only_if`), the host itself shows whether the command must run. Without a guard
 //! only the journal in the ledger shows it. The journal is written before the command starts and after it ends. So a
-//! command runs once, and again only if its definition or inputs change. A command that a crash interrupted is
-//! `unknown` and is never repeated automatically.
+//! command that succeeded runs again only if its definition or inputs change, or if a task that it subscribes to
+//! changes something. A command that a crash interrupted is `unknown` and is not repeated automatically, except with
+//! `on_interrupt: again`, a new definition or new inputs.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

@@ -12,7 +12,8 @@ pub(super) enum MapFile {
     /// The lines of an env file or of a feature file (of Node Feature Discovery), and the meaning of a key without `=`
     /// in that format.
     Lines { lines: Vec<MapLine>, bare_key: BareKey },
-    /// The keys and values of a JSON object without nesting, in the order of the file.
+    /// The keys and values of a JSON object, in the order of the file. A value of another author may be of any JSON
+    /// type.
     Json(IndexMap<String, Value>),
 }
 
@@ -35,7 +36,7 @@ pub(super) enum BareKey {
 }
 
 impl MapFile {
-    /// Parses a text of this format. Fails if the format is JSON and the text is not a JSON object.
+    /// Parses a text of this format. Fails if the format is JSON and the text is neither empty nor a JSON object.
     pub(super) fn parse(format: LabelMapFormat, text: &str) -> Result<Self, MapUnreadable> {
         match format {
             LabelMapFormat::Env => Ok(Self::parse_lines(text, BareKey::Preserved)),
@@ -48,7 +49,6 @@ impl MapFile {
         }
     }
 
-    /// Parses each line of a text.
     fn parse_lines(text: &str, bare_key: BareKey) -> Self {
         Self::Lines { lines: text.lines().map(|line| MapLine::parse(line, bare_key)).collect(), bare_key }
     }
@@ -145,7 +145,6 @@ impl MapLine {
         matches!(self, Self::Pair { key: line_key, .. } if line_key == key)
     }
 
-    /// Returns the original text of the line.
     fn text(&self) -> &str {
         match self {
             Self::Other(text) | Self::Pair { text, .. } => text,

@@ -130,15 +130,17 @@ fn is_plain(key: &str, value: &str) -> bool {
     !key.is_empty() && valid(key) && valid(value)
 }
 
-/// Returns whether the agent may own keys in the host label map: its record contains keys, or is unreadable.
+/// Returns whether the agent may own keys in the host label map: its record contains keys, or the host cannot read the
+/// file of the record. A damaged record counts as a record without keys.
 #[must_use]
 pub fn may_own_keys(ledger: &Ledger) -> bool {
     let Ok(record) = ledger.get(&HOST_MAP) else { return true };
     record.is_some_and(|record| !record.owned.is_empty() || !record.writing.is_empty())
 }
 
-/// Writes `labels` into the host label map in mode `apply`. In mode `noop`, only reports whether the map would change.
-/// If the configuration names another file than the record, first removes the agent's keys from the old file.
+/// Writes `labels` into the host label map in mode `apply`. If the configuration names another file than the record,
+/// first removes the agent's keys from the old file. In mode `noop`, only reports whether the map would change. In mode
+/// `observe`, only reports a map that cannot be parsed.
 ///
 /// `previous_labels` are the labels of the previous desired state. If the agent lost its record of owned keys, these
 /// labels show which keys it probably wrote.
@@ -184,8 +186,8 @@ pub fn write(
     Ok(OutputsResult { findings, ..OutputsResult::default() })
 }
 
-/// Removes the unfinished files of a killed agent from the directory of the host label map, the file with the labels
-/// for other programs on the host.
+/// Removes the unfinished files of a killed agent from the directory of the host label map. Removes only files of root
+/// and of the agent's user, because other users may be able to write the directory.
 fn sweep_map_dir(host: &dyn Host, path: &HostPath) -> Result<(), HostError> {
     let Some(dir) = host.parent_dir(path)? else { return Ok(()) };
     let agent_user = host.user_and_group().0;
@@ -223,7 +225,7 @@ fn withdraw_from_old_map(host: &dyn Host, ledger: &Ledger, old: &HostMapRecord, 
     Ok(findings)
 }
 
-/// Returns the text of a map without the agent's keys, or `None` if the map contains none of them.
+/// Returns the text of a map without the agent's keys, or `None` if the text does not change.
 ///
 /// The record does not contain the format, so this guesses it: a text that begins with `{` is JSON. The two other
 /// formats consist of lines, and the agent writes the same lines in both of them.
@@ -257,8 +259,8 @@ pub struct ForeignLabels {
 }
 
 /// Returns the labels that other authors wrote into the host label map, for the report to the controller. Ignores
-/// entries that are not valid labels. If a user without the agent's rights can write the map, returns a finding and no
-/// labels (S37).
+/// entries that are not valid labels. If there are more than `MAX_FOREIGN_LABELS`, returns the first by key, and a
+/// finding. If a user without the agent's rights can write the map, returns a finding and no labels (S37).
 ///
 /// # Errors
 /// [`HostError`].
@@ -298,8 +300,9 @@ pub fn foreign_labels(host: &dyn Host, ledger: &Ledger, config: &HostLabelMapCon
 /// The first record contains the keys that are in the map now and the keys that the plan writes. So a crash before the
 /// second record leaves no key of the agent outside the record.
 ///
-/// `record.writing` is not empty if an earlier crash interrupted this function. Then the directory of the map is synced
-/// first. Otherwise a power cut could restore an older text of the map, which the new record does not describe.
+/// `record.writing` is not empty if an earlier call of this function was interrupted by a crash or an error. Then the
+/// directory of the map is synced first. Otherwise a power cut could restore an older text of the map, which the new
+/// record does not describe.
 fn apply_plan(host: &dyn Host, ledger: &Ledger, path: &HostPath, plan: &MapPlan, record: HostMapRecord) -> Result<(), HostError> {
     if !record.writing.is_empty()
         && let Some(dir) = host.parent_dir(path)?

@@ -11,8 +11,7 @@ use crate::api::http::json;
 const MAX_OPERATIONS: usize = 512;
 /// Maximum length of a path, in bytes.
 const MAX_PATH_BYTES: usize = 1024;
-/// Maximum size of all values that the copies and moves of one patch write, in bytes of JSON text. It is the maximum
-/// size of an object that a patch can change.
+/// Maximum size of all values that the copies and moves of one patch write, in bytes of JSON text.
 pub(super) const MAX_COPIED_BYTES: usize = 256 * 1024;
 
 /// A JSON patch as the client sent it.
@@ -197,13 +196,13 @@ impl ExpandedPatch {
         if self.copied_bytes > MAX_COPIED_BYTES { Err(BadPatch::TooLarge) } else { Ok(value) }
     }
 
-    /// Returns whether a path is that of an item in a list.
+    /// Returns whether a path is that of an item in a list. The item need not exist.
     fn is_item(&self, path: &[String]) -> bool {
         path.split_last().is_some_and(|(_, list)| self.document.pointer(&pointer(list)).is_some_and(Value::is_array))
     }
 
-    /// Writes a copied value to a path. An existing member is replaced. To add it again would be an error for clients
-    /// of Magnum (`OpenStack`'s cluster service).
+    /// Writes a copied or moved value to a path. In a list, the value is inserted. An existing member of an object is
+    /// replaced. To add it again would be an error for clients of Magnum (`OpenStack`'s cluster service).
     fn put(&mut self, path: Vec<String>, value: Value) -> Result<(), BadPatch> {
         let exists = !self.is_item(&path) && self.document.pointer(&pointer(&path)).is_some();
         let verb = if exists { PatchVerb::Replace } else { PatchVerb::Add };
@@ -249,7 +248,7 @@ fn text_map_value(path: &[String], value: Value) -> Value {
 }
 
 /// Parses a JSON pointer (RFC 6901) into its members. An empty member is the key "". Fails for the pointer to the whole
-/// document.
+/// document, for `/` alone, for an invalid escape, and for a text longer than [`MAX_PATH_BYTES`].
 fn read_pointer(text: &str) -> Result<Vec<String>, BadPatch> {
     let path_error = |why: String| malformed(format!("the path {:?} {why}", truncate(text)));
     if text.len() > MAX_PATH_BYTES {

@@ -67,7 +67,7 @@ pub(crate) enum BadPatch {
         /// The expected value, truncated.
         expected: String,
     },
-    /// The copies in the patch are larger than the limit.
+    /// The values that the patch copies and moves are larger than the limit.
     #[error("the patch copies more than {} bytes", json_patch::MAX_COPIED_BYTES)]
     TooLarge,
     /// A value would be nested too deeply.

@@ -5,7 +5,8 @@ use serde_json::{Map, Value};
 use crate::api::http::json;
 
 /// Parses a whole map of text that a client sent as text: JSON, or a Python dictionary. Magnum's command line sends a
-/// dictionary for `replace labels=a=1,b=2`. It may contain only strings, numbers and booleans. Numbers keep their text.
+/// dictionary for `replace labels=a=1,b=2`. A dictionary may contain only strings, numbers and booleans. Numbers keep
+/// their text. Returns `None` for any other text.
 pub(crate) fn map_from_text(text: &str) -> Option<Map<String, Value>> {
     if let Ok(Value::Object(map)) = json::parse_texts(text.as_bytes()) {
         return Some(map);
@@ -72,8 +73,8 @@ impl PythonDict<'_> {
         None
     }
 
-    /// Parses a value without quotes: `True`, `False` or a number. Returns its JSON text, or `None` for any other
-    /// value.
+    /// Parses a value without quotes: `True`, `False` or a number. Returns `true`, `false` or the number as it was
+    /// sent. Returns `None` for any other value.
     fn parse_bare(&mut self) -> Option<String> {
         let end = self.rest.find([',', '}'])?;
         let (word, rest) = self.rest.split_at(end);

@@ -53,8 +53,8 @@ pub(super) async fn list(api: &Api, request: &HttpRequest) -> HandlerResult {
     Ok(HttpResponse::ok(body))
 }
 
-/// Returns the rows of a page. If there is a next page, also returns the last revision on this page. The page ends
-/// early when `reader` has read the maximum number of bytes.
+/// Returns the rows of a page. If there is a next page, also returns the revision after which the next page begins. The
+/// page ends early when `reader` has read the maximum number of bytes.
 async fn read_rows(
     visibility: &AuditVisibility<'_>,
     filter: &AuditFilter<'_>,
@@ -188,8 +188,8 @@ enum AuditTarget<'a> {
 }
 
 impl<'a> AuditTarget<'a> {
-    /// Reads the query parameter `object`: a uuid, `KIND/NAME` or `KIND/UUID`. The name of a group or primary includes
-    /// its cluster.
+    /// Reads the query parameter `object`: a uuid, `KIND/NAME` or `KIND/UUID`. The name of a group or primary can
+    /// include its cluster (`CLUSTER/NAME`). Without a cluster, the name matches in every cluster.
     fn read(model: &Model, text: &'a str) -> Result<Self, BadQuery> {
         if let Ok(uuid) = text.parse() {
             return Ok(Self::Uuid(None, uuid));
@@ -294,14 +294,14 @@ fn find_uuid<S: Resource>(model: &Model, cluster: Option<Uuid>, name: &str) -> O
     S::index(model).find(cluster, name).map(|object| object.meta.uuid)
 }
 
-/// Reads a time from a query parameter.
 fn read_time(query: &QueryString, name: &'static str) -> Result<Option<Timestamp>, BadQuery> {
     let Some(text) = query.get(name)? else { return Ok(None) };
     Timestamp::parse(text).map(Some).map_err(|error| BadQuery::bad_value(name, text, error.to_string()))
 }
 
-/// The part of the audit that the caller can see. A caller that is bound to a cluster sees only what objects and
-/// principals of that cluster did, and what was done to them.
+/// The part of the audit that the caller can see. A caller that is bound to a cluster sees the changes of objects that
+/// are of a shared kind, or that were in that cluster before or after the change. Of the entries without objects, such
+/// a caller sees those of the principals and nodes of that cluster.
 pub(super) struct AuditVisibility<'a> {
     model: &'a Model,
 }
@@ -320,8 +320,9 @@ impl<'a> AuditVisibility<'a> {
         object.kind.is_shared() || object.clusters.contains(&cluster)
     }
 
-    /// Returns whether a change of an object is visible to the caller. An entry of an earlier version has no clusters.
-    /// Such an entry is visible if the object is in the caller's cluster now.
+    /// Returns whether a change of an object is visible to the caller. An entry of an earlier version has no clusters,
+    /// and neither has the entry of an object that was in no cluster. Such an entry is visible if the object is in the
+    /// caller's cluster now.
     fn is_visible(&self, object: &AuditedObject) -> bool {
         let is_in_cluster_now = || {
             let caller_scope = self.model.visible_cluster.map(AccessScope::Cluster);

@@ -35,15 +35,18 @@ use crate::store::{Revision, Snapshot};
 const MAX_OBJECTS: usize = 100;
 /// Maximum number of changes shown for one object.
 const MAX_CHANGES: usize = 100;
-/// Maximum size of the stored versions of objects that are read for one entry, in bytes. At least one object is read.
+/// Size of the stored versions of objects that are read for one entry, in bytes. After this size, no further object of
+/// the entry is read.
 const MAX_ENTRY_BYTES: usize = 8 * 1024 * 1024;
-/// Maximum size of the stored versions of objects that are read for one page, in bytes. At least one entry is read.
+/// Size of the stored versions of objects that are read for one page, in bytes. After this size, no further entry is
+/// read.
 const MAX_PAGE_BYTES: usize = 32 * 1024 * 1024;
 
 /// The changes of one object by a write, or the reason why they are omitted.
 pub(super) enum AuditedChanges {
     /// Each changed field, as `{"field", "before", "after"}`. If `before` or `after` is missing, the field was at its
-    /// default or did not exist at that time.
+    /// default or did not exist at that time. A field whose values are hidden has `sensitive` instead of them. If there
+    /// are too many changes, the last entry counts the others.
     Changes(Vec<Value>),
     /// The changes are not shown.
     Omitted(OmitReason),
@@ -157,8 +160,9 @@ impl<'a> ChangeReader<'a> {
         }
     }
 
-    /// Returns whether the caller could see the object both before and after the write, as far as the entry shows. A
-    /// caller that is bound to a cluster must find the object only in that cluster.
+    /// Returns whether the caller could see the object both before and after the write, as far as the entry shows. For
+    /// a caller that is bound to a cluster, the object must be of a shared kind, or must have been only in that
+    /// cluster.
     fn is_visible_throughout(&self, object: &AuditedObject) -> bool {
         let Some(cluster) = self.model.visible_cluster else { return true };
         object.kind.is_shared() || (object.left.is_none() && object.clusters.iter().eq([&cluster]))
@@ -192,7 +196,8 @@ impl<'a> ChangeReader<'a> {
         self.page_bytes += bytes;
     }
 
-    /// Compares two versions of an object by its kind. The changes of internal kinds are not shown.
+    /// Compares two versions of an object by its kind. The changes of kinds that are reserved for a later version are
+    /// not shown.
     async fn compare_versions(
         &mut self,
         object: &AuditedObject,
@@ -229,7 +234,7 @@ impl<'a> ChangeReader<'a> {
         Ok(AuditedChanges::Changes(truncate(self.field_changes(before, after, &names))))
     }
 
-    /// Compares an object of a kind without a body in the API, by the JSON that `render` returns for it.
+    /// Compares an object of a kind that does not implement [`ApiResource`], by the JSON that `render` returns for it.
     async fn compare_plain<S: AuditReference>(
         &mut self,
         versions: &VersionPair,

@@ -55,7 +55,6 @@ fn with_dates<M: NamespaceItem>(member: &M, namespace: &Namespace) -> Map<String
     body
 }
 
-/// Adds the dates of creation and last change to a body.
 fn add_dates(body: &mut Map<String, Value>, dates: Dates) {
     body.insert("created_at".into(), format_time(dates.created_at).into());
     body.insert("updated_at".into(), format_time(dates.updated_at).into());

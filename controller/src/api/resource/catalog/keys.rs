@@ -10,7 +10,7 @@ use crate::api::http::request::{HandlerResult, HttpRequest, HttpResponse};
 
 /// `GET /v1/explain?label=KEY`, or with `parameter`, `property` or `fact` in place of `label`: lists the properties of
 /// the metadata catalogue that bind the key, each with its namespace. A property binds a key if it defines the values
-/// that the key may have.
+/// that the key may have. Fails if no property binds the key.
 pub(in super::super) fn explain(api: &Api, request: &HttpRequest) -> HandlerResult {
     let mut keys = KeyKind::ALL.into_iter().filter_map(|kind| {
         let key = request.query.get(kind.description()).transpose()?;

@@ -90,7 +90,7 @@ fn item_answer<M: NamespaceItem>(status: u16, namespace: &Namespace, name: &str)
     StoredAnswer::json(status, shown.unwrap_or_default())
 }
 
-/// `POST`: adds an item (an association, an object or a tag) to a namespace.
+/// `POST`: adds an item (an association or an object) to a namespace.
 pub(in super::super) async fn create<M: NamespaceItem>(api: &Api, request: &HttpRequest) -> HandlerResult {
     add_item(api, request, read_item::<M>(request)?).await
 }
@@ -111,7 +111,7 @@ async fn add_item<M: NamespaceItem>(api: &Api, request: &HttpRequest, member: M)
     writes::change(api, request, &caller, edit, answer).await
 }
 
-/// Handles `GET` of an item (a property, an object or a tag) of a namespace of the catalogue.
+/// Handles `GET` of an item (an object or a tag) of a namespace of the catalogue.
 pub(in super::super) fn get<M: NamespaceItem>(api: &Api, request: &HttpRequest) -> HandlerResult {
     let namespace = NamespaceSpec::locate(&api.model(), request)?;
     let member = find_item::<M>(&namespace, request.param(M::NAME_PARAM))?;
@@ -216,7 +216,6 @@ fn should_append(request: &HttpRequest) -> Result<bool, ApiError> {
     })
 }
 
-/// Reads the list of tags from the body of a request.
 fn read_tags(request: &HttpRequest) -> Result<Vec<NamespaceTag>, ApiError> {
     #[derive(serde::Deserialize)]
     #[serde(deny_unknown_fields)]

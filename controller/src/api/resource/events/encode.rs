@@ -27,8 +27,9 @@ use crate::registry::{damaged_record, store_error};
 use crate::status::NodeStatus;
 use crate::store::{Change, EventKind, Revision};
 
-/// Returns whether a change of the store is a write by a caller. A write by a caller has an audit event. A change that
-/// stores the report of a host has no audit event.
+/// Returns whether a change of the store writes or deletes records of the audit log. Each write by a caller does. The
+/// record of a refused request and the deletion of old records also count, but they yield no events. A change that
+/// stores the report of a host has no audit record.
 pub(super) fn is_commit(change: &Change) -> bool {
     change.events.iter().any(|event| event.key.starts_with(key::AUDIT.as_bytes()))
 }
@@ -74,7 +75,8 @@ pub(super) async fn encode_objects(api: Api, filter: Arc<EventFilter>, change: A
     Ok(text)
 }
 
-/// Returns the states of these nodes as the text of events. Nodes that the filter does not select are omitted.
+/// Returns the states of these nodes as the text of events. Nodes that the filter does not select, or that the caller
+/// cannot see, are omitted.
 pub(super) fn encode_statuses(api: &Api, filter: &EventFilter, nodes: &[Uuid]) -> String {
     let model = api.model();
     let mut text = String::new();
@@ -125,7 +127,8 @@ fn stored_value<'a>(change: &'a Change, object: &AuditedObject) -> Option<&'a [u
 }
 
 /// Returns whether the selector matches the labels that the object has after the commit (in `new`) or had before it. So
-/// a client also gets an event for an object that no longer matches.
+/// a client also gets an event for an object that no longer matches. A version that the caller cannot see does not
+/// count. Returns true if the request has no selector.
 async fn is_selected(reader: &VersionReader<'_>, object: &AuditedObject, new: Option<&ObjectSnapshot>) -> Result<bool, ApiError> {
     if reader.selector.is_none() {
         return Ok(true);
@@ -161,12 +164,12 @@ struct ObjectSnapshot {
     body: Value,
     /// The place of the object at the revision: in a cluster, shared by all clusters, or in none.
     scope: AccessScope,
-    /// True if the selector matches the object. The object's own labels are those of the revision. Its inherited and
-    /// reported labels are the present ones.
+    /// True if the selector matches the object, or if there is no selector. The object's own labels are those of the
+    /// revision. Its inherited and reported labels are the present ones. Terms about reported labels of a deleted node
+    /// count as met.
     is_selected: bool,
 }
 
-/// The reader of stored versions of objects.
 struct VersionReader<'a> {
     api: &'a Api,
     /// The fleet as the caller sees it.

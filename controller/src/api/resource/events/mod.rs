@@ -28,7 +28,8 @@ pub use stream::EventStreams;
 const LAST_EVENT_ID: &str = "last-event-id";
 
 /// `GET /v1/events`: starts a stream of events. An asynchronous task of its own sends the events after this function
-/// has returned. Fails if the first requested revision is ahead of the store or no longer stored.
+/// has returned. Fails if too many streams are open, or if the first requested revision is no longer stored or is later
+/// than the store's next one.
 pub(super) async fn watch(api: &Api, request: &HttpRequest) -> HandlerResult {
     let filter = Arc::new(EventFilter::read(&request.query)?);
     let slot = api.streams.admit(&request.requester)?;

@@ -28,7 +28,8 @@ use crate::store::{Change, EventKind, Revision, Watch, WatchError};
 
 /// Maximum number of streams of all clients.
 const MAX_STREAMS: u64 = 1_000;
-/// Maximum number of texts that are queued for one client. A text contains one or more encoded events.
+/// Maximum number of texts that are queued for one client. A text contains encoded events, or a comment with the
+/// revision of the stream.
 const MAX_QUEUED_TEXTS: usize = 8;
 /// Maximum time that a client may take to accept one text.
 const SEND_TIMEOUT: Duration = Duration::from_secs(10);
@@ -91,7 +92,8 @@ impl EventStreams {
         self.slots.try_take(requester, 1).ok_or_else(|| ApiError::new(ErrorType::ServerBusy, message))
     }
 
-    /// Reserves about `bytes` of memory for a text. Returns `None` if that amount is not free now.
+    /// Reserves about `bytes` of memory for a text. Returns `None` if that amount is not free now, if it exceeds the
+    /// limit of the principal or its cluster, or if another stream waits for memory.
     fn try_reserve(&self, requester: &Requester, bytes: usize) -> Option<Share> {
         self.queued_bytes.try_take(requester, Self::capped_bytes(bytes))
     }
@@ -237,7 +239,8 @@ impl EventSender {
         Ok(())
     }
 
-    /// Sends the states of the nodes whose states changed since the last call.
+    /// Sends the states of the nodes whose states changed since states were last sent. If the table of states no longer
+    /// has all of these changes, sends the states of all nodes.
     async fn send_statuses(&mut self) -> Result<(), StreamEnd> {
         // Without agents, and before the first states are sent, there is nothing to send.
         let Some(desired) = self.request.api.desired.clone() else { return Ok(()) };

@@ -39,7 +39,8 @@ pub(crate) fn tag(api: &Api, request: &HttpRequest) -> HandlerResult {
 }
 
 /// Returns a tag as a cluster shows it. `declared` is the place of the declaration: `cluster`, `release` or `beside`
-/// (users added the tag to the release without an edit of its content). A tag of the release's content is `predefined`.
+/// (users added the tag to the release without an edit of its content). A tag with the place `release` is `predefined`.
+/// A tag that a role gives and that nothing declares has the place `release` too.
 fn tag_json(name: &TagName, tag: &TagSpec, declared: &str) -> Value {
     let mut body = json!(tag);
     body["name"] = json!(name);

@@ -71,7 +71,8 @@ impl TagDefinitionWrite {
     }
 
     /// Adds, replaces or removes the tag of the request in the declared tags of a cluster or release. Fails if the tag
-    /// to create exists, if the tag to change does not exist, or if the request would rename the tag.
+    /// to create exists, if the tag to change or delete does not exist, or if the request would rename the tag. Also
+    /// fails if the new declaration names a role whose name is a reserved word.
     pub(super) fn apply(&self, tags: &mut BTreeMap<TagName, TagSpec>) -> Result<(), ApiError> {
         let Self { call, name, tag, is_rename } = self;
         match (call, tag) {
@@ -127,7 +128,7 @@ fn check_new_role(tag: &TagSpec, old_declaration: Option<&TagSpec>) -> Result<()
         .map_err(|error| ApiError::new(ErrorType::FieldInvalid, format!("{error}; nothing was changed")).field("role"))
 }
 
-/// Parses the name of a tag for a new declaration. Fails for a reserved word too.
+/// Parses the name of the tag that a request declares, replaces or deletes. Fails for a reserved word too.
 fn parse_new_tag_name(text: &str) -> Result<TagName, ApiError> {
     TagName::for_new_declaration(text).map_err(|error| ApiError::new(ErrorType::FieldInvalid, error.to_string()).field("name"))
 }
@@ -144,7 +145,8 @@ pub(super) fn check_unassigned(model: &Model, tag: &TagName, is_in_scope: impl F
     Err(ApiError::new(ErrorType::ObjectInUse, message).detail("unassign it there first: `stemma tag unassign NODE TAG`"))
 }
 
-/// Returns a tag as a release shows it. `predefined` is true for a tag that the release's content declares.
+/// Returns a tag as a release shows it. The response to a write of a tag, also in a cluster, has the same form.
+/// `predefined` is true for a tag that the release's content declares.
 pub(super) fn tag_json(name: &TagName, tag: &TagSpec, predefined: bool) -> Value {
     let mut body = json!(tag);
     body["name"] = json!(name);

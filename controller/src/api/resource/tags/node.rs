@@ -99,8 +99,8 @@ impl NodeTagWrite {
             NodeTagCall::Both | NodeTagCall::Unassign => {
                 for (field, value) in request.object()? {
                     match field.as_str() {
-                        "assign" | "tags" if call == NodeTagCall::Both => write.assign = parse_tag_list(&field, &value)?,
-                        "unassign" | "tags" => write.unassign = parse_tag_list(&field, &value)?,
+                        "assign" | "tags" if call == NodeTagCall::Both => write.assign.extend(parse_tag_list(&field, &value)?),
+                        "unassign" | "tags" => write.unassign.extend(parse_tag_list(&field, &value)?),
                         key => {
                             let message = format!("this call accepts {{\"assign\": […], \"unassign\": […]}}, not {}", quote(key));
                             return Err(ApiError::new(ErrorType::FieldUnknown, message).field(key));
@@ -137,8 +137,8 @@ pub(crate) async fn write_tags(api: &Api, request: &HttpRequest, call: NodeTagCa
 }
 
 /// Assigns and unassigns the tags of a request in a node's spec, with `manager` as their owner. Fails if a tag to
-/// assign is not declared for the node, or if the node does not have a tag to unassign. A `POST` also fails for a tag
-/// that is assigned already.
+/// assign is neither declared for the node nor given by a role of its release or cluster, or if the node does not have
+/// a tag to unassign. A `POST` also fails for a tag that is assigned already.
 fn write_operator_tags(
     model: &Model,
     node: &mut Node,

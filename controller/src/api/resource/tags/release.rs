@@ -26,7 +26,8 @@ fn release_tags<'a>(model: &'a Model, release: &Release) -> Option<&'a Arc<Relea
     model.release_tags.get_by_name(None, &release.meta.name.name)
 }
 
-/// Returns all tags of a release, each in its JSON form. The path of the request names the release.
+/// Returns the tags that a release's content and users declare, each in its JSON form. The path of the request names
+/// the release. Tags that the release imports, and undeclared tags that its roles give, are not included.
 fn tag_map(api: &Api, request: &HttpRequest) -> Result<BTreeMap<TagName, Value>, ApiError> {
     let model = api.model();
     let release = ReleaseSpec::locate(&model, request)?;
@@ -86,7 +87,7 @@ pub(crate) fn tag(api: &Api, request: &HttpRequest) -> HandlerResult {
 
 /// Handles a request that creates, replaces or deletes a tag that users declare for a release. The content of the
 /// release is not changed. Fails for a tag that the content declares, and for the deletion of a tag that is assigned to
-/// nodes.
+/// nodes which run any version of the release.
 pub(crate) async fn write_tag(api: &Api, request: &HttpRequest, call: TagCall) -> HandlerResult {
     let caller = request.caller()?;
     let write = TagDefinitionWrite::read(request, call)?;

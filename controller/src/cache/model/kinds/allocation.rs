@@ -48,7 +48,8 @@ impl Resource for AllocationSpec {
     }
 
     /// Returns the scope of the callers that can see the allocation: the cluster of the chosen node. If no node was
-    /// chosen, it is the cluster to which the requester is bound.
+    /// chosen, or the node is in no cluster, it is the cluster to which the requester was bound. If the requester was
+    /// bound to none, it is [`AccessScope::Unplaced`].
     fn access_scope(model: &Model, object: &Object<Self>) -> AccessScope {
         let cluster = object.spec.chosen_node().and_then(|node| model.fleet.cluster_of_node(node));
         cluster.or(object.spec.within).map_or(AccessScope::Unplaced, AccessScope::Cluster)
@@ -76,9 +77,10 @@ impl Resource for AllocationSpec {
         Err(ApiError::new(ErrorType::FieldInvalid, message).detail("delete it and create another"))
     }
 
-    /// Chooses the node of a new allocation, in the fleet after the write. An allocation that was already decided is
-    /// returned unchanged. If the caller is bound to a cluster (`visible_cluster`), only the nodes of that cluster are
-    /// considered.
+    /// Chooses the node of a new allocation, in the fleet with the changes that the write has made so far. An
+    /// allocation that was already decided is returned unchanged. If the caller is bound to a cluster
+    /// (`visible_cluster`), only the nodes of that cluster are considered, and the allocation stores the cluster as
+    /// `within`.
     fn normalized(self, _uuid: Uuid, _old_model: &Model, new_model: &Model) -> Self {
         match self.decision {
             Some(_) => self,

@@ -191,8 +191,9 @@ impl<S: Resource> ObjectIndex<S> {
     }
 
     /// Returns the visible objects in the order of creation, if they are at most one in [`SHORT_LIST_RATIO`] of all
-    /// objects. Otherwise returns `None`, also if the index has no filter. The result includes objects that a pending
-    /// write has created since the filter was set. These have no create revision yet, so they have the maximum one.
+    /// objects. Otherwise returns `None`, also if the index has no filter or if only a scan of all objects could find
+    /// them. The result includes objects that a pending write has created since the filter was set. These have no
+    /// create revision yet, so they have the maximum one.
     fn short_list(&self) -> Option<Vec<Uuid>> {
         let visible = (self.visible.as_ref()?.short_list)(self.by_uuid.len() / SHORT_LIST_RATIO)?;
         let stored = visible.into_iter().filter_map(|uuid| Some((self.by_uuid.get(&uuid)?.create_revision, uuid)));

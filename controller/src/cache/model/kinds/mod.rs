@@ -124,12 +124,10 @@ impl ObjectReference {
         Self { kind: S::KIND, id }
     }
 
-    /// Returns a reference to the release with this name.
     fn for_release(name: &ReleaseRef) -> Self {
         Self { kind: Kind::Release, id: name.to_string() }
     }
 
-    /// Returns a reference to the object of this kind with this uuid.
     fn for_uuid(kind: Kind, uuid: Uuid) -> Self {
         Self { kind, id: uuid.to_string() }
     }
@@ -183,7 +181,7 @@ pub trait Resource: Spec + ClassifyFields + UnimplementedFields + 'static {
         Vec::new()
     }
 
-    /// Returns the objects of this kind that refer to the object `target`.
+    /// Returns the visible objects of this kind that refer to the object `target`.
     fn referrers<'m>(model: &'m Model, target: &ObjectReference) -> Box<dyn Iterator<Item = &'m Arc<Object<Self>>> + 'm> {
         let target = target.clone();
         Box::new(Self::index(model).iter().filter(move |object| object.spec.references().contains(&target)))
@@ -194,8 +192,8 @@ pub trait Resource: Spec + ClassifyFields + UnimplementedFields + 'static {
         Self::name_text(&object.meta.name).unwrap_or_else(|| object.meta.uuid.to_string())
     }
 
-    /// Returns a title that is unique in the fleet. If a name is only unique in its cluster, the title includes the
-    /// name of the cluster.
+    /// Returns the title of an object for messages. The title of a node group includes the name of its cluster, because
+    /// the name of a group is only unique there.
     fn full_title(_model: &Model, object: &Object<Self>) -> String {
         Self::title(object)
     }
@@ -249,7 +247,8 @@ pub trait Resource: Spec + ClassifyFields + UnimplementedFields + 'static {
         Vec::new()
     }
 
-    /// Checks the conditions of a write that depend on other objects of the fleet.
+    /// Checks the spec of a write as a whole, for example whether the release that it names is stored. The model has
+    /// the changes that the write has made so far.
     ///
     /// # Errors
     /// Fails with the first condition that is not met.
@@ -272,7 +271,7 @@ pub trait Resource: Spec + ClassifyFields + UnimplementedFields + 'static {
     }
 
     /// Completes or corrects the spec before it is stored. `old_model` is the fleet before the write, and `new_model`
-    /// the fleet with all changes of the write.
+    /// the fleet with the changes that the write has made so far. The change of this object is not among them.
     #[must_use]
     fn normalized(self, _uuid: Uuid, _old_model: &Model, _new_model: &Model) -> Self {
         self
@@ -284,20 +283,22 @@ pub trait Resource: Spec + ClassifyFields + UnimplementedFields + 'static {
 pub(super) struct KindOps {
     /// The kind.
     pub(super) kind: Kind,
-    /// The function that adds a loaded object to the index, while the controller starts.
+    /// The function that adds a loaded object to the index, while the whole store is read.
     pub(super) read_entry: fn(&mut Model, &StoredValue<'_>) -> Result<(), BadRecord>,
     /// The function that applies a stored change of an object to the index and the fleet.
     pub(super) apply_entry: fn(&mut Model, Uuid, &StoredValue<'_>) -> Result<AffectedNodes, BadRecord>,
     /// The function that returns the changes to the fleet after all objects were loaded: [`Resource::load_changes`].
     pub(super) load_changes: fn(&mut Model) -> Vec<FleetChange>,
-    /// The function that returns the titles of the objects that refer to an object: [`Resource::referrers`].
+    /// The function that returns the full titles ([`Resource::full_title`]) of the visible objects that refer to an
+    /// object: [`Resource::referrers`].
     pub(super) referrers: for<'m> fn(&'m Model, &ObjectReference) -> Box<dyn Iterator<Item = String> + 'm>,
     /// The function that returns the access scope of an object, or `None` if it does not exist:
     /// [`Resource::access_scope`].
     pub(super) access_scope: fn(&Model, Uuid) -> Option<AccessScope>,
     /// The function that returns the title of an object, or `None` if it does not exist: [`Resource::title`].
     pub(super) title: fn(&Model, Uuid) -> Option<String>,
-    /// The function that hides objects from a caller that is bound to the given cluster: all that it cannot see.
+    /// The function that hides the objects that a caller bound to the given cluster must not see. The second argument
+    /// is the model in which nothing is hidden.
     pub(super) hide: fn(&mut Model, &Arc<Model>, ClusterId),
     /// The function that makes all objects visible again.
     pub(super) show_all: fn(&mut Model),
@@ -346,8 +347,8 @@ fn bad_name_error(error: &stemma_core::name::InvalidName) -> ApiError {
     ApiError::new(ErrorType::FieldInvalid, error.to_string()).field("name")
 }
 
-/// Fails if the release that a template, cluster or group names is not stored. `field` is the field that the error
-/// names.
+/// Fails if the release that a template, cluster, group or importing release names is not stored. `field` is the field
+/// that the error names.
 fn check_release_exists(model: &Model, field: &str, release: Option<&ReleaseRef>) -> Result<(), ApiError> {
     match release {
         Some(release) if model.releases.get_by_name(None, &release.to_string()).is_none() => {

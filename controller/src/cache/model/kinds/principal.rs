@@ -15,8 +15,8 @@ use super::{KIB, ObjectReference, Resource, bad_name_error};
 use crate::cache::model::Model;
 
 /// Names that have another meaning in the audit log: root on the local socket, the controller itself, a caller without
-/// a credential, and all callers whose refusals are counted together. Case does not matter in the comparison, because
-/// people would not distinguish `Root` from `root`.
+/// valid credentials, and all callers whose refusals are counted together. Case does not matter in the comparison,
+/// because people would not distinguish `Root` from `root`.
 const RESERVED_NAMES: [&str; 4] = ["root", "stemma-controller", "nobody", "others"];
 
 impl Resource for PrincipalSpec {
@@ -70,8 +70,8 @@ impl Resource for PrincipalSpec {
         certificates.chain(self.tokens.iter().map(|token| token_key(&token.id))).collect()
     }
 
-    /// Returns the cluster to which the principal is bound as its access scope. Only callers of the whole fleet can see
-    /// a principal without a cluster.
+    /// Returns the cluster to which the principal is bound as its access scope. Only callers that are not bound to a
+    /// cluster can see a principal without a cluster.
     fn access_scope(_model: &Model, object: &Object<Self>) -> AccessScope {
         object.spec.cluster.map_or(AccessScope::Unplaced, AccessScope::Cluster)
     }

@@ -652,6 +652,50 @@ async fn cache_lists_broken_release_when_loaded() {
     assert!(broken.len() == 1 && broken[0].starts_with("bad: ") && broken[0].contains("ghost"), "{broken:?}");
 }
 
+/// Checks the releases of the cache, and of a new cache of the same store: none is broken, and `app` has the task
+/// `needed` of its import `lib`.
+async fn check_app_compiles(site: &WriteSite) {
+    for model in [site.registry.cache().model(), Cache::load(site.registry.store().as_ref()).await.unwrap().model()] {
+        assert_eq!(model.broken_releases.keys().map(ToString::to_string).collect::<Vec<_>>(), [""; 0]);
+        let app = model.fleet.release(&ReleaseRef::new("app").unwrap()).expect("app compiles");
+        assert_eq!(app.all_imports.iter().map(ToString::to_string).collect::<Vec<_>>(), ["lib"]);
+    }
+}
+
+/// The cache applies the changes of a commit in the order of the uuids. So it applies the edit of `app`, which has the
+/// lower uuid, before `lib` exists.
+#[tokio::test]
+async fn cache_accepts_release_with_import_of_same_commit() {
+    let site = WriteSite::new().await;
+    site.write(create_release(50, "app", release_importing(&json!([]), &[]))).await.unwrap();
+    let create_lib = create_release(51, "lib", release_importing(&json!([{"id": "needed", "type": "stage"}]), &[]));
+    let app = release_importing(&json!([{"id": "own", "type": "stage", "requires": ["needed"]}]), &["lib"]);
+    let update_app = update_release(50, app);
+    site.write(|work: &mut PendingWrite<'_>| create_lib(work).and_then(|()| update_app(work))).await.unwrap();
+    check_app_compiles(&site).await;
+}
+
+/// The test stores `lib` directly with content that does not compile, as if an earlier version of the controller had
+/// accepted it. The loaded cache has no `app` either, because its import is missing.
+#[tokio::test]
+async fn cache_compiles_importers_again_when_broken_import_is_corrected() {
+    let site = WriteSite::new().await;
+    let lib = release_importing(&json!([{"id": "needed", "type": "stage"}]), &[]);
+    site.write(create_release(51, "lib", lib.clone())).await.unwrap();
+    let app = release_importing(&json!([{"id": "own", "type": "stage", "requires": ["needed"]}]), &["lib"]);
+    site.write(create_release(50, "app", app)).await.unwrap();
+    let mut bad_lib = Object::clone(site.registry.cache().model().releases.get(Uuid::from_u128(51)).unwrap());
+    bad_lib.spec = release_importing(&json!([{"id": "needed", "type": "stage", "requires": ["ghost"]}]), &[]);
+    let object_key = key::object(Kind::Release, bad_lib.meta.uuid);
+    let put = crate::store::Transaction::new().put(object_key, crate::records::codec::encode(&bad_lib));
+    site.registry.cache().wait_for(site.registry.store().commit(put).await.unwrap()).await;
+    site.registry.cache().reload(site.registry.store().as_ref()).await.unwrap();
+    let model = site.registry.cache().model();
+    assert_eq!(model.broken_releases.keys().map(ToString::to_string).collect::<Vec<_>>(), ["app", "lib"]);
+    site.write(update_release(51, lib)).await.unwrap();
+    check_app_compiles(&site).await;
+}
+
 #[tokio::test]
 async fn release_write_refuses_new_relative_path_and_accepts_stored() {
     let task = |id: &str, path: &str| json!({"id": id, "type": "file", "parameters": {"path": path, "content": "x"}});

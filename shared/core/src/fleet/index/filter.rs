@@ -15,9 +15,10 @@ use crate::traits::Trait;
 /// nodes for which the result is unknown, and the caller tests each of them.
 const MAX_TESTED_VALUES: usize = 1024;
 
-/// The values of a label that a filter selects.
+/// The values of a label that a filter selects. The test of the filter decides whether it also selects nodes without
+/// the label.
 enum LabelFilter<'a> {
-    /// These values only. If the list is empty, only nodes without the label are selected.
+    /// These values only. If the list is empty, no value is selected.
     In(Vec<&'a str>),
     /// Every value except these.
     NotIn(Vec<&'a str>),
@@ -173,8 +174,8 @@ impl Fleet {
         values.map_or(NodeSet::All, |values| NodeSet::any(values.into_iter().map(new_term)).complement_unless(!matches_absent))
     }
 
-    /// Returns the distinct values that hosts report for a label, or `None` if there are more than
-    /// [`MAX_TESTED_VALUES`].
+    /// Returns the distinct values that hosts report for a label. Returns `None` if there are more than
+    /// [`MAX_TESTED_VALUES`], or if the fleet has no index.
     fn reported_values(&self, key: &str) -> Option<Vec<Arc<str>>> {
         let value_of = |term: &IndexTerm| match term {
             IndexTerm::ReportedLabel(term_key, value) if **term_key == *key => Some(Arc::clone(value)),

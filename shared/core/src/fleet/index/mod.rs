@@ -48,8 +48,8 @@ pub(super) struct NodeIndex {
 }
 
 impl Fleet {
-    /// Builds an index of all nodes, which [`Fleet::apply`] then updates. Existing nodes get places in the sequence of
-    /// `order`, and later nodes get the places after them.
+    /// Builds an index of the nodes in `order`, which [`Fleet::apply`] then updates. `order` must contain all nodes of
+    /// the fleet. They get places in this sequence, and later nodes get the places after them.
     pub fn build_index(&mut self, order: impl IntoIterator<Item = NodeId>) {
         let mut index = NodeIndex::default();
         for id in order {
@@ -60,8 +60,8 @@ impl Fleet {
 }
 
 impl NodeIndex {
-    /// Updates the index after a node was added, changed or deleted. An entry is `None` if the node does not exist
-    /// then.
+    /// Updates the index after a node was added, changed or deleted. `old_entry` is `None` if the node was added, and
+    /// `new_entry` is `None` if it was deleted.
     pub(super) fn update(&mut self, id: NodeId, old_entry: Option<&NodeEntry>, new_entry: Option<&NodeEntry>) {
         let old_place = self.places.get(&id).copied();
         let Some(place) = old_place.or_else(|| new_entry.map(|_| self.assign_place(id))) else { return };

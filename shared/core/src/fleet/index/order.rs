@@ -17,8 +17,8 @@ const MAX_SORTED_NODES: u32 = 2048;
 /// Minimum number of nodes in the fleet for each node of a set that is sorted by name. If a set is a larger share of
 /// the fleet, all names of the fleet are read in order and filtered.
 const SPARSE_RATIO: usize = 16;
-/// Number of members from which all nodes of a block are read and filtered. In a block with fewer members of the set,
-/// only the members are looked up.
+/// Minimum number of members of a set in a block for which all nodes of the block are read and filtered. In a block
+/// with fewer members, only the members are looked up.
 const MAX_SCANNED_NODES: u32 = 16;
 
 /// An iterator over the nodes of a set in the order in which they were added, or in reverse.
@@ -38,8 +38,8 @@ struct NodeWalk<'f> {
 }
 
 impl Fleet {
-    /// Returns the nodes of a set in the order in which they were added, or in reverse. Starts after the node `after`,
-    /// if there is one. Returns `None` if the fleet has no index.
+    /// Returns the nodes of a set in the order in which they were added, or in reverse. Starts after the node `after`.
+    /// If `after` is `None` or not in the index, starts at the first node. Returns `None` if the fleet has no index.
     pub fn walk(
         &self,
         set: NodeSet,

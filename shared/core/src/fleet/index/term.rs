@@ -10,11 +10,13 @@ use crate::object::{GroupId, Node};
 use crate::ownership::ProvidedValue;
 use crate::traits::Trait;
 
-/// Maximum length of an indexed text, in bytes. All nodes with a longer text for the same key have the same term.
+/// Maximum length of the text of a property or of a field of Ironic in the index, in bytes. All nodes with a longer
+/// text of the same property or field have the same term.
 const MAX_TEXT_BYTES: usize = 128;
 
 /// The fields of Ironic (`OpenStack`'s service for bare-metal hosts) by which list filters can select nodes. The
-/// controller stores them and does not use them otherwise.
+/// controller also uses some of them otherwise: allocations compare `resource_class`, `owner` and `lessee`, and a node
+/// with an `instance_uuid` is in use.
 pub const IRONIC_FIELDS: [&str; 7] = ["resource_class", "driver", "owner", "lessee", "conductor_group", "instance_uuid", "shard"];
 
 /// A statement about a node that is true or false. The index has, for each term, the set of nodes for which the

@@ -41,9 +41,11 @@ pub struct Field<S: 'static> {
 
 /// A spec that is read from a body, with the table of its fields.
 pub trait SpecFields: Sized + Clone + 'static {
-    /// The fields of the kind, except the maps whose keys have their own owners.
+    /// The fields of the kind that are not in [`Self::KEYED_FIELDS`], [`Self::IDENTITY_FIELDS`] or
+    /// [`Self::PASSTHROUGH_FIELDS`].
     const FIELDS: &'static [Field<Self>];
-    /// The tables of the maps whose keys have their own owners, such as labels.
+    /// The tables of the maps whose keys have their own owners, such as labels. They also contain `merge_labels`, and
+    /// `reports` of a node.
     const KEYED_FIELDS: &'static [&'static [FieldDef]] = &[];
     /// The fields that identify the object. They are removed from the body before it is written.
     const IDENTITY_FIELDS: &'static [FieldDef];
@@ -142,8 +144,9 @@ macro_rules! lifecycle {
     };
 }
 
-/// Generates the tables of fields of a level: its own fields, then the lifecycle fields. The first argument is true if
-/// the kind has a level above it, whose values it inherits.
+/// Generates the tables of fields of a level (its own fields, then the lifecycle fields), and the methods of
+/// `SpecFields` that return the stored maps and owners. The first argument is true if the kind has a level above it,
+/// whose values it inherits.
 macro_rules! level_fields {
     ($inherited:literal, $extra:expr, $named_by:expr, $keyed:expr, [$($field:expr),+ $(,)?]) => {
         const FIELDS: &'static [Field<Self>] = &[
@@ -208,7 +211,8 @@ mod help {
 }
 
 /// Returns the JSON of a field as a body would contain it. A value at its default becomes `null`, except a number. An
-/// empty object is not a default: `hold: {}` is a hold without an end, so it is returned as `{}`.
+/// optional object without members is not at its default: `hold: {}` is a hold without an end, so it is returned as
+/// `{}`. An empty map or list is at its default.
 fn to_json<T: Serialize + Default + PartialEq>(field: &T) -> Value {
     let value = serde_json::to_value(field).expect("a spec's field is JSON with text as keys");
     if *field == T::default() && !value.is_number() { Value::Null } else { value }

@@ -13,8 +13,8 @@ use crate::task::Task;
 const ROLE_MAP: &FieldType = &FieldType::MapOf(RoleSpec::FIELD_DEFS);
 const TAG_MAP: &FieldType = &FieldType::MapOf(TagSpec::FIELD_DEFS);
 const TASK_LIST: &FieldType = &FieldType::ListOf(Task::FIELD_DEFS);
-/// Size limit of the field `foreign`: 1 MiB. The import of a release of Fuel stores Fuel's roles there unchanged, and
-/// they have at most that size.
+/// Size limit of the field `foreign`: 1 MiB and 1,024 entries. It is larger than the usual limit of a map, because the
+/// import of a release of Fuel stores all of Fuel's roles there.
 const FOREIGN_BOUND: FieldBound = FieldType::Map.bound().max_entries(1_024).max_bytes(1024 * 1024);
 
 impl SpecFields for ReleaseSpec {

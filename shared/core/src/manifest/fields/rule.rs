@@ -99,7 +99,7 @@ fn parse_priority(target: &mut u16, raw: &RawValue, _: &dyn NameResolver) -> Res
 /// Reads the actions of a rule. Fails if an action names an unknown trait, or if a new action is invalid. The value of
 /// a label becomes a text. Other numbers remain numbers, because Ironic converts them to text only when a rule runs.
 fn parse_actions(actions: &mut Vec<RuleAction>, raw: &RawValue, names: &dyn NameResolver) -> Result<(), BodyError> {
-    // A number that would be rounded is replaced by its text before the JSON is parsed.
+    // A label's number that would be rounded is replaced by its text before the JSON is parsed.
     let old_actions = validate::replace_value(actions, &with_inexact_label_texts(raw))?;
     convert_label_values_to_text(actions, raw, &old_actions)?;
     for (index, action) in actions.iter().enumerate().filter(|(_, action)| !old_actions.contains(action)) {

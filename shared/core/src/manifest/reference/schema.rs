@@ -80,8 +80,8 @@ fn kind_schema(kind: &KindFields) -> Value {
 }
 
 /// Returns the JSON Schema of an object with these members and no others. If the object is a task, the schema has a
-/// rule for each task type, because the type decides which parameters are valid. Only a task has a field of type
-/// `Parameters`.
+/// rule for each task type that agents of this version run, because the type decides which parameters are valid. Only a
+/// task has a field of type `Parameters`.
 fn object_schema(path: &str, fields: &[FieldDef]) -> Value {
     let properties_of = |field: &FieldDef| {
         let names = std::iter::once(&field.name).chain(field.aliases);

@@ -145,7 +145,8 @@ fn check_max_chars(text: &str, max_chars: usize) -> Result<(), BodyError> {
     }
 }
 
-/// Maximum length of the name of a property, object, tag or resource type of a namespace, in characters.
+/// Maximum length of the name of a property, object, tag or resource type of a namespace, and of the `prefix` and
+/// `properties_target` of a resource type, in characters.
 const MAX_MEMBER_NAME_CHARS: usize = 80;
 
 /// Checks a new name of a property, object, tag or resource type of a namespace.
@@ -159,8 +160,9 @@ pub fn check_member_name(name: &str) -> Result<(), BodyError> {
     check_max_chars(name, MAX_MEMBER_NAME_CHARS)
 }
 
-/// Reads the properties of a namespace, a map from names to properties. Glance's clients repeat the name in the
-/// property's field `name`, which is dropped if it equals the key.
+/// Reads the properties of a namespace, a map from names to properties. Fails if a new name is `.`, `..` or too long,
+/// or if a new `name` within a property is invalid. Glance's clients repeat the name in the property's field `name`,
+/// which is dropped if it equals the key.
 pub(super) fn read_properties(target: &mut Properties, raw: &RawValue, _: &dyn NameResolver) -> Result<(), BodyError> {
     let old = replace_value(target, raw)?;
     for (key, property) in target.iter_mut() {
@@ -237,8 +239,9 @@ pub(super) fn read_namespace_tags(to: &mut Vec<NamespaceTag>, raw: &RawValue, na
     Ok(())
 }
 
-/// Reads the resource types that a namespace applies to. An entry also has the prefix of property names for that type.
-/// Stored entries are accepted unchanged.
+/// Reads the resource types that a namespace applies to. An entry may also have the prefix of property names for that
+/// type. Fails if a new type is invalid, or if the prefix or the target of a new or changed entry is. An entry that
+/// equals a stored one is accepted.
 pub(super) fn read_associations(list: &mut Vec<Association>, raw: &RawValue, names: &dyn NameResolver) -> Result<(), BodyError> {
     let old = list.clone();
     read_members(list, raw, names)?;
@@ -294,8 +297,8 @@ fn check_task_names(task: &Task, old: Option<&Task>) -> Result<(), BodyError> {
     if old == Some(task) { Ok(()) } else { check_task_selectors(task) }
 }
 
-/// Reads a hold. Fails if `until` is set and is not a time, because a hold with any other text never ends. Also fails
-/// if `reason` is set and empty.
+/// Reads a hold. Fails if a new `until` is not a time, because a hold with a text that is not a time has no end. Also
+/// fails if `until` is set and blank, or if `reason` is set and empty.
 pub(super) fn read_hold(target: &mut Option<Box<Hold>>, raw: &RawValue, _: &dyn NameResolver) -> Result<(), BodyError> {
     let old = replace_value(target, raw)?;
     let fields: BTreeMap<String, Value> = parse_or_default(raw)?;
@@ -318,7 +321,8 @@ fn check_time(field: &str, new: Option<&str>, old: Option<&str>) -> Result<(), B
     }
 }
 
-/// Reads the roles of a group or node. Sorts them and removes duplicates. A new role must be a valid name.
+/// Reads the roles of a group or node. Sorts them and removes duplicates. A new role must not be a word that has a
+/// meaning in selectors, such as `self`.
 pub(super) fn read_role_names(target: &mut Vec<Name>, raw: &RawValue, _: &dyn NameResolver) -> Result<(), BodyError> {
     let old = replace_value(target, raw)?;
     check_declared_roles(target, |role| old.contains(role))?;
@@ -335,8 +339,9 @@ pub(super) fn read_extensions(target: &mut Vec<ExtensionUse>, raw: &RawValue, _:
     check_each(&*target, |entry| check_declared_roles(&entry.roles, is_stored).map_err(|error| error.prefixed("roles")))
 }
 
-/// Reads the rules that select labels for the host label map, a file on the host. Fails if a pattern does not compile,
-/// or if it can match no key.
+/// Reads the rules that select labels for the host label map, a file on the host. Fails if a list is too long or an
+/// entry is invalid, for example a prefix that is not a DNS name, or a pattern that does not compile. Also fails if a
+/// pattern has no character that a key could have.
 pub(super) fn read_host_labels(target: &mut Option<HostLabels>, raw: &RawValue, _: &dyn NameResolver) -> Result<(), BodyError> {
     *target = parse_or_default(raw)?;
     let checked = target.as_ref().map_or(Ok(()), |rule| rule.compile().map(drop));
@@ -349,7 +354,7 @@ pub(super) fn read_host_labels(target: &mut Option<HostLabels>, raw: &RawValue, 
 /// Fails if a pattern has only the characters of groups, anchors and repetitions, such as `()` or `^$`. Such a pattern
 /// matches no key.
 fn check_patterns_not_empty(field: &str, patterns: &[String]) -> Result<(), BodyError> {
-    // The size limit of lists already refuses an empty pattern.
+    // The check of the field's bound already refuses an empty pattern.
     let is_empty = |pattern: &str| !pattern.is_empty() && pattern.chars().all(|character| "()|?:*+^$".contains(character));
     match patterns.iter().enumerate().find(|(_, pattern)| is_empty(pattern)) {
         Some((index, pattern)) => {
@@ -394,8 +399,9 @@ fn check_node_reference(name: &str) -> Result<(), BodyError> {
     NodeName::new(name).map(drop).map_err(|why| BodyError::new("", format!("no node can have this name: {why}")))
 }
 
-/// Reads the rollout strategy of a group. Checks the selector of canaries, the hosts that roll out first, and the
-/// weekly windows. An empty selector is refused, because it would select all hosts. Unchanged values are accepted.
+/// Reads the rollout strategy of a group. Checks the canary, which is the number or the selector of the hosts that roll
+/// out first, and the weekly windows. An empty selector is refused, because it would select all hosts. An unchanged
+/// canary or window is accepted.
 pub(super) fn read_strategy(target: &mut Option<Strategy>, raw: &RawValue, _: &dyn NameResolver) -> Result<(), BodyError> {
     let old = replace_value(target, raw)?;
     let Some(strategy) = target else { return Ok(()) };
@@ -420,8 +426,9 @@ fn to_raw_value(value: &Value) -> Box<RawValue> {
     RawValue::from_string(value.to_string()).expect("a value's text is JSON")
 }
 
-/// Reads a map from tags to the node that is to be primary. A blank name is refused, because its author might expect it
-/// to remove the primary. Fails if no node can have a new name. Unchanged entries are accepted.
+/// Reads a map from tags to the node that is to be primary. A blank name of a node is refused, because its author might
+/// expect it to remove the primary. Fails if a new tag cannot be declared, or if no node can have a new name or uuid.
+/// Unchanged entries that are not blank are accepted.
 pub(super) fn read_primaries(map: &mut BTreeMap<TagName, String>, raw: &RawValue, _: &dyn NameResolver) -> Result<(), BodyError> {
     let old = replace_value(map, raw)?;
     if let Some((tag, _)) = map.iter().find(|(_, node)| is_blank(node)) {
@@ -433,7 +440,8 @@ pub(super) fn read_primaries(map: &mut BTreeMap<TagName, String>, raw: &RawValue
     })
 }
 
-/// Reads the tags that a release or a cluster declares. Checks the names of new tags and of their roles.
+/// Reads the tags that a release or a cluster declares. Checks the names of new tags, and the role of a tag if the role
+/// changed.
 pub(super) fn read_tags(target: &mut BTreeMap<TagName, TagSpec>, raw: &RawValue, _: &dyn NameResolver) -> Result<(), BodyError> {
     let old = replace_value(target, raw)?;
     target.iter().try_for_each(|(name, tag)| check_tag_names(name, tag, old.get(name)).map_err(|error| error.prefixed(name)))
@@ -463,7 +471,8 @@ fn normalize_role_numbers(role: &mut RoleSpec) {
 }
 
 /// Checks a role of a release: its name, its tags, its conflicts, its fault tolerance and its limits. `old` is the
-/// stored role. Its names and its fault tolerance are accepted unchanged.
+/// stored role. Names and a fault tolerance that `old` already has are accepted. Limits are checked even if they did
+/// not change.
 fn check_role(name: &Name, role: &RoleSpec, old: Option<&RoleSpec>) -> Result<(), BodyError> {
     if old.is_none() {
         check_declared_role(name)?;
@@ -501,7 +510,7 @@ fn check_limit(name: &str, value: &Value) -> Result<(), String> {
         let all_names = limit_names().collect::<Vec<_>>().join(", ");
         return Err(format!("there is no such limit{suggestion}: the limits are {all_names}"));
     }
-    // An expression of Fuel's names the values that it reads as `settings:…`.
+    // An expression of Fuel contains a colon, because it names the values that it reads as `settings:…`.
     let is_expression = value.as_str().is_some_and(|text| text.contains(':'));
     if value.is_null() || value.is_u64() || is_expression {
         return Ok(());
@@ -509,8 +518,8 @@ fn check_limit(name: &str, value: &Value) -> Result<(), String> {
     Err(format!("{} is not a whole number", truncated(&value.to_string())))
 }
 
-/// Checks a cluster's changes to the roles of its release. Roles and tags in the stored changes are accepted. An error
-/// contains the role and the index in its list.
+/// Checks a cluster's changes to the roles of its release. Roles and tags in the stored changes are accepted. The field
+/// of an error begins with the role. If a tag is invalid, the list and the index of the tag follow.
 fn check_role_changes(old: &BTreeMap<Name, RoleChange>, changes: &BTreeMap<Name, RoleChange>) -> Result<(), BodyError> {
     changes.iter().try_for_each(|(name, change)| {
         if !old.contains_key(name) {
@@ -535,8 +544,9 @@ pub(super) fn read_role_changes(
     check_role_changes(&old, target)
 }
 
-/// Reads the requirements of a group or allocation. A requirement that is not stored yet is checked by stricter rules,
-/// because older versions accepted more names. Fails if a required trait is not known.
+/// Reads the requirements of a group or allocation. A property or fact in a new requirement must have a name with a
+/// visible character. A stored requirement may have a blank name, because older versions accepted it. Fails if a
+/// requirement is invalid, or if a required trait is not known.
 pub(super) fn read_requirements(target: &mut Requirements, raw: &RawValue, names: &dyn NameResolver) -> Result<(), BodyError> {
     let requirement_error = |reason: String| BodyError::with_kind(BodyErrorKind::Requirement, "", reason);
     let old = std::mem::take(target);

@@ -98,8 +98,9 @@ pub fn write_body<S: SpecFields>(
     Ok(())
 }
 
-/// Makes the author of a new object the owner of each field that its body sets, even if it sets the default. An update
-/// of an existing object does not own a field that it leaves at its default.
+/// Makes the author of a new object the owner of each field that its body sets, even if it sets the default. A field
+/// that is `null` in the body counts as not set. An update of an existing object does not own a field that it leaves at
+/// its default.
 pub fn own_new_fields<S: SpecFields>(spec: &mut S, body: &JsonBody, manager: &Manager) {
     let fields = body.iter().filter(|(name, raw)| find_field::<S>(name).is_some() && !is_null(raw));
     for (name, _) in fields {
@@ -107,8 +108,9 @@ pub fn own_new_fields<S: SpecFields>(spec: &mut S, body: &JsonBody, manager: &Ma
     }
 }
 
-/// Returns the errors of all fields of a body, so that a person can correct all of them at once. Each field is written
-/// alone to a copy of the spec. Conflicts with other managers are not returned.
+/// Returns the first error of each field of a body, so that a person can correct several fields at once. Each field is
+/// written alone to a copy of the spec. Conflicts with other managers are not returned, and rules about several fields
+/// are not checked.
 pub(super) fn body_errors<S: SpecFields>(
     spec: &S,
     body: &JsonBody,
@@ -192,8 +194,8 @@ struct BodyWriter<'a> {
 }
 
 impl BodyWriter<'_> {
-    /// Writes the fields of the kind's table and the passthrough fields into `next`. They are treated as one map, in
-    /// which each field has its owners. A field that has no owner after the write returns to its default.
+    /// Writes the fields of the kind's table, the passthrough fields and `merge_labels` into `next`. They are treated
+    /// as one map, in which each field has its owners. A field that loses its last owner returns to its default.
     fn write_fields<S: SpecFields>(&mut self, next: &mut S, prev: &S) -> Result<(), BodyError> {
         let mut intent: Intent<String, Value> = Intent::new();
         for (name, raw) in self.body.iter().filter(|(_, raw)| !self.is_left_out(raw)) {
@@ -224,8 +226,8 @@ impl BodyWriter<'_> {
         Ok(())
     }
 
-    /// Returns whether a field or map of the body is treated as absent, because it is `null` in an apply. In an update,
-    /// `null` is not absent: it returns the field to its default.
+    /// Returns whether a field or map of the body is treated as absent, because it is `null` and the write is not an
+    /// update. In an update, `null` is not absent: it returns the field to its default.
     fn is_left_out(&self, raw: &RawValue) -> bool {
         is_null(raw) && !matches!(self.author, WriteMode::Update { .. })
     }
@@ -245,8 +247,8 @@ impl BodyWriter<'_> {
         parameters.map_err(|why| BodyError::new("parameters", why.to_string()))
     }
 
-    /// Writes one map of a level, such as its labels. If the body omits the map, an apply removes the manager's keys
-    /// from it. In an update, `null` removes the map.
+    /// Writes one map of a level, such as its labels. If the body omits the map, an apply of the whole object removes
+    /// the manager's keys from it, and any other write leaves it unchanged. In an update, `null` removes the map.
     fn write_layer<K, V>(&mut self, layer: &mut Layer<K, V>, map_name: &'static str) -> Result<(), BodyError>
     where
         K: Ord + Clone + fmt::Display + FromStr<Err: fmt::Display>,
@@ -373,8 +375,8 @@ impl BodyWriter<'_> {
         Some(OwnedMap::from_entries(new_fields.chain(others)))
     }
 
-    /// Returns a map after the author wrote `intent` into it. If other managers own a key that would change, records
-    /// the conflicts and returns `None`.
+    /// Returns a map after the author wrote `intent` into it. If an apply or an addition without force would change a
+    /// key of another owner, records the conflicts and returns `None`.
     fn write_map<K, V>(&mut self, map: &'static str, old: &OwnedMap<K, V>, intent: &Intent<K, V>) -> Option<OwnedMap<K, V>>
     where
         K: Ord + Clone + fmt::Display,
@@ -396,7 +398,8 @@ impl BodyWriter<'_> {
     }
 }
 
-/// Returns the fields that an update sets and so will own. A field without an owner is left out if it was at its
+/// Returns the fields that an update sets. The caller writes them as a patch of the owned fields, which makes the
+/// manager the owner of each field that changes or has no owner. A field without an owner is left out if it was at its
 /// default and remains there. For example, an update that resumes a group that was never paused does not own `paused`.
 /// A field that the update returns to its default is included.
 fn update_intent<S: SpecFields>(
@@ -415,8 +418,9 @@ fn update_intent<S: SpecFields>(
     fields.map(|(name, provided)| (name, Some(provided))).collect()
 }
 
-/// Reads a field into the spec and returns its value as a body would contain it (`null` at its default). Returns `None`
-/// for a map whose keys have their own owners, such as labels, because another function writes it.
+/// Reads a field into the spec and returns its value as a body would contain it (`null` at its default, except a
+/// number). Returns `None` for a map whose keys have their own owners, such as labels, because another function writes
+/// it.
 fn read_field<S: SpecFields>(
     spec: &mut S,
     name: &str,

@@ -28,8 +28,8 @@ pub(crate) fn catalog_findings(fleet: &Fleet, id: ClusterId) -> Vec<Finding> {
     findings
 }
 
-/// Returns the findings about the keys of all objects, as one list for each object. They show the effect of a change of
-/// the catalogue.
+/// Returns the findings about the keys of all cluster templates, clusters, groups and nodes, as one list for each
+/// object. They show the effect of a change of the catalogue.
 pub fn all_catalog_findings<'a>(
     fleet: &'a Fleet,
     suggestions: &'a SuggestionCache,

@@ -126,7 +126,8 @@ impl ClusterCheck<'_> {
         let fleet = self.fleet;
         for (tag, node) in fleet.holders(id) {
             let Some(node) = fleet.node(node).filter(|node| fleet.parked_by(node).is_some()) else { continue };
-            // While `primaries` of the cluster names a node for the tag, `stemma primary set` is refused.
+            // While `primaries` of the cluster names a node for the tag, `stemma primary set` is refused for any other
+            // node.
             let remedy = match fleet.named_primary(id, tag.as_str()) {
                 Some(_) => primaries_edit_hint(self.cluster, tag.as_str()),
                 None => format!("stemma primary set {} {tag} NODE", self.cluster.meta.name),
@@ -176,7 +177,8 @@ impl ClusterCheck<'_> {
 
     /// Adds the findings about undeclared roles, conflicting roles and undeclared tags. Nodes of one profile have the
     /// same roles and tags, so only the nodes of profiles with such a problem are checked. A profile has the tasks of
-    /// all nodes with the same release, roles and tags.
+    /// all nodes with the same release, roles, tags and primaries. Tags that extensions decided are checked for every
+    /// node.
     fn check_roles(&mut self, groups: &[&Arc<ResolvedGroup>]) {
         for resolved_group in groups {
             self.check_decided_tags(resolved_group);
@@ -225,8 +227,8 @@ impl ClusterCheck<'_> {
         }
     }
 
-    /// Adds a finding for each pair of a node's roles that conflict. The conflicts come from releases of Fuel, a
-    /// deployment tool, and are reported but never enforced.
+    /// Adds a finding for each pair of a node's roles of which the first lists the second in its `conflicts`. This
+    /// field comes from Fuel, a deployment tool. Conflicts are reported but never enforced.
     fn check_conflicts(&mut self, object: &str, resolved_group: &ResolvedGroup, roles: &[Name]) {
         for (role, other) in role_conflicts(resolved_group, roles) {
             let message = format!("has role {role} and role {other}, which conflict");
@@ -268,9 +270,8 @@ impl ClusterCheck<'_> {
         }
     }
 
-    /// Adds a finding for each role that fewer or more nodes have than its `limits` allow. The limits come from
-    /// releases of Fuel, a deployment tool. Only plain numbers are checked, because expressions of Fuel are not
-    /// evaluated.
+    /// Adds a finding for each role that fewer or more nodes have than its `limits` allow. The limits have the format
+    /// of Fuel, a deployment tool. Only plain numbers are checked, because expressions of Fuel are not evaluated.
     fn check_limits(&mut self, release: &CompiledRelease, groups: &[&Arc<ResolvedGroup>]) {
         for (role, spec) in &release.roles {
             let (min, max) = (role_limit(spec, "min"), role_limit(spec, "max"));
@@ -288,7 +289,7 @@ impl ClusterCheck<'_> {
     }
 
     /// Returns the number of nodes of a group that have a role. Without a release the nodes have no profile, so each
-    /// node is checked. A profile has the tasks of all nodes with the same release, roles and tags.
+    /// node is checked. A profile has the tasks of all nodes with the same release, roles, tags and primaries.
     fn count_holders(&self, resolved_group: &ResolvedGroup, role: &Name) -> usize {
         let group = GroupId(resolved_group.group.meta.uuid);
         if resolved_group.release.is_some() {
@@ -332,7 +333,7 @@ fn undeclared_roles(object: &str, resolved_group: &ResolvedGroup, roles: &[Name]
 }
 
 /// Returns whether a node of this profile may have a finding about its roles or tags. A profile has the tasks of all
-/// nodes with the same release, roles and tags.
+/// nodes with the same release, roles, tags and primaries.
 fn may_have_findings(resolved_group: &ResolvedGroup, profile: &Profile) -> bool {
     let key = &profile.key;
     key.roles.iter().any(|role| !is_role_declared(resolved_group, role))

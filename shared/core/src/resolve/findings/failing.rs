@@ -27,8 +27,8 @@ struct FailingHosts {
     host_names: Vec<String>,
 }
 
-/// Returns the findings about tasks that have no usable path on these nodes since a change, and had one before. There
-/// is one finding for each task.
+/// Returns the findings about tasks that have no usable path on these nodes since a change. Omits findings that existed
+/// before the change. There is one finding for each task.
 pub fn newly_without_path(
     fleet_before: &Fleet,
     fleet_after: &Fleet,

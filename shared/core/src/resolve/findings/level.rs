@@ -44,7 +44,6 @@ fn levels_at_or_below(fleet: &Fleet, id: LevelId) -> Vec<LevelId> {
     [id].into_iter().chain(below).collect()
 }
 
-/// Returns the clusters that have this template.
 fn clusters_of_template(fleet: &Fleet, template: TemplateId) -> impl Iterator<Item = ClusterId> {
     let clusters = fleet.clusters().filter(move |cluster| cluster.spec.cluster_template == Some(template));
     clusters.map(|cluster| ClusterId(cluster.meta.uuid))

@@ -1,4 +1,5 @@
-//! All findings about nodes and clusters that resolve creates.
+//! The findings about nodes, and about the levels above them. Most are created from the resolved fleet. The controller
+//! creates the others from what it observes of hosts and of its store, for example `host_ahead`.
 //!
 //! The findings about a release alone are created when the release is compiled. They are stored with the compiled
 //! release, because they are the same in every cluster.

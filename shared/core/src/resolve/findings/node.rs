@@ -225,7 +225,7 @@ pub(super) fn label_collisions(labels: &Labels) -> Vec<String> {
 }
 
 /// Returns the findings about labels of these nodes that would be the same variable of `labels.env`. Omits those that
-/// existed before a change.
+/// existed before a change. The number of findings is limited by [`TopFindings`].
 pub fn newly_colliding(fleet_before: &Fleet, fleet_after: &Fleet, nodes: impl Iterator<Item = NodeId>) -> Vec<Finding> {
     let labels_of = |fleet: &Fleet, id| fleet.node_view(id).map(|view| view.labels()).unwrap_or_default();
     let mut findings = TopFindings::<NodeId>::default();
@@ -251,6 +251,7 @@ pub fn newly_colliding(fleet_before: &Fleet, fleet_after: &Fleet, nodes: impl It
 
 /// Returns the findings about nodes that a change of inspection rules causes. Resolves only the nodes for which the
 /// rules give another result. A requirement that was unmet before is not new, even if the node has another value now.
+/// The number of findings is limited by [`TopFindings`].
 pub fn new_rule_findings(
     fleet_before: &Fleet,
     fleet_after: &Fleet,

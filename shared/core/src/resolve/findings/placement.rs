@@ -24,7 +24,7 @@ const PLACEMENT_RULES: &[Rule] = &[
 ];
 
 /// The tasks that some nodes lose, because their profile changes in the same way. A profile has the tasks of all nodes
-/// with the same release, roles and tags.
+/// with the same release, roles, tags and primaries.
 struct LostTasks<'a> {
     tasks: Vec<&'a str>,
     first_node: NodeId,
@@ -59,7 +59,7 @@ pub fn retain_new_findings(findings: &mut Vec<Finding>, fleet_before: &Fleet, cl
 
 /// Returns the findings about tasks that a write removes from nodes. The results of these tasks remain on the hosts.
 /// Nodes whose profile changes in the same way lose the same tasks, so they share one finding. A profile has the tasks
-/// of all nodes with the same release, roles and tags.
+/// of all nodes with the same release, roles, tags and primaries.
 pub fn newly_orphaned(fleet_before: &Fleet, fleet_after: &Fleet, nodes: impl Iterator<Item = NodeId>) -> Vec<Finding> {
     let mut lost: BTreeMap<(ProfileHash, Option<ProfileHash>), LostTasks<'_>> = BTreeMap::new();
     for id in nodes.filter(|id| fleet_after.node(*id).is_some()) {
@@ -88,8 +88,9 @@ pub fn newly_orphaned(fleet_before: &Fleet, fleet_after: &Fleet, nodes: impl Ite
     .collect()
 }
 
-/// Returns the ids of the tasks that the previous profile has and the current profile lacks. Without a current profile,
-/// returns all tasks. A profile has the tasks of all nodes with the same release, roles and tags.
+/// Returns the ids of the tasks of phase `apply` that the previous profile has and the current profile lacks. Without a
+/// current profile, returns all such tasks of the previous profile. A profile has the tasks of all nodes with the same
+/// release, roles, tags and primaries.
 fn lost_tasks<'a>(previous: &'a Profile, current: Option<&Profile>) -> Vec<&'a str> {
     let current_ids: BTreeSet<&str> = current.into_iter().flat_map(task_ids).collect();
     task_ids(previous).filter(|id| !current_ids.contains(id)).collect()

@@ -80,7 +80,6 @@ fn release_hint(node: &Node, tags: &[TagName]) -> String {
     )
 }
 
-/// Returns a hint that describes how to unpark a node.
 fn unpark_hint(node: &Node) -> String {
     if node.spec.parked {
         format!("unpark it: stemma node unpark {}", node.display_name())

@@ -264,14 +264,14 @@ fn resolve_new_node(fleet: &Fleet, cache: &ResolveCache, group: GroupId) -> Opti
 /// which may skip the task.
 type MissingReferences = BTreeMap<Reference, bool>;
 
-/// Returns whether a write may be the cause that a host lacks a value. Either the host had the value before, or a
-/// condition may let the task that needs the value run only now.
+/// Returns whether a write may be the cause that a host lacks a value. Either no task of the host lacked the value
+/// before, or a condition may let the task that needs the value run only now.
 fn may_be_new(missing_before: &MissingReferences, missing_after: &MissingReferences) -> bool {
     missing_after.iter().any(|(reference, is_conditional)| *is_conditional || !missing_before.contains_key(reference))
 }
 
-/// Returns the references whose values a host lacks, for all tasks of its profile, including tasks that conditions
-/// skip. `lookups` caches the results of look-ups in each cluster.
+/// Returns the references whose values a host lacks, for all tasks of phase `apply` of its profile, including tasks
+/// that conditions skip. `lookups` caches the results of look-ups in each cluster.
 fn missing_in_profile(
     fleet: &Fleet,
     node: NodeId,
