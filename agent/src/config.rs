@@ -95,7 +95,7 @@ pub enum LabelMapFormat {
     NodeFeatureDiscovery,
 }
 
-/// The table `[ceiling]`: the limits of the tasks that controllers can run on this host.
+/// The table `[ceiling]`: which types of tasks controllers can run on this host.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Ceiling {
@@ -105,8 +105,8 @@ pub struct Ceiling {
 }
 
 impl Ceiling {
-    /// Returns whether `task_types` contains exactly this name, or is `None`. A type with a Fuel name has several
-    /// names, so the caller asks for each name.
+    /// Returns whether `task_types` contains exactly this name, or is `None`. A task may write a Fuel name of its type.
+    /// So the caller asks for the type's own name and for the name that the task writes.
     #[must_use]
     pub fn allows(&self, name: &str) -> bool {
         self.task_types.as_ref().is_none_or(|types| types.iter().any(|allowed| allowed == name))
@@ -126,7 +126,7 @@ impl Ceiling {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Schedule {
-    /// Seconds between two checks for drift.
+    /// Seconds between two checks for drift. The agent adds a random time of up to a tenth of this interval.
     pub drift_seconds: u64,
     /// Seconds before the agent retries failed tasks. The time doubles with each failure, up to `drift_seconds`.
     pub retry_seconds: u64,
@@ -160,7 +160,7 @@ pub enum ConfigError {
         /// File mode.
         mode: u32,
     },
-    /// The file is not TOML, or has an unknown field.
+    /// The file is not UTF-8 or not TOML, or it has an unknown field or a value of the wrong type.
     #[error("{path}: {message}")]
     Syntax {
         /// Path of the file.
@@ -168,7 +168,7 @@ pub enum ConfigError {
         /// The error. An error in the TOML text contains its line and column in the file.
         message: String,
     },
-    /// A path in the file is not valid.
+    /// The path of the host label map is not valid, or is a path at which the agent must not replace a file.
     #[error("host_label_map.path in {CONFIG}", CONFIG = paths::CONFIG)]
     Path(#[from] PathRefused),
     /// An interval of the schedule is zero or too long.

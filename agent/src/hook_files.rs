@@ -47,7 +47,7 @@ pub(crate) fn list_hooks(host: &dyn Host) -> Result<(Vec<String>, Vec<String>), 
         }
     }
     // An unreadable name is one that is not UTF-8.
-    let unreadable = dir.unreadable_names()?.into_iter().filter(|(name, stat)| !name.starts_with('.') && may_be_hook(stat));
+    let unreadable = dir.non_utf8_names()?.into_iter().filter(|(name, stat)| !name.starts_with('.') && may_be_hook(stat));
     skipped.extend(unreadable.map(|(name, _)| name));
     findings.extend(skipped_by_name(paths::HOOKS, &skipped));
     findings.extend(not_executed(paths::HOOKS, &links, &others));

@@ -14,7 +14,7 @@ use crate::paths;
 /// Name of the identity file in the state directory.
 const FILE_NAME: &str = "identity.json";
 
-/// Maximum size of the file, in bytes.
+/// Maximum size of the identity file, in bytes.
 const MAX_FILE_BYTES: u64 = 64 * 1024;
 
 /// The identity of this host: its node, its fleet, and the root certificate that it trusts.
@@ -35,10 +35,11 @@ pub enum IdentityError {
     /// The host has not joined.
     #[error("this host has not joined a fleet: run `stemma-agent join URL --token-file F --ca-hash H`")]
     NotJoined,
-    /// The file cannot be read.
+    /// The identity file, or its directory, cannot be read.
     #[error("the identity of this host cannot be read")]
     Read(#[from] HostError),
-    /// The file does not contain an identity.
+    /// The identity file does not contain an identity, is too large, has several hard links, or is not a regular file.
+    /// The text is the reason.
     #[error("{STATE}/{FILE_NAME} is damaged ({0})", STATE = paths::STATE)]
     Damaged(String),
 }

@@ -7,15 +7,16 @@ pub use stemma_core::task::{
 
 use crate::host::HostPath;
 
-/// Directory of the hooks: executables that the agent runs after a change of labels, annotations, traits or tags.
+/// Directory of the hooks: executables of the host's owner that the agent runs after a change of the node's labels,
+/// annotations, traits, tags or primaries.
 pub const HOOKS: &str = "/etc/stemma/hooks.d";
 
-/// Directory with the state of the root half of the agent (`apply`), which runs the tasks. Of [`STATE`], the root half
-/// writes this directory, and the command `join` writes the identity file. The network half (`sync`) writes everything
-/// else.
+/// Directory with the state of the root half of the agent (`apply`), which runs the tasks. It is one of the two
+/// directories in [`STATE`]. The network half (`sync`) writes the other one. The command `join` writes the identity
+/// file in [`STATE`], and the first files of the network half.
 pub const APPLY_STATE: &str = "/var/lib/stemma-agent/apply";
 
-/// Returns whether a path is the hooks directory or below it, so that the agent would execute a file at this path.
+/// Returns whether a path is the hooks directory or below it, so that the agent may execute a file at this path.
 #[must_use]
 pub fn is_hook(path: &HostPath) -> bool {
     is_at_or_below(path.as_str(), HOOKS)

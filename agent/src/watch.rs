@@ -73,7 +73,8 @@ struct WatchState {
 struct WatchList {
     /// The paths that the caller passed, with their scopes.
     paths: WatchedPaths,
-    /// The directories that contain the watched paths, and all directories above them up to the agent's root.
+    /// All directories above the watched paths, up to the agent's root (`--root`), and the fully watched directories
+    /// ([`WatchScope::All`]) themselves.
     dirs: BTreeSet<PathBuf>,
 }
 
@@ -227,7 +228,7 @@ mod tests {
 
     use super::*;
 
-    /// Maximum time that the kernel may need to report a change when the machine is busy.
+    /// Maximum time that a test waits for the kernel to report a change. It is long, because the machine may be busy.
     const MAX_EVENT_DELAY: Duration = Duration::from_mins(2);
 
     /// Renews the watch after each event until there are no more events. Returns whether there was an event.
@@ -264,8 +265,9 @@ mod tests {
         }
     }
 
-    /// Regression test: a finding about these permissions appeared or disappeared up to an hour late. The permissions
-    /// determine whether hooks run and labels are read.
+    /// Regression test: a change of the permissions of a directory above `labels.d` was not noticed at once. So a
+    /// finding about these permissions appeared or disappeared up to an hour late. The permissions determine whether
+    /// hooks run and labels are read.
     #[tokio::test(flavor = "current_thread")]
     async fn y08_watch_reports_mode_change_of_parent_directory() {
         use std::os::unix::fs::PermissionsExt as _;
@@ -331,7 +333,8 @@ mod tests {
         }
     }
 
-    /// Only one file is watched. A new file next to it causes no event, and the replacement of the watched file does.
+    /// In this test, only the file `map` is watched. A new file next to it is not reported, and the replacement of
+    /// `map` is.
     #[tokio::test(flavor = "current_thread")]
     async fn watch_ignores_neighbours_of_single_file() {
         let root = tempfile::tempdir().unwrap();
@@ -344,7 +347,7 @@ mod tests {
         assert!(drain_events(&mut watch).await);
     }
 
-    /// The watch is created without paths, and then set to one file.
+    /// In this test, the watch is created without paths, and then set to one file.
     #[tokio::test(flavor = "current_thread")]
     async fn set_watches_new_file_but_not_neighbour() {
         let dir = tempfile::tempdir().unwrap();

@@ -22,7 +22,8 @@ const SOCKET_PREFIX: &str = "unix:";
 /// The path of root's socket in the packaged controller.
 const ROOT_SOCKET: &str = "/var/lib/stemma-controller/admin.sock";
 
-/// The name of the context that is used if the command line names none.
+/// The name of the context that is used if neither `--context` nor `STEMMA_CONTEXT` names one. Root on the controller's
+/// own machine uses root's socket instead if this context does not exist.
 const DEFAULT_NAME: &str = "default";
 
 /// The content of a context file: the controller's URL, and the files with the credentials. In the file, their paths are
@@ -32,7 +33,7 @@ const DEFAULT_NAME: &str = "default";
 pub(crate) struct ClientContext {
     /// The controller's admin URL.
     pub(crate) url: String,
-    /// File with the certificate of the fleet's root, in PEM.
+    /// File with the fleet's root certificate, in PEM. The client uses it to check the controller's certificate.
     #[serde(default)]
     pub(crate) ca: Option<PathBuf>,
     /// File with the client's certificate chain, in PEM.

@@ -21,7 +21,8 @@ pub(crate) enum ContextSecret<'a> {
     Token(&'a str),
 }
 
-/// A new directory for a context. It is removed on drop if nothing was written into it.
+/// A new directory for a context. It is removed on drop, unless a write of the context into it has begun. In a dry run,
+/// no directory is created.
 pub(crate) struct ContextDir {
     directory: PathBuf,
     is_written: bool,

@@ -32,7 +32,8 @@ const MAX_NAMES: usize = 5;
 pub(crate) struct Listing {
     /// The files to read.
     pub(crate) files: Vec<PathBuf>,
-    /// The files that are not read although they resemble manifests.
+    /// The files that are not read although their names are or resemble those of files to read: backups, hidden files
+    /// and their like, and special files (pipes, sockets or devices).
     pub(crate) skipped: Vec<PathBuf>,
 }
 

@@ -5,11 +5,12 @@ use std::process::ExitCode;
 /// The exit status of a command that did not succeed, named by its reason.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Exit {
-    /// The command failed.
+    /// The command failed for a reason that has no status of its own.
     Error = 1,
     /// The arguments are incomplete or invalid.
     Usage = 2,
-    /// The object of the command does not exist.
+    /// Something that the command names does not exist: an object, or for example a task, a suppressed trait or a
+    /// field. Also if a selection finds no object to wait for.
     NotFound = 3,
     /// The controller refused the request as a conflict (HTTP status 409 or 412). For example, another manager owns the
     /// value, the object has a newer revision, the name is taken, or other objects use the object to delete.

@@ -171,7 +171,8 @@ fn run_lines(node: &str, explained: &Value) -> Vec<(&'static str, String)> {
 }
 
 /// Returns whether the task was released to the host, and whether the host has confirmed it. Fields of the response:
-/// `told` is true if the host has this task set, and `keeps` is the release of an older task set that the host runs.
+/// `told` is true if the host has confirmed the task set that was released to it last. `keeps` is the release of this
+/// task set if a newer one is withheld.
 fn release_line(explained: &Value) -> String {
     let retained = explained.get("keeps").and_then(Value::as_str);
     match (is_true(explained, "released"), is_true(explained, "told"), published_line(explained)) {
@@ -386,8 +387,8 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    /// In the response, `says` is the value of a level, and `stops` is true for a tombstone. The node group wins, so
-    /// the last lines name it as the object to edit.
+    /// In the response, `says` is the value of a level, and `stops` is true for a tombstone. In this test, the node
+    /// group wins, so the last line names it as the object to edit.
     #[test]
     fn explain_label_has_line_per_level_and_host() {
         let text = explain_label(
@@ -418,7 +419,7 @@ mod tests {
     /// The node that holds the primary of `mysql` also has the name `primary-mysql` as a tag, for selectors. Nobody can
     /// assign that name, so no command is shown.
     #[test]
-    fn explain_tag_matches_primary_name_like_selectors() {
+    fn explain_tag_shows_no_command_for_primary_name() {
         let text = explain_tag(
             "db-1",
             "primary-mysql",
@@ -458,7 +459,7 @@ mod tests {
     /// `here` is the task of this host before which the barrier is. The second barrier is before `conf`, which the task
     /// `app` requires.
     #[test]
-    fn w08_barrier_line_shows_missing_nodes() {
+    fn w08_barrier_line_shows_unfinished_nodes() {
         let barrier = |here: &str| {
             json!({"here": here, "task": "db", "selector": "tags mysql", "count": 3,
                 "waits_for": [{"node": "db-1", "why": "it is silent"}, {"node": "db-2", "why": "db failed there"}]})

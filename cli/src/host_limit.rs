@@ -16,16 +16,17 @@ use crate::args::GlobalArgs;
 use crate::exit::Exit;
 use crate::output::printable;
 
-/// The maximum number of hosts that a write may reach without confirmation.
+/// The maximum number of hosts that a write may reach without confirmation. If a selector found several objects and the
+/// write changes any of them, confirmation is needed for any number of hosts.
 const CONFIRM_ABOVE: usize = 10;
 /// The maximum number of changed objects that are listed by name before a question.
 const MAX_NAMES: usize = 10;
 
-/// The field of a moved primary that replaces `to` if the same command deletes the next primary. Its value is the name
-/// of that node.
+/// A field that this program adds to a moved primary in a response. It replaces `to`, which names the next primary, if
+/// the same command deletes that node. Its value is the name of that node.
 const PASSED_OVER_FIELD: &str = "passed_over";
-/// The field of a moved primary that is `false` if the same command also changes the next primary. That change may move
-/// the primary again.
+/// A field that this program adds to a moved primary in a response, with the value `false`, if another write of the
+/// same command changes the next primary. That write may move the primary again.
 const IS_CERTAIN_FIELD: &str = "is_certain";
 
 /// The limits on the hosts that the writes of one command reach, and the hosts that they reach so far.
@@ -102,7 +103,8 @@ impl HostLimit {
         }
     }
 
-    /// Adds the hosts of a checked write. `response` is the response of the controller, which may contain their names.
+    /// Adds the hosts that a write reaches, after its dry run. `response` is the response to the dry run, which may
+    /// contain their names.
     pub(crate) fn add(&mut self, response: &Value, reach: WriteReach) {
         self.reached_hosts.add(response.get("hosts"), reach.hosts);
         if let Some(task_sets) = reach.task_sets {

@@ -66,8 +66,8 @@ const READ_COMMANDS: &[&[&str]] = &[
     &["cert", "list"],
 ];
 
-/// The ids of the options that only writes use. Exception: `get -o manifest` uses `manager` to select the fields to
-/// print.
+/// The ids of the global options that only commands that write use. Exception: `get -o manifest` uses `manager` to
+/// select the fields to print. The option `--strict` of `validate` is that command's own, not the global one.
 const WRITE_OPTIONS: &[&str] = &["manager", "reason", "dry_run", "strict", "max_nodes", "yes"];
 
 /// The commands that pause or resume whole clusters and node groups. They parse [`NODE_OPTIONS`] only to refuse them,
@@ -148,7 +148,7 @@ pub fn main() -> ExitCode {
         // A write must finish even if the reader of its output has ended.
         output::ignore_broken_pipe();
     }
-    match check_not_empty(&command, &matches).and_then(|()| run_command(args)) {
+    match check_has_visible_character(&command, &matches).and_then(|()| run_command(args)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => exit::report(&error, is_write),
     }
@@ -178,13 +178,13 @@ fn has_empty_part(text: &OsStr) -> bool {
 /// # Errors
 /// Fails with a usage error that names the argument as the help does: by its option, its environment variable or its
 /// placeholder.
-fn check_not_empty(command: &clap::Command, matches: &ArgMatches) -> Result<()> {
+fn check_has_visible_character(command: &clap::Command, matches: &ArgMatches) -> Result<()> {
     let mut arguments = command.get_arguments().filter(|argument| !EMPTY_ALLOWED.contains(&argument.get_id().as_str()));
     arguments.try_for_each(|argument| check_argument(argument, matches))?;
     match matches.subcommand() {
         Some((name, subcommand_matches)) => {
             let command = command.find_subcommand(name).expect("a subcommand that was matched");
-            check_not_empty(command, subcommand_matches)
+            check_has_visible_character(command, subcommand_matches)
         }
         None => Ok(()),
     }
@@ -230,8 +230,9 @@ fn run_command(mut args: Args) -> Result<()> {
     }
 }
 
-/// Runs a command that may need a controller. The hash of the root certificate needs none. Each import creates a client
-/// of its own, because it sets the manager or may only print.
+/// Runs a command that may need a controller. The hash of the root certificate needs none. The imports of releases and
+/// of the catalogue create their own clients, because they have other default managers, and because an import of a
+/// release may only print.
 async fn run_remote(global: args::GlobalArgs, command: Command) -> Result<()> {
     if let Command::Token(TokenCommand::CaHash) = command {
         outln!("{}", api::ca_hash(&global)?);
@@ -329,9 +330,9 @@ async fn run_write(api: &mut ApiClient, global: &args::GlobalArgs, command: Comm
         }
         Command::Label { subject, words, selection, not_inherited, merge, replace, overwrite } => {
             let merge = if merge { Some(true) } else { replace.then_some(false) };
-            let has_names = subject.name.is_none() && selection.is_empty();
-            let has_changes = not_inherited.is_empty() && merge.is_none();
-            let (names, changes) = label::split_words(&words, has_names, has_changes);
+            let needs_name = subject.name.is_none() && selection.is_empty();
+            let needs_change = not_inherited.is_empty() && merge.is_none();
+            let (names, changes) = label::split_words(&words, needs_name, needs_change);
             let objects = Targets::from_args(api, &ObjectArgs { subject, names: names.to_vec(), selection }).await?;
             let change = label::LabelChange { changes, not_inherited: &not_inherited, merge, overwrite };
             label::label(api, &objects, change, output).await
@@ -354,8 +355,8 @@ async fn run_write(api: &mut ApiClient, global: &args::GlobalArgs, command: Comm
 mod tests {
     use super::*;
 
-    /// Each command without subcommands is in `READ_COMMANDS` or in the list of this test. The last part checks single
-    /// options of single commands.
+    /// Each top-level command without subcommands is in `READ_COMMANDS` or in the list of this test. The last part
+    /// checks single options of single commands.
     #[test]
     fn help_of_command_shows_only_used_options() {
         let help = |path: &[&str]| {
@@ -423,7 +424,7 @@ mod tests {
         let check = |line: &[&str]| {
             let mut command = command_line();
             let matches = command.try_get_matches_from_mut([&["stemma"], line].concat()).unwrap();
-            check_not_empty(&command, &matches).map_err(|error| error.to_string())
+            check_has_visible_character(&command, &matches).map_err(|error| error.to_string())
         };
         for line in [
             &["trait", "remove", "n1", ""][..],
@@ -467,7 +468,7 @@ mod tests {
         let check = |line: &[&str]| {
             let mut command = command_line();
             let matches = command.try_get_matches_from_mut([&["stemma"], line].concat()).unwrap();
-            check_not_empty(&command, &matches).map_err(|error| error.to_string())
+            check_has_visible_character(&command, &matches).map_err(|error| error.to_string())
         };
         // The commands that take several nodes, separated by commas.
         let node_commands: [&[&str]; 9] = [

@@ -11,8 +11,8 @@ use stemma_core::input::shell::{self, Quoting};
 use stemma_wire::error::is_format_character;
 use stemma_wire::message::observed::{Outcome, TRUNCATION_MARK};
 
-/// Prints a line to standard output. If the reader has closed the pipe (`| head`), a read command exits silently, and a
-/// write command continues.
+/// Prints a line to standard output. If the reader has closed the pipe (`| head`), a command that only reads exits
+/// silently, and a command that writes to the controller continues.
 macro_rules! outln {
     ($($text:tt)*) => { $crate::output::write_stdout(&format!("{}\n", format_args!($($text)*))) };
 }
@@ -33,12 +33,12 @@ macro_rules! err {
     ($($text:tt)*) => { $crate::output::write_stderr(&format!($($text)*)) };
 }
 
-/// True if the command continues after the reader of standard output has closed the pipe. Only commands that write set
-/// this.
+/// True if the command continues after the reader of standard output has closed the pipe. It is set only for commands
+/// that write to the controller.
 static IGNORE_BROKEN_PIPE: AtomicBool = AtomicBool::new(false);
 
-/// Makes the command continue when standard output is a closed pipe. Otherwise a write could stop halfway without a
-/// report.
+/// Makes the command continue when standard output is a closed pipe. Otherwise a write to the controller could stop
+/// halfway without a report.
 pub(crate) fn ignore_broken_pipe() {
     IGNORE_BROKEN_PIPE.store(true, Ordering::Relaxed);
 }
@@ -105,7 +105,8 @@ pub(crate) fn printable_line(line: &str) -> String {
     line.split('\t').map(printable).collect::<Vec<_>>().join("\t")
 }
 
-/// Returns a word as a shell reads it, with quotes if the word needs them.
+/// Returns a word in the form in which a shell reads it as one word. The result is in single quotes if the word is
+/// empty or has a character other than ASCII letters, digits and signs without a meaning in a shell.
 #[must_use]
 pub(crate) fn shell_quoted(word: &str) -> String {
     let is_plain = !word.is_empty() && word.chars().all(|c| c.is_ascii_alphanumeric() || "-_./:=@,".contains(c));
@@ -229,7 +230,8 @@ mod tests {
         assert_eq!((time_with_age(None), time_with_age(Some(&json!("never")))), ("-".to_owned(), "never".to_owned()));
     }
 
-    /// The cases are outputs of `seq` and `echo`, some of them as a host truncates them.
+    /// In this test, the outputs are those of commands such as `seq` and `echo`. Some of them begin with the mark that
+    /// a host writes when it truncates an output.
     #[test]
     fn y09_last_lines_mark_omission_and_end_with_text() {
         const TRUNCATION_MARK: &str = "[the beginning is cut off]";
@@ -254,13 +256,13 @@ mod tests {
     }
 
     #[test]
-    fn printable_escapes_control_characters() {
+    fn printable_escapes_control_and_formatting_characters() {
         assert_eq!(printable("a\u{1b}[31mb\u{7}"), "a\\u{1b}[31mb\\u{7}");
         assert_eq!(printable("web\u{202e}1-dab"), "web\\u{202e}1-dab");
     }
 
     #[test]
-    fn table_has_no_borders_or_trailing_space() {
+    fn table_has_upper_case_headings_and_no_trailing_space() {
         let text = table(&["name", "group"], [vec!["web-1".to_owned(), "prod/frontends".to_owned()]]);
         assert!(text.lines().all(|line| !line.ends_with(' ')), "{text:?}");
         assert!(text.contains("NAME") && text.contains("web-1"), "{text}");

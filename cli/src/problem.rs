@@ -21,7 +21,7 @@ impl Problems {
         self.0.is_empty()
     }
 
-    /// Returns all errors, each on its own line, to print below a heading.
+    /// Returns all errors as indented lines, to print directly after a heading. Each error begins with a line end.
     pub(crate) fn lines(&self) -> String {
         self.0.iter().map(|error| format!("\n  {}", error.replace('\n', "\n  "))).collect()
     }

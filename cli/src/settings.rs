@@ -31,8 +31,8 @@ const MAX_FILE_BYTES: u64 = 64 * 1024;
 /// manager.
 ///
 /// # Errors
-/// Fails if a settings file cannot be read, is invalid or is not trusted, or if two settings files set different
-/// managers.
+/// Fails if a settings file cannot be read, is invalid, may be written by every user, or belongs to a user other than
+/// root and the owner of the manifests. Also fails if two settings files set different managers.
 pub(crate) fn directory_manager(files: &ManifestArgs) -> Result<Option<String>> {
     let mut first: Option<(PathBuf, String)> = None;
     for directory in tree::directories(files)? {
@@ -139,7 +139,8 @@ mod tests {
         directory_manager(&ManifestArgs { paths, recursive }).map_err(|error| format!("{error:#}").replace(&site_prefix, ""))
     }
 
-    /// Two directories that set different managers are refused. Standard input belongs to no directory.
+    /// Two directories whose settings files set different managers are refused. A directory below or above the one with
+    /// the settings file does not use that file. Standard input belongs to no directory.
     #[test]
     fn y09_directory_manager_is_read_from_directory() {
         let site = temp_site(&[

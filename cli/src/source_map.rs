@@ -24,15 +24,16 @@ impl<'a> SourceMap<'a> {
         self.0.iter().find(|(object_key, _)| object_key == key).map(|(_, manifest)| manifest.locate(field))
     }
 
-    /// Returns the place of a finding's object, or else of the written object that caused the finding. `None` if the
-    /// files contain neither of them.
+    /// Returns the place of the field that a finding is about. If the files do not contain its object, returns the
+    /// place of the object that the finding names as its cause. `None` if the files contain neither of them.
     pub(crate) fn locate_finding(&self, finding: &Finding) -> Option<String> {
         let (key, field) = finding.object_and_field();
         self.find(key, field).or_else(|| self.find(finding.caused_by.as_deref()?, ""))
     }
 
-    /// Returns the place of the object that a refusal of the controller names, or else of the written object that
-    /// caused the refusal. `None` if the files contain neither of them.
+    /// Returns the place of the object and field that a refusal of the controller is about. If the files do not contain
+    /// that object, returns the place of the object whose write caused the refusal. `None` if the files contain neither
+    /// of them.
     pub(crate) fn locate_refusal(&self, refusal: &ApiRefusal) -> Option<String> {
         let place = refusal.object.as_deref().and_then(|key| self.find(key, refusal.field.as_deref().unwrap_or("")));
         place.or_else(|| self.find(refusal.written_object.as_deref()?, ""))

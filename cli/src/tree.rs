@@ -14,7 +14,7 @@ use crate::output::printable;
 
 /// The maximum number of skipped directories that a warning lists by name.
 const MAX_NAMES: usize = 5;
-/// The end of the warning about directories that `-R` skips: the rule for their names.
+/// The end of the warning about directories that `-R` skips: the rule for the names of the directories that it reads.
 const RECURSION_RULE: &str =
     "-R reads a directory with a name of letters, digits, - and _; any directory is read by its own path";
 
@@ -47,9 +47,9 @@ pub(crate) fn directories(files: &ManifestArgs) -> Result<Vec<ManifestDirectory>
     Ok(directories)
 }
 
-/// Returns the named paths, each once. With `-R`, the directories below a path follow that path, and a warning lists
-/// directories that are skipped because of their names. Without `-R`, a warning names a directory below a path that
-/// contains unread manifests.
+/// Returns the named paths, each once. With `-R`, the directories below a path follow that path. Prints warnings. With
+/// `-R`, a warning lists directories that are skipped because of their names, except those that contain only included
+/// parts. Without `-R`, a warning names the first directory below a path that contains manifests, which are not read.
 ///
 /// # Errors
 /// Fails if a directory can't be read.
@@ -99,8 +99,8 @@ fn has_only_parts(dir: &Path, included: &BTreeSet<PathBuf>) -> bool {
 pub(crate) struct Subdirectories {
     /// The directories to read, in the order of their names, each before those below it.
     pub(crate) included: Vec<PathBuf>,
-    /// The directories that are skipped because of their names. The rule for their names is the rule for names of
-    /// manifest files.
+    /// The directories that are skipped because of their names. A directory to read has a name of letters, digits, `-`
+    /// and `_`, as the name of a manifest file before its extension.
     pub(crate) skipped: Vec<PathBuf>,
 }
 

@@ -69,7 +69,8 @@ struct ServerThread {
     thread: u32,
 }
 
-/// Joins host number `index` to the fleet. Returns the host's request: a check-in of a host on which nothing changed.
+/// Joins host number `index` to the fleet, and lets it check in until it has its desired state. Returns its TLS
+/// configuration, the request of a further check-in without a change, and the length of the response.
 async fn prepare_load(fleet: &Fleet, index: usize) -> Load {
     let mut host = fleet.join(&format!("host-{index}")).await;
     // Any state will do: the text `gold` and the revision 5 have no effect on the check-in.
@@ -96,7 +97,7 @@ fn tls_config(fleet: &Fleet, host: &Host) -> Arc<ClientConfig> {
     Arc::new(client_config(&pin, Some(fleet.components().fleet.clone()), Some(identity), Arc::new(SystemClock)).unwrap())
 }
 
-/// Returns the length of the response to an unchanged check-in, in bytes.
+/// Sends the request of the host over a new connection. Returns the length of the response with its headers, in bytes.
 async fn response_len(address: SocketAddr, load: &Load) -> usize {
     let mut stream = connect(address, load).await;
     stream.write_all(&load.request).await.unwrap();
@@ -178,8 +179,8 @@ fn serve_bare(config: ServerConfig, answer_bytes: usize, sender: &std::sync::mps
     });
 }
 
-/// Measures check-ins without a change on open connections, on both servers in turns. Prints the CPU time of each
-/// check-in.
+/// Measures check-ins without a change on open connections, on both servers in turns. Prints for each round the mean
+/// CPU time of a check-in on each server.
 async fn measure_requests(controller: &ServerThread, bare: &ServerThread, loads: &Arc<Vec<Load>>) {
     let mut streams = [Vec::new(), Vec::new()];
     for (server, streams) in [controller, bare].into_iter().zip(&mut streams) {
@@ -207,7 +208,8 @@ async fn measure_requests(controller: &ServerThread, bare: &ServerThread, loads:
     }
 }
 
-/// Measures new connections with one check-in each, on both servers in turns. Prints the CPU time of each connection.
+/// Measures new connections with one check-in each, on both servers in turns. Prints for each round the mean CPU time
+/// of a connection on each server.
 async fn measure_handshakes(controller: &ServerThread, bare: &ServerThread, loads: &Arc<Vec<Load>>) {
     let mut means = [0.0; 2];
     for round in 0..=ROUNDS {
@@ -227,8 +229,9 @@ async fn measure_handshakes(controller: &ServerThread, bare: &ServerThread, load
     }
 }
 
-/// Prints the CPU time per request of both servers in a round, in microseconds, and after the last round the mean.
-/// Round 0 fills caches and is not counted.
+/// Prints the CPU time per request (or per connection) of both servers in a round, in microseconds. Adds these times,
+/// divided by the number of rounds, to `means`, and prints `means` after the last round. Round 0 fills caches and is
+/// not counted.
 #[expect(clippy::print_stdout, reason = "a benchmark prints its results")]
 fn print_round(title: &str, round: u32, cpu_us: [f64; 2], means: &mut [f64; 2]) {
     let line = |name: &str, [controller, bare]: [f64; 2]| {

@@ -51,8 +51,8 @@ async fn main() {
     println!("with {STREAMS} streams of events: {:.2} ms of CPU a second", ms_per_second(cpu_with_streams));
 }
 
-/// Opens event stream number `index` to the controller at `address`. The controller limits the connections of one
-/// client address, so the streams use four client addresses.
+/// Opens event stream number `index` to the controller at `address`, and waits for the first chunk of the response. The
+/// controller limits the connections of one client address, so the streams use four client addresses.
 async fn open_stream(address: SocketAddr, index: usize) -> TcpStream {
     let socket = TcpSocket::new_v4().expect("a socket");
     let client_address: SocketAddr = format!("127.0.0.{}:0", 2 + index % 4).parse().expect("an address");

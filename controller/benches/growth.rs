@@ -15,8 +15,8 @@ use grown::{MEASURED_OPERATIONS, MeasuredCluster};
 
 const SIZES: [usize; 3] = [100, 1_000, 10_000];
 
-/// Returns two CPU times in microseconds: of the thread `reconcile`, which resolves nodes, releases and signs, and of
-/// the whole process.
+/// Returns two CPU times in microseconds since the start of the process: that of the thread `reconcile`, which resolves
+/// nodes, releases task sets and signs desired states, and that of all threads together.
 fn cpu_us() -> [f64; 2] {
     let (mut reconcile, mut process) = (0.0, 0.0);
     for entry in std::fs::read_dir("/proc/self/task").unwrap().flatten() {
@@ -51,8 +51,9 @@ fn main() {
     });
     for (index, operation) in MEASURED_OPERATIONS.into_iter().enumerate() {
         for (size, row) in SIZES.iter().zip(&rows) {
-            let ([reconcile, process], least_costs) = (row[index], rows[0][index]);
-            let (reconcile_ratio, process_ratio) = (cost_ratio(reconcile, least_costs[0]), cost_ratio(process, least_costs[1]));
+            let ([reconcile, process], smallest_size_costs) = (row[index], rows[0][index]);
+            let (reconcile_ratio, process_ratio) =
+                (cost_ratio(reconcile, smallest_size_costs[0]), cost_ratio(process, smallest_size_costs[1]));
             println!(
                 "{operation}, {size:>6} nodes: reconcile {reconcile:7.0} us ({reconcile_ratio:5.2} times), process {process:7.0} us ({process_ratio:5.2} times)"
             );

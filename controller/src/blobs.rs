@@ -27,7 +27,8 @@ use stemma_wire::message::{Hash, hash_content};
 
 /// Maximum size of a body, in bytes.
 pub const MAX_BYTES: usize = 64 * 1024 * 1024;
-/// Default limit for the size of all unnamed bodies together, in bytes.
+/// Default limit for the size of all unnamed bodies together, in bytes. A body is unnamed if no stored release and no
+/// released task set names it.
 pub const MAX_UNNAMED_BYTES: u64 = 1024 * 1024 * 1024;
 /// Maximum number of bodies whose check is remembered. When one more is checked, all others are forgotten.
 const MAX_REMEMBERED: usize = 65_536;
@@ -55,21 +56,23 @@ pub struct BlobStore {
     gauges: BlobGauges,
 }
 
-/// The sizes of the files in the directory of bodies, in bytes.
+/// The sizes of the files in the directory of bodies, in bytes. A file counts with at least 4096 bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DiskUsage {
     /// Size of all files, in bytes.
     pub all: u64,
-    /// Size of the unnamed files, in bytes. They include partial and damaged files.
+    /// Size of the unnamed files, in bytes: bodies that no release and no released task set names, and partial and
+    /// damaged files.
     pub unnamed: u64,
 }
 
-/// The sizes of the files in the directory, in total and for each sender.
+/// The size of all files in the directory, and the size of the unnamed bodies of each known sender. A body is unnamed
+/// if no release and no released task set names it.
 #[derive(Debug, Default)]
 struct BlobUsage {
     disk: DiskUsage,
     by_hash: BTreeMap<Hash, SentBlob>,
-    /// Size of the unnamed files of each known sender, in bytes.
+    /// Size of the bodies of each known sender that no release and no released task set names, in bytes.
     unnamed: ShareUsage,
 }
 
@@ -81,7 +84,7 @@ struct SentBlob {
     state: BlobState,
 }
 
-/// The state of a body with a known sender.
+/// The state of a body with a known sender. A body is named if a stored release or a released task set names it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum BlobState {
     /// The body is being written, and its file does not have its final name yet.
@@ -91,7 +94,8 @@ enum BlobState {
 }
 
 impl SentBlob {
-    /// Returns the number of bytes of the body that count towards its sender's limit for unnamed bodies.
+    /// Returns the number of bytes of the body that count towards its sender's limit for unnamed bodies. For a body
+    /// that a release or a released task set names, this is 0.
     const fn unnamed_bytes(&self) -> u64 {
         match self.state {
             BlobState::Arriving | BlobState::Unnamed => self.bytes,
@@ -101,7 +105,8 @@ impl SentBlob {
 }
 
 impl BlobUsage {
-    /// Adds a body of `bytes` bytes that is about to be written. It counts as unnamed.
+    /// Adds a body of `bytes` bytes that is about to be written. The body counts as unnamed, because no release or task
+    /// set is known to name it yet. If this hash already had a sender, the new sender replaces it.
     fn add_incoming(&mut self, hash: Hash, bytes: u64, sender: &ShareHolder) {
         self.disk.all = self.disk.all.saturating_add(bytes);
         self.disk.unnamed = self.disk.unnamed.saturating_add(bytes);
@@ -159,14 +164,14 @@ pub enum PutResult {
     /// The hash of the sent bytes differs from the requested name. The field is the hash of the bytes. The body was not
     /// stored.
     HashMismatch(Hash),
-    /// The body was not stored, because it would exceed the limit for unnamed bodies: that of its sender, of its
-    /// sender's cluster, or of all senders together.
+    /// The body was not stored, because it would exceed a limit for unnamed bodies (those that no release and no
+    /// released task set names): that of its sender, of its sender's cluster, or of all senders together.
     NoRoom(ShareExceeded),
 }
 
 impl BlobStore {
     /// Opens the store of bodies in a directory that `init` created, and counts the sizes of the files. Until
-    /// [`Self::count`] is called, all bodies count as unnamed.
+    /// [`Self::count`] is called, all bodies count as unnamed, as if no release and no released task set named them.
     pub fn new(directory: &Path) -> Self {
         let blobs = Self {
             directory: directory.to_owned(),
@@ -372,7 +377,8 @@ impl BlobStore {
     }
 
     /// Renames the file of a damaged body, so that a client can send the body again. Nothing is renamed if a new file
-    /// already has the name. The damaged file can be examined until it is deleted with the unnamed bodies.
+    /// already has the name. The damaged file can be examined until [`Self::delete_unnamed`] deletes it. Also counts
+    /// the damaged body in the metrics, and logs it.
     fn rename_damaged(&self, hash: Hash, file: &File) -> io::Result<()> {
         let path = self.path(hash);
         let _guard = self.lock_names();
@@ -391,8 +397,8 @@ impl BlobStore {
     }
 
     /// Deletes the unnamed bodies that clients last sent before the time `cutoff`, and the partial and damaged files
-    /// that were last changed before it. Returns the number of deleted files. Also counts the remaining files. The call
-    /// blocks on disk I/O.
+    /// that were last changed before it. A body is unnamed if its hash is not in `named`. Returns the number of deleted
+    /// files. Also counts the remaining files. The call blocks on disk I/O.
     ///
     /// # Errors
     /// Fails with the error of the operating system. The next call deletes the remaining bodies.
@@ -521,8 +527,8 @@ mod tests {
         assert_eq!((text.as_str(), damaged_counter.get()), ("other", 2));
     }
 
-    /// All files are two days old. The old body and the partial file are deleted, but not the body that is named or the
-    /// body that is sent again.
+    /// In this test, all files are two days old. The old body and the partial file are deleted, but not the body that
+    /// is in `named` or the body that is sent again.
     #[test]
     fn delete_unnamed_deletes_body_when_old() {
         let directory = tempfile::tempdir().unwrap();
@@ -543,13 +549,14 @@ mod tests {
         assert!(blobs.open(old).unwrap().is_none());
     }
 
-    /// Returns a body of `count` disk blocks, filled with a letter.
+    /// Returns a body of `count` disk blocks that is filled with `letter`, with its hash before it.
     fn blocks(letter: u8, count: usize) -> (Hash, Vec<u8>) {
         let body = vec![letter; count * 4096];
         (hash_content(&body), body)
     }
 
-    /// The limit is 16 blocks of 4096 bytes. One of them (a sixteenth) is reserved for admins such as `root`.
+    /// In this test, the limit is 16 blocks of 4096 bytes. One of them (a sixteenth) is reserved for admins of the
+    /// fleet; here `root` is one.
     #[test]
     fn x03_put_refuses_body_when_unnamed_bytes_reach_limit() {
         let directory = tempfile::tempdir().unwrap();
@@ -583,8 +590,9 @@ mod tests {
         assert_eq!(later_blobs.put(hash, &body, &somebody()).unwrap(), PutResult::Stored);
     }
 
-    /// The whole limit is 16 blocks, and each body has two. Without the limits for a sender and a cluster, one sender
-    /// could use the whole limit for a day. All principals that an admin of one cluster creates could do so too.
+    /// In this test, the whole limit is 16 blocks, and each body has two, except the empty body at the end. Without the
+    /// limits for a sender and a cluster, one sender could use the whole limit until old bodies are deleted. All
+    /// principals that an admin of one cluster creates could do so too.
     #[test]
     fn x03_put_limits_sender_to_quarter_and_cluster_to_half() {
         let directory = tempfile::tempdir().unwrap();

@@ -42,7 +42,9 @@ struct TrustState {
     ahead_ms: u64,
 }
 
-/// The last record of the clock in the store.
+/// The last record of the clock in the store. After a start, the time in `record` is that of a later audit entry, if
+/// the store has one and the record does not show that the clock was suspect. If the store has neither a record nor an
+/// audit entry, it is the time of the start.
 #[derive(Clone, Debug)]
 struct RecordedClock {
     record: ClockRecord,
@@ -56,8 +58,9 @@ impl WatchedClock {
         Self::from_record(None, clock)
     }
 
-    /// Creates the watched clock of a controller, and compares the clock with the latest time in the store. Records in the
-    /// store that the clock has become suspect, or is trusted again. If this write fails, the error is only logged.
+    /// Creates the watched clock of a controller, and compares the clock with the latest time in the store that is not
+    /// from a suspect clock. Records in the store that the clock has become suspect, or is trusted again. If this write
+    /// fails, the error is only logged.
     ///
     /// # Errors
     /// Fails with the error of reading the store, or with [`StoreError::Corrupt`] or [`StoreError::Newer`] if the record
@@ -77,7 +80,8 @@ impl WatchedClock {
             // clock.
             Some(stored) if stored.record.is_suspect => Some(stored),
             stored => {
-                // Audit entries that are older than the record may be from a wrong clock, so their times are not used.
+                // The clock was trusted when this record was written. Audit entries before the record may be from an
+                // earlier time at which the clock was wrong, so only the times of later entries are used.
                 let record_revision = stored.as_ref().map_or(Revision::ZERO, |stored| stored.revision);
                 let audit_time = last_audit_time(snapshot.as_ref()).await?.filter(|(_, revision)| *revision > record_revision);
                 let latest_time = stored.as_ref().map(|stored| stored.record.at).max(audit_time.map(|(time, _)| time));
@@ -166,9 +170,9 @@ impl WatchedClock {
         if self.trusted_now().is_some() { Ok(()) } else { self.record(store).await }
     }
 
-    /// Records in the store whether the clock is trusted, and its last trusted time. For a suspect clock, that is the time
-    /// that it should have shown at its jump. The record is written if the trust has changed, or if the clock is trusted
-    /// and the record is a day old. Otherwise nothing is written.
+    /// Records in the store whether the clock is trusted, and its last trusted time. For a suspect clock, that is
+    /// the time that it should have shown when its last jump was noticed. The record is written if the trust has
+    /// changed, or if the clock is trusted and the record is a day old. Otherwise nothing is written.
     ///
     /// # Errors
     /// Fails with the error of the store.
@@ -344,10 +348,10 @@ mod tests {
         assert!(!stored_record(store.as_ref()).await.unwrap().is_suspect);
     }
 
-    /// The clock is set back by 400 days, and later corrected. The age of an entry from this period counts from the
-    /// correction. The age of an earlier entry counts from its own time.
+    /// In this test, the clock is set back by 400 days, and later corrected. The age of an entry from the time between
+    /// counts from the correction. The age of an earlier entry counts from its own time.
     #[tokio::test]
-    async fn x04_f12_age_starts_after_doubt_for_earlier_entry() {
+    async fn x04_f12_doubt_delays_age_start_only_for_entries_from_doubt() {
         let directory = tempfile::tempdir().unwrap();
         let (store, clock) = (create_store(&directory), Arc::new(SteppedClock::default()));
         clock.ahead_s.store(400 * DAY_S, Ordering::Relaxed);
@@ -452,10 +456,10 @@ mod tests {
         }
     }
 
-    /// The second jump happens before the end of the first doubt is recorded. Both jumps must count, because otherwise
-    /// entries from before them would seem too old.
+    /// In this test, the second jump happens before the end of the first doubt is recorded. So the store gets one
+    /// record for both doubts. Both jumps must count, because otherwise entries from before them would seem too old.
     #[tokio::test]
-    async fn x04_f12_watched_clock_counts_two_jumps_in_one_doubt() {
+    async fn x04_f12_watched_clock_adds_jumps_when_doubts_share_record() {
         let directory = tempfile::tempdir().unwrap();
         let (store, clock) = (create_store(&directory), Arc::new(SteppedClock::default()));
         let watched = restart(store.as_ref(), &clock).await;

@@ -36,7 +36,8 @@ pub enum ConfigError {
     /// A listener's address cannot be used.
     #[error("{field} {value:?}: {why}")]
     Listen {
-        /// The name of the field in the file, `admin_listen` or `agent_listen`. The flag has the same name.
+        /// The name of the field in the file, `admin_listen` or `agent_listen`. The value may be from the flag
+        /// `--admin-listen` or `--agent-listen` instead.
         field: &'static str,
         /// The configured value.
         value: String,
@@ -54,7 +55,7 @@ pub enum ConfigError {
         /// The reason why the text is not a recipient.
         why: BadRecipient,
     },
-    /// An extension in the file is invalid. An extension is a program that decides which tags a node has.
+    /// An extension in the file is invalid. An extension is a program that decides which tags a role gives to a node.
     #[error(transparent)]
     Extension(#[from] BadExtension),
     /// A configured limit, such as a number of days, is out of range.
@@ -73,7 +74,8 @@ pub enum ConfigError {
          another address with `systemctl edit {unit}` (an empty ListenStream=, then the new one)"
     )]
     Handed {
-        /// The name of the field in the file, `admin_listen` or `agent_listen`. The flag has the same name.
+        /// The name of the field in the file, `admin_listen` or `agent_listen`. The value may be from the flag
+        /// `--admin-listen` or `--agent-listen` instead.
         field: &'static str,
         /// The configured value.
         value: String,
@@ -117,7 +119,7 @@ pub enum ConfigError {
 /// The address and protocol of the admin listener.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AdminListen {
-    /// TLS, with client certificates.
+    /// TLS. A caller is identified by its client certificate or by a principal's token.
     Tls(SocketAddr),
     /// Plain HTTP on a loopback address, for development and tests.
     Plain(SocketAddr),
@@ -141,7 +143,7 @@ pub struct Config {
     pub extra_standard_traits: Vec<String>,
     /// The public keys to which a backup is encrypted. The holder of any one of the secret keys can decrypt the backup.
     pub backup_recipients: Vec<Recipient>,
-    /// The extensions: programs that decide which tags a node has.
+    /// The extensions: programs that decide which tags a role gives to a node.
     pub extensions: Vec<ExtensionConfig>,
     /// The limits of the stored history of objects.
     pub history_keep: HistoryRetention,
@@ -149,7 +151,7 @@ pub struct Config {
     pub audit_keep: AuditRetention,
     /// Maximum total size of the stored file bodies that no release and no released task set names, in MiB.
     pub unnamed_files_mebibytes: u64,
-    /// Maximum number of nodes in the fleet.
+    /// Maximum number of nodes in the fleet. It is also the maximum number of allocations, and of join tokens.
     pub max_nodes: u64,
 }
 
@@ -176,7 +178,7 @@ struct ConfigFile {
     most_nodes: Option<u64>,
 }
 
-/// The fields of the file, for its manual page.
+/// The fields of the controller's configuration file, for the manual page of the file.
 pub const FILE_FIELDS: &[FieldDef] = &[
     FieldDef::new(
         "data_dir",
@@ -267,7 +269,7 @@ pub const FILE_FIELDS: &[FieldDef] = &[
     ),
 ];
 
-/// The fields of `history_keep`.
+/// The fields of the table `history_keep` in the configuration file, for its manual page.
 const HISTORY_KEEP: &[FieldDef] = &[
     FieldDef::new(
         "days",
@@ -282,7 +284,7 @@ const HISTORY_KEEP: &[FieldDef] = &[
     ),
 ];
 
-/// The fields of `audit_keep`.
+/// The fields of the table `audit_keep` in the configuration file, for its manual page.
 const AUDIT_KEEP: &[FieldDef] = &[
     FieldDef::new(
         "days",
@@ -528,7 +530,7 @@ mod tests {
     }
 
     #[test]
-    fn config_error_names_field_and_fix() {
+    fn config_error_explains_refusal() {
         for (file, sentence) in [
             ("", "no data directory: give --data-dir DIR, or data_dir in the file that --config names"),
             ("data_dirr = 'x'", "unknown field `data_dirr`, expected one of `data_dir`, `admin_listen`"),
@@ -566,7 +568,7 @@ mod tests {
     }
 
     #[test]
-    fn x03_config_uses_retention_defaults_when_unset() {
+    fn x03_config_uses_defaults_for_unset_limits() {
         let config = load("data_dir = 'x'\nhistory_keep = {days = 30}", args::RunArgs::default()).unwrap();
         assert_eq!(config.history_keep, HistoryRetention { days: 30, revisions: 100, mebibytes: 1024 });
         assert_eq!(config.audit_keep, AuditRetention { days: 400, mebibytes: 1024 });
@@ -618,7 +620,7 @@ mod tests {
         assert_eq!(names_in_error, FILE_FIELDS.iter().map(|field| field.name).collect::<Vec<_>>());
     }
 
-    /// The service manager has bound both listeners. A configured address of such a listener is an error.
+    /// In this test, the service manager has bound both listeners. A configured address of such a listener is an error.
     #[test]
     fn config_uses_inherited_socket_address() {
         let socket = || Some(TcpListener::bind("127.0.0.1:0").unwrap());
@@ -641,7 +643,7 @@ mod tests {
     /// The URL has the port to which the listener is bound, and not the configured port 0. The unspecified address is
     /// shown as the loopback address.
     #[test]
-    fn url_has_bound_port_and_loopback_for_all_addresses() {
+    fn url_has_bound_port_and_loopback_for_unspecified_address() {
         let url = AdminListen::Plain("127.0.0.1:0".parse().unwrap()).url("127.0.0.1:80".parse().unwrap());
         assert_eq!(url.to_string(), "http://127.0.0.1:80");
         assert_eq!(Url::for_agents("[::]:9444".parse().unwrap()).to_string(), "https://[::1]:9444");

@@ -30,8 +30,8 @@ pub struct Identities {
 struct IdentityState {
     agents: HashMap<Uuid, AgentCertificates>,
     keys: HashMap<[u8; 32], Uuid>,
-    /// The nodes without a record whose host used a certificate of this fleet. They joined after the backup from which
-    /// the store was restored.
+    /// The nodes without a record whose host used a certificate of this fleet. Usually they joined after the backup
+    /// from which the store was restored. Another reason is that the record of a deleted node was pruned.
     unknown_nodes: HashSet<Uuid>,
 }
 
@@ -156,7 +156,8 @@ impl Identities {
         }
     }
 
-    /// Counts a node without a record. Returns false if the node was counted before, or if too many nodes are counted.
+    /// Counts a node without a record, and returns true. Returns false and does not count the node if it was counted
+    /// before, if it has a record by now, or if `MAX_UNKNOWN_NODES` nodes are counted.
     fn record_unknown(&self, node: Uuid) -> bool {
         let mut state = self.write();
         // The node may have joined since the caller read the state.
@@ -190,7 +191,8 @@ mod tests {
     use super::*;
     use crate::records::enrolled::{CertificateRecord, HexBytes};
 
-    /// The record of the deletion has revision 9. A record of revision 8 arrives after it.
+    /// In this test, the record of the deletion has revision 9, and a record of revision 8 arrives after it. A record
+    /// of revision 10 then enrols the node again.
     #[test]
     fn s26_put_ignores_late_record_when_node_is_deleted() {
         let node = Uuid::from_u128(7);

@@ -20,18 +20,21 @@ use crate::store::BoxFuture;
 /// What the store contains about the reports of a node, and about the desired state that was last sent to its host.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StoredReports {
-    /// The sequence number up to which all task results of the node are stored.
+    /// The sequence number up to which the host need not send task results again. Each result up to this number was
+    /// stored, dropped because of a limit, or refused. The store retains only the last result of each task.
     pub acknowledged_sequence: u64,
     /// The digest of the stored Observation (facts, traits and labels).
     pub observation: Option<PartDigest>,
     /// True if the last stored liveness record states that the node is silent.
     pub is_silent: bool,
-    /// The epoch and revision of the desired state that was last sent to the host, or later ones. `None` if no sent
-    /// state was ever recorded for any host.
+    /// The epoch and revision of the desired state that was last sent to the host. If the store has no record of this
+    /// for the host, the epoch and revision at which the first such record of any host was written. The host then
+    /// received no later state. `None` if no sent state was ever recorded for any host.
     pub sent_revision: Option<HeldRevision>,
     /// The digests of the desired state that was last sent to the host. `None` if they were not recorded.
     pub sent_parts: Option<SentParts>,
-    /// True if the store has no record that the host confirmed the desired state that was last sent to it.
+    /// True if the store has a record of the desired state that was last sent to the host, and the record does not show
+    /// yet that the host confirmed this state.
     pub is_unconfirmed: bool,
 }
 
@@ -55,8 +58,9 @@ pub struct ConfirmedState {
     pub parts: SentParts,
 }
 
-/// The state of an agent, without results, as a check-in reports it. The slot of the node compares it with the last
-/// one. If it differs, the intake gets it, and stores only the local state.
+/// The state of an agent, without results, as a check-in reports it. The node's slot (the controller's data about the
+/// node in memory) compares it with the last stored state. If it differs, it is passed to [`Intake::store_state`],
+/// which stores only the local state.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AgentState {
     /// The kernel's boot id.
@@ -86,7 +90,9 @@ pub enum LivenessChange {
     },
     /// The node has become silent.
     Lost {
-        /// The time of the last contact, in seconds since 1970.
+        /// The time from which the silence counts, in seconds since 1970: the end of the node's last check-in. If the
+        /// node has not checked in since the controller started, it is the time at which the controller created the
+        /// node's slot (its data in memory).
         since_s: u64,
         /// True if the host has not confirmed the desired state that is published for it.
         is_unconfirmed: bool,
@@ -96,10 +102,10 @@ pub enum LivenessChange {
 /// How much of a stored Observation was accepted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Acceptance {
-    /// All traits were accepted, or a finding reports the rejected ones already. Facts and labels that were not
-    /// accepted make no difference.
+    /// All traits were accepted, or exactly the same traits were rejected as in the previous Observation, so that a
+    /// finding reports them already. Facts and labels that were not accepted do not count here.
     Whole,
-    /// Some traits were rejected, and no finding reports this yet.
+    /// Some traits were rejected, and they differ from those that were rejected in the previous Observation.
     Partial,
 }
 
@@ -111,14 +117,15 @@ pub enum IntakeError {
     /// is shutting down.
     #[error("the store takes no writes")]
     Unavailable,
-    /// The host sent more than the controller stores in this time.
+    /// The host sent more bytes of task results in a short time than the controller stores. Only results have this
+    /// limit.
     #[error("the host sends more than may be stored in this time")]
     TooFast,
     /// The node was deleted.
     #[error("no such node")]
     NoSuchNode,
-    /// The part violates a limit or a rule, or the stored record is unreadable. The check-in is answered as usual, and
-    /// the reason is a finding of the node.
+    /// The part violates a limit or a rule, or the stored record that it would replace is unreadable. The check-in is
+    /// answered as usual, and the reason is a finding of the node.
     #[error("{0}")]
     Refused(String),
 }
@@ -159,8 +166,9 @@ impl ReportPart {
 pub(crate) struct UnstoredParts(Mutex<HashMap<Uuid, BTreeMap<ReportPart, String>>>);
 
 impl UnstoredParts {
-    /// Records the reason why a part of a node's report could not be stored. `None` records that the part was stored.
-    /// Returns true if the node had no unstored part and now has one, or if its last one is now stored.
+    /// Records the reason why a part of a node's report could not be stored. With `None`, removes the part, because it
+    /// was stored or because it no longer waits. Returns true if the node had no part here and now has one, or if its
+    /// last part was removed.
     pub(crate) fn record(&self, node: Uuid, part: ReportPart, reason: Option<&str>) -> bool {
         let mut parts_by_node = self.lock();
         let had_unstored_parts = parts_by_node.contains_key(&node);
@@ -216,9 +224,9 @@ pub trait Intake: Send + Sync + 'static {
         digest: PartDigest,
         observation: Observation,
     ) -> BoxFuture<'_, Result<Acceptance, IntakeError>>;
-    /// Stores task results in the order of their sequence numbers. Returns the sequence number up to which all results
-    /// are stored now, or dropped because of a limit. Results that are already stored are ignored. A host sends these
-    /// again if it received no response.
+    /// Stores task results, which are in the order of their sequence numbers. Only the last result of each task is
+    /// retained. Returns the sequence number up to which all results are stored now, or dropped because of a limit.
+    /// Results that are already stored are ignored. A host sends these again if it received no response.
     fn store_results(&self, node: Uuid, results: Vec<TaskResult>) -> BoxFuture<'_, Result<u64, IntakeError>>;
     /// Stores the node's last Report, which replaces the previous one. The data need not be durable when the method
     /// returns.
@@ -236,7 +244,7 @@ pub trait Intake: Send + Sync + 'static {
     fn store_confirmations(&self, confirmed: Vec<ConfirmedState>) -> BoxFuture<'_, Result<(), IntakeError>>;
     /// Returns the revision of the store's last commit. Reads from memory.
     fn head_revision(&self) -> u64;
-    /// Opens the file of a blob for reading, or returns `None` if the blob is not stored. May block.
+    /// Opens the file of a blob for reading, or returns `None` if the blob is not stored or is damaged. May block.
     ///
     /// # Errors
     /// The error of the operating system.

@@ -29,7 +29,8 @@ use crate::records::key;
 use crate::status;
 use crate::store::Store;
 
-/// The parts of the store whose size is exported: the value of the label `of`, and the prefix of the keys.
+/// The parts of the store whose sizes are in the metric `stemma_store_bytes`: for each, the value of the metric's label
+/// `of`, and the prefix of the store's keys.
 const MEASURED_PREFIXES: [(&str, &str); 8] = [
     ("objects", key::OBJECTS),
     ("history", key::HISTORY),
@@ -40,27 +41,29 @@ const MEASURED_PREFIXES: [(&str, &str); 8] = [
     ("released_value_lists", key::COMMON_VALUES),
     ("released_texts", key::COMMON_CHUNKS),
 ];
-/// Time for which the expiry of a principal's certificate or token is still exported after it has expired, in
+/// Time for which `/metrics` still contains the expiry of a principal's certificate or token after it has expired, in
 /// milliseconds.
 const ENDED_RETENTION_MS: u64 = 31 * 24 * 3600 * 1000;
 
 /// The events that this process has counted since its start.
 #[derive(Clone, Debug, Default)]
 pub struct Counters {
-    /// Number of check-ins of valid agents that could be decoded. Some of them are refused afterwards.
+    /// Number of check-ins of agents with a valid certificate that could be decoded. Some of them are refused
+    /// afterwards.
     pub check_ins: Counter,
     /// Number of agents that joined.
     pub enrolments: Counter,
     /// Number of certificates that agents renewed.
     pub renewals: Counter,
-    /// Number of times that a node was resolved.
+    /// Number of times that a node was resolved. Nodes that could not be resolved, or whose desired state was too large
+    /// to be sent, are not counted.
     pub resolved: Counter,
     /// Number of full resolves that found a node out of date. A full resolve runs on a slow timer as a check of the
     /// other passes, and should find none.
     pub missed: Counter,
-    /// Number of file bodies that were found to be damaged.
+    /// Number of blobs (files and scripts of releases, stored by hash) that were found to be damaged.
     pub damaged_blobs: Counter,
-    /// The total sizes of the file bodies.
+    /// The total size of the stored blobs, and the total size of those that no release and no released task set names.
     pub blobs: BlobGauges,
 }
 
@@ -142,8 +145,8 @@ impl Metrics {
         &self.counters
     }
 
-    /// Sets the connections that are exported. Call this once, when the listeners are bound. Further calls have no
-    /// effect.
+    /// Sets the open connections of the two listeners, whose numbers are in `/metrics`. Call this once, when the
+    /// listeners are bound. Further calls have no effect.
     pub fn watch_connections(&self, agents: OpenConnections, admin: OpenConnections) {
         let _results = (self.listeners.agents.set(agents), self.listeners.admin.set(admin));
     }
@@ -193,7 +196,8 @@ impl MetricSources {
         Some(self.clock.now().0.saturating_sub(created_at.0) / 1000)
     }
 
-    /// Encodes the sizes of the store's file and of its parts, in bytes. Sizes that are not known yet are omitted.
+    /// Encodes the size of the store's file, and the sizes of the entries of each kind in [`MEASURED_PREFIXES`], in
+    /// bytes. A size that cannot be read, or that is not known yet, is omitted.
     fn encode_sizes(&self, to: &mut DescriptorEncoder<'_>) -> fmt::Result {
         let gauge = |bytes: u64| ConstGauge::new(i64::try_from(bytes).unwrap_or(i64::MAX));
         if let Ok(file) = std::fs::metadata(&self.file) {
@@ -213,12 +217,13 @@ impl MetricSources {
 
 impl fmt::Debug for MetricSources {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Parts").finish_non_exhaustive()
+        f.debug_struct("MetricSources").finish_non_exhaustive()
     }
 }
 
 impl Collector for MetricSources {
-    /// Encodes the metrics that other parts of the controller count: store, connections, refusals, clock and backup.
+    /// Encodes the metrics that other parts of the controller count: store, resolved revision, waiting check-ins, hosts
+    /// without a node, connections, refusals, clock and backup.
     fn encode(&self, mut to: DescriptorEncoder<'_>) -> fmt::Result {
         let backup_gauge = |age| ("stemma_backup_age_seconds", "How long ago the last backup was made", age);
         let backup = self.backup_age().map(backup_gauge);
@@ -265,7 +270,7 @@ struct ObjectMetrics {
 
 impl fmt::Debug for ObjectMetrics {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Objects").finish_non_exhaustive()
+        f.debug_struct("ObjectMetrics").finish_non_exhaustive()
     }
 }
 

@@ -15,11 +15,12 @@ use crate::args::ResumeFleetArgs;
 use crate::init::Layout;
 use crate::running::RunningController;
 
-/// End of a message about hosts that have not checked in. If no host is ahead, it is used only if `is_resumed` returns
-/// false.
+/// Text that is appended to a message about hosts that have not checked in. It says that these hosts may be ahead of
+/// the store. If no known host is ahead, the text is used only if `is_resumed` returns false.
 const MAY_BE_AHEAD: &str = ", and those that have not may be ahead";
 
-/// The error if the text to confirm cannot be written. An admin cannot agree to a text that was not shown.
+/// The error if a text cannot be written to standard output before the fleet is resumed. An admin cannot agree to a
+/// text that was not shown.
 const WRITE_FAILED: &str = "the text to confirm could not be written; nothing was changed";
 
 /// Shows the effect on the hosts, requests a confirmation unless `--yes` is given, and resumes the fleet. Changes
@@ -91,7 +92,7 @@ fn warning(fleet: &Value) -> Option<String> {
 
 /// Returns the message that no host is ahead of the store. The controller knows the revisions of hosts only in memory.
 /// So after a restart the message covers only the hosts that have checked in since. If others have not, the message
-/// ends with what happens to them.
+/// also says how these hosts behave when they check in, or that the command must be run again then.
 fn none_ahead_message(fleet: &Value) -> String {
     let revision = parse_number(&fleet["revision"]);
     match unknown_message(fleet) {
@@ -144,8 +145,8 @@ impl HostCounts {
         })
     }
 
-    /// Returns the message that some hosts have not checked in since the controller started. Returns `None` if all
-    /// hosts have checked in.
+    /// Returns the message with the time for which the controller has run, and the number of hosts that have checked in
+    /// since it started. Returns `None` if all hosts have checked in.
     fn missing_message(&self) -> Option<String> {
         let Self { enrolled, checked_in, running_seconds } = self;
         if checked_in >= enrolled {
@@ -160,8 +161,9 @@ impl HostCounts {
     }
 }
 
-/// Returns the message that some hosts may be ahead without being known, because they have not checked in. Returns
-/// `None` if all hosts have checked in.
+/// Returns the message that some hosts have not checked in since the controller started, so that it is unknown whether
+/// they are ahead. An old controller does not report these numbers. The message then says that they are unknown.
+/// Returns `None` if all hosts have checked in.
 fn unknown_message(fleet: &Value) -> Option<String> {
     let unknown =
         "The running controller is of an earlier version: it is unknown how many hosts have checked in since it started";
@@ -217,8 +219,8 @@ mod tests {
         }
     }
 
-    /// Three of five hosts have checked in. An epoch that an admin began with resume-fleet has a reason. The first
-    /// epoch has an empty reason.
+    /// In this test, three of five hosts have checked in. An epoch that an admin began with resume-fleet has a reason.
+    /// The first epoch has an empty reason.
     #[test]
     fn x02_none_ahead_message_omits_retry_when_epoch_was_resumed() {
         let mut fleet = fleet(false, 0, [5, 3, 4]);
@@ -238,9 +240,10 @@ mod tests {
         assert_eq!(HostCounts { enrolled: 5, checked_in: 5, running_seconds: 4 }.checked_in_message(), None);
     }
 
-    /// One host is ahead of the store. First, all five hosts have checked in, and then only two of them.
+    /// In this test, one host is ahead of the store. In the first status, all five hosts have checked in. In the
+    /// others, only two of them have.
     #[test]
-    fn x02_warning_names_ahead_and_missing_hosts() {
+    fn x02_warning_counts_ahead_and_missing_hosts() {
         let text = warning(&fleet(false, 1, [5, 5, 4])).unwrap();
         assert!(text.starts_with("1 hosts hold revisions of another copy of the store"), "{text}");
         assert!(text.ends_with("and what was written elsewhere is lost."), "{text}");

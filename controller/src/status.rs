@@ -24,9 +24,10 @@ use uuid::Uuid;
 use crate::intake::{IntakeError, ReportPart, UnstoredParts};
 use crate::store::Revision;
 
-/// Maximum number of status changes that the table retains for clients that read them later.
+/// Maximum number of changes that the status table retains for clients that read them later, of all nodes together. A
+/// change is a new state of a node, a new reason of its state, a new liveness, or the deletion of the node.
 const MAX_CHANGES: usize = 16 * 1024;
-/// Maximum time for which a read waits until this table includes the effect of earlier writes.
+/// Maximum time for which a read waits until the table of nodes' states includes the effect of earlier writes.
 const REACH_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The status of a node.
@@ -42,7 +43,8 @@ pub struct NodeStatus {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, derive_more::Display)]
 #[display("{sequence} of {epoch}")]
 pub struct StatusPosition {
-    /// The random identity of one start of the controller. After each start, changes are numbered from 1 again.
+    /// The random identity of one start of the controller, which is not the epoch of the store. After each start,
+    /// changes are numbered from 1 again.
     pub epoch: Uuid,
     /// The number of the last change before this position, or 0 at the start.
     pub sequence: u64,
@@ -197,8 +199,9 @@ impl StatusTable {
         self.lock().inputs.get(&node).is_some_and(StateInputs::is_blocking_others)
     }
 
-    /// Returns whether a node does not get its next task set. Other nodes then wait in vain for tasks that only the
-    /// next task set has.
+    /// Returns whether a node has a next task set that was not released to it: the task set is withheld, its release is
+    /// due at the next reconcile, or the store refuses the release. Other nodes that wait for a task that only the next
+    /// task set has are then `blocked`. Returns false for a parked node, because no node waits for it.
     pub(crate) fn is_withheld(&self, node: Uuid) -> bool {
         self.lock().inputs.get(&node).is_some_and(StateInputs::is_task_set_withheld)
     }
@@ -231,7 +234,8 @@ impl StatusTable {
     }
 
     /// Records the result of an attempt to store one part of a host's report. A refused part becomes an input of the
-    /// node's state. A part that the host will send again is only added to the waiting parts.
+    /// node's state. A part that the host will send again is only added to the waiting parts. A part that was stored is
+    /// no longer refused or waiting.
     pub(crate) fn record_report<T>(&self, node: Uuid, part: ReportPart, result: &Result<T, IntakeError>) {
         let is_changed = match result {
             Ok(_) => {
@@ -442,7 +446,7 @@ impl StatusTable {
     }
 
     /// Stores the inputs of a node. If its status changes, appends the change to the sequence that clients watch. If it
-    /// begins or ceases to hold others up, or to be withheld, notifies the reconciler.
+    /// begins or ceases to hold others up, or to lack its next task set, notifies the reconciler.
     fn set(&self, inner: &mut StatusState, node: Uuid, inputs: StateInputs) {
         let new_status = NodeStatus::from_inputs(inputs);
         let old_inputs = inner.inputs.insert(node, inputs);
@@ -588,8 +592,8 @@ mod tests {
         assert_eq!(table.changes_since(position_at(2)).unwrap().len(), MAX_CHANGES);
     }
 
-    /// Each table belongs to one start of the controller. The number of changes in the old table is larger than in the
-    /// new table.
+    /// Each table belongs to one start of the controller. In this test, the old table has three changes and the new
+    /// table has one.
     #[test]
     fn changes_since_fails_when_position_is_from_before_restart() {
         let (old_table, new_table, node) = (StatusTable::default(), StatusTable::default(), Uuid::from_u128(1));

@@ -54,7 +54,8 @@ async fn list_during_health_checks(api: &TestApi) {
 #[tokio::test]
 async fn w10_05_condition_cost_is_bounded_and_excess_conditions_are_named() {
     let _guard = SERIAL.lock().await;
-    // The bound of each condition is a scan of all nodes, although the condition is true for the first node.
+    // The cost of each condition counts as that of a scan of all nodes, although the condition is true for the first
+    // node.
     let condition = |n| format!("nodes(tag='web').exists(n, n.labels.zone==labels.zone || n.name!='nobody-{n}')");
     let mut tasks: Vec<Value> = (0..64).map(|n| task(&format!("t-{n:02}"), &condition(n))).collect();
     tasks.push(task("z", "labels.zone != ''"));
@@ -78,7 +79,7 @@ async fn w10_05_condition_cost_is_bounded_and_excess_conditions_are_named() {
 }
 
 /// For each of 1000 nodes, the condition of task `zone` scans all nodes, so it exceeds the limit and stays undecided.
-/// The condition of task `many` is the same for all nodes.
+/// The condition of task `many` has the same inputs for all nodes, so it is decided once.
 #[tokio::test]
 async fn w10_05_condition_cost_over_nodes_is_bounded_without_delaying_health() {
     let _guard = SERIAL.lock().await;
@@ -120,8 +121,8 @@ async fn w10_05_condition_with_large_text_is_bounded() {
         assert_eq!(answer["objects"].as_array().map(Vec::len), Some(100), "{case}");
         let has_undecided = answer["findings"].to_string().contains("steps over its inputs");
         assert!(!has_undecided, "{case}: each condition is decided: {}", answer["findings"][0]);
-        // A hundred nodes with a text each are 6 MB, which are read, stored and resolved. Ten thousand conditions are
-        // evaluated for them.
+        // A hundred nodes with a text each are 6 MB, which are read and resolved. Ten thousand conditions are evaluated
+        // for them.
         assert!(allocated_count < 1_000_000, "{case}: {allocated_count} allocations");
         assert!(bytes < 100_000_000, "{case}: {bytes} bytes");
     }

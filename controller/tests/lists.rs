@@ -15,7 +15,7 @@ use stemma_counting::{allocations, thread_allocations};
 use tokio::runtime::Handle;
 use tokio::sync::Mutex;
 
-/// The number of nodes in a fleet, which is the size of a full page.
+/// The number of nodes in the fleet of each test that lists all nodes on one page. It is the size of a full page.
 const NODES: usize = 1_000;
 const ROUNDS: u32 = 5;
 
@@ -45,7 +45,7 @@ async fn page_is_encoded_off_serving_thread() {
     assert!(thread < process / 20, "{thread} of the {process} allocations of a page are on the thread that serves");
 }
 
-/// The limits are about one and a half times the counted allocations for a node: 7 by name, 18 as listed, 52 in detail.
+/// The limits are about 1.7 times the counted allocations for a node: 7 by name, 18 as listed, 52 in detail.
 #[tokio::test]
 async fn row_allocations_are_bounded() {
     let _guard = SERIAL.lock().await;

@@ -9,7 +9,8 @@ use stemma_core::field::FieldDef;
 use stemma_core::manifest::{field_meaning, kinds};
 use stemma_core::task::{Parameter, TASK_TYPES, TaskType};
 
-/// Writes the pages to the directory `out_dir`.
+/// Writes three manual pages to the directory `out_dir`: those of the manifests, of the controller's configuration file
+/// and of the agent's configuration file.
 ///
 /// # Errors
 /// Fails if a file cannot be written.
@@ -28,7 +29,8 @@ pub(crate) fn write(out_dir: &Path) -> Result<()> {
 struct Page(Roff);
 
 impl Page {
-    /// Creates a page of section 5 that contains the section NAME.
+    /// Creates a page for section 5 of the manual. It has only the section NAME, which consists of `name` and
+    /// `summary`.
     fn new(name: &str, summary: &str) -> Self {
         let mut roff = Roff::new();
         roff.control("TH", [name, "5", "", "", "Stemma"]);

@@ -37,7 +37,8 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// Returns the CPU time of all threads of a process so far, in milliseconds. The scheduler counts it in nanoseconds.
+/// Returns the CPU time of all current threads of a process so far, in milliseconds. Threads that have ended do not
+/// count. The scheduler counts the time in nanoseconds.
 fn cpu_ms(id: u32) -> Result<f64> {
     let mut nanoseconds = 0;
     for thread in fs::read_dir(format!("/proc/{id}/task"))? {
@@ -56,7 +57,6 @@ fn pss_mib(id: u32) -> Result<f64> {
     Ok(kib / 1024.0)
 }
 
-/// Converts bytes to megabytes.
 #[allow(clippy::cast_precision_loss)] // Megabytes of a program.
 fn mb(bytes: u64) -> f64 {
     bytes as f64 / 1e6

@@ -27,7 +27,7 @@ const TICK_MS: f64 = 10.0;
 fn main() -> Result<()> {
     let fleet = TempFleet::start()?;
     // The columns: `stemma-agent once`, the poll of a running agent, and the shell script.
-    println!("{:<38} {:>9} {:>9} {:>9}", "CPU of a run with nothing to do", "once", "a look", "sh");
+    println!("{:<38} {:>9} {:>9} {:>9}", "CPU of a run with nothing to do", "once", "poll", "sh");
     for (files, commands) in [(10, 10), (100, 0)] {
         let name = format!("f{files}");
         let agent = converged_agent(&fleet, &name, files, commands)?;
@@ -41,8 +41,9 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// Joins an agent whose tasks are `files` files and `commands` guarded commands. Returns the agent after it has
-/// converged.
+/// Applies a release with `files` tasks that write a file and `commands` guarded commands, and a cluster that runs the
+/// release. Joins an agent as the node of that cluster. Returns the agent after it has converged. `name` is the name of
+/// the release, the cluster and the node.
 fn converged_agent(fleet: &TempFleet, name: &str, files: u32, commands: u32) -> Result<TestAgent> {
     let mut text =
         format!("kind: Release\nname: {name}\nversion: '1'\nroles: {{all: {{tags: [x]}}}}\ntags: {{x: {{}}}}\ntasks:\n");
@@ -75,8 +76,8 @@ fn converged_agent(fleet: &TempFleet, name: &str, files: u32, commands: u32) -> 
     Ok(agent)
 }
 
-/// Returns the CPU time of one poll of a running agent, in milliseconds. If an agent runs, `stemma-agent once` only
-/// makes that agent poll and waits for it.
+/// Returns the mean CPU time of one poll (a check of all tasks) of a running agent, in milliseconds. If an agent runs,
+/// `stemma-agent once` only requests a poll from that agent and waits for its end.
 fn poll_ms(agent: &TestAgent) -> Result<f64> {
     let process_id = agent.id().context("the agent runs")?;
     let root = agent.path("").to_string_lossy().into_owned();

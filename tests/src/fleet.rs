@@ -11,7 +11,7 @@ use serde::Deserialize;
 use crate::ports::ReservedPort;
 use crate::program::{RunningProgram, run, succeed};
 
-/// The addresses and the root certificate that the controller prints when it is ready.
+/// The URLs of the listeners and the path of the root certificate, which the controller prints when it is ready.
 #[derive(Clone, Debug, Deserialize)]
 pub struct ListenerAddresses {
     /// URL of the listener for operators.
@@ -33,7 +33,8 @@ pub struct TempFleet {
     config: Option<PathBuf>,
     /// URL of the controller for agents that join. If `None`, they get the URL that the controller printed.
     agent_url: Option<String>,
-    /// Command line of a program that executes each agent. If empty, agents start directly.
+    /// Command line of a program that executes `stemma-agent join` and the first `stemma-agent run` of each agent that
+    /// joins. If empty, these commands start directly.
     host_wrapper: Vec<OsString>,
     /// Reservations of the controller's ports, so that no other test uses them while the controller is stopped.
     _ports: Option<[ReservedPort; 2]>,
@@ -62,7 +63,9 @@ impl TempFleet {
         Self::start_with_options(Some(config), &[])
     }
 
-    /// Same as [`TempFleet::start_with_config`], with a host name at which hosts reach the controller.
+    /// Same as [`TempFleet::start_with_config`], with a host name at which hosts can reach the controller. The
+    /// controller's certificate is valid for this name. Agents use the name only after
+    /// [`TempFleet::set_agent_host_name`].
     ///
     /// # Errors
     /// As [`TempFleet::start`].
@@ -121,8 +124,8 @@ impl TempFleet {
         self.agent_url = Some(format!("https://{name}:{port}"));
     }
 
-    /// Sets a program that executes each agent which joins later, as [`TestAgent::start_under`] does. `words` is its
-    /// command line.
+    /// Sets a program that executes `stemma-agent join` and the first `stemma-agent run` of each agent which joins later,
+    /// as [`TestAgent::start_under`] does. `words` is the command line of that program.
     pub fn set_host_wrapper(&mut self, words: Vec<OsString>) {
         self.host_wrapper = words;
     }
@@ -151,7 +154,8 @@ impl TempFleet {
         self.data().join("admin/context.toml")
     }
 
-    /// Returns the controller's log so far.
+    /// Returns the controller's log since its last start. The log is empty after [`TempFleet::stop_controller`] or
+    /// [`TempFleet::kill_controller`], and for a controller that the caller runs.
     #[must_use]
     pub fn log(&self) -> String {
         self.controller.as_ref().map(RunningProgram::log).unwrap_or_default()
@@ -166,7 +170,7 @@ impl TempFleet {
     /// Kills the controller with SIGKILL and starts it again on the same ports.
     ///
     /// # Errors
-    /// When the controller does not start again.
+    /// When the controller is not running, or does not start again.
     pub fn crash_controller(&mut self) -> Result<()> {
         self.kill_controller()?;
         self.start_controller()
@@ -180,7 +184,8 @@ impl TempFleet {
         self.controller.take().context("the controller runs")?.kill()
     }
 
-    /// Stops the controller with SIGSTOP until [`TempFleet::resume_controller`] or its end.
+    /// Pauses the controller with SIGSTOP. It continues at [`TempFleet::resume_controller`]. While it is paused, only
+    /// SIGKILL ends it, as in [`TempFleet::kill_controller`] or when the fleet is dropped.
     ///
     /// # Errors
     /// When the controller is not running, or does not stop in time.
@@ -199,7 +204,7 @@ impl TempFleet {
     /// Stops the controller with SIGTERM.
     ///
     /// # Errors
-    /// When the controller does not end cleanly.
+    /// When the controller is not running, or does not end cleanly.
     pub fn stop_controller(&mut self) -> Result<()> {
         self.controller.take().context("the controller runs")?.stop()
     }
@@ -257,7 +262,7 @@ impl TempFleet {
         Ok((text(&output.stdout), text(&output.stderr), output.status.code().context("a signal ended stemma")?))
     }
 
-    /// Runs `stemma` with this fleet's context, which must succeed, and returns its standard output.
+    /// Runs `stemma` with this fleet's context and returns its standard output. The command must succeed.
     ///
     /// # Errors
     /// When `stemma` fails. The error contains both outputs.
@@ -365,7 +370,7 @@ impl TestAgent {
         self.root.join(path.trim_start_matches('/'))
     }
 
-    /// Returns the agent's log so far.
+    /// Returns the agent's log since its last start. The log is empty after [`TestAgent::kill`].
     #[must_use]
     pub fn log(&self) -> String {
         self.running.as_ref().map(RunningProgram::log).unwrap_or_default()

@@ -14,9 +14,9 @@ use rustix::time::{ClockId, clock_gettime};
 
 use crate::seed::{SeededRng, is_long};
 
-/// CPU time that a target spends on generated cases.
+/// CPU time for which a fuzz target (the check of one decoder) runs on generated cases.
 const CPU_TIME: Duration = Duration::from_secs(2);
-/// CPU time that a target spends on generated cases in a long run.
+/// CPU time for which a fuzz target (the check of one decoder) runs on generated cases in a long test run.
 const LONG_CPU_TIME: Duration = Duration::from_secs(30);
 /// Maximum size of a mutated case, in bytes.
 const MAX_CASE_BYTES: usize = 8 * 1024;
@@ -77,7 +77,7 @@ const WORDS: &[&[u8]] = &[
 /// first seed.
 ///
 /// # Panics
-/// When the target panics. The message contains the case and its seed.
+/// When the target panics. The message contains the case, and the seed of a generated case.
 pub fn run(target: &str, cases: &[Vec<u8>], check: impl Fn(&[u8])) {
     let stored_cases: Vec<Vec<u8>> = cases.iter().cloned().chain(corpus(target)).collect();
     for case in &stored_cases {
@@ -112,7 +112,8 @@ fn corpus(target: &str) -> Vec<Vec<u8>> {
     files.iter().map(|file| std::fs::read(file).expect("a stored case")).collect()
 }
 
-/// Runs the target on one case. If the target panics, panics again with the case and its seed in the message.
+/// Runs the target on one case. If the target panics with a text, panics again with the case and its seed in the
+/// message. A stored case has no seed. A panic without a text is passed on unchanged.
 fn run_case(target: &str, seed: Option<u64>, case: &[u8], check: &impl Fn(&[u8])) {
     let Err(panic) = catch_unwind(AssertUnwindSafe(|| check(case))) else { return };
     let source = seed.map_or_else(|| "a stored case".to_owned(), |seed| format!("STEMMA_SEED={seed}"));
@@ -149,8 +150,8 @@ fn draw_byte(rng: &mut SeededRng) -> u8 {
 }
 
 /// Changes a case at a random position: flips a bit, or replaces, removes, repeats or inserts bytes. Some mutations
-/// insert a part of another stored case, or one of [`WORDS`]. A few of them repeat the bytes hundreds of times, so that
-/// parsers reach their limits.
+/// insert a part of a stored case, or one of [`WORDS`]. A few mutations repeat bytes of the case, or a word, hundreds of
+/// times, so that parsers reach their limits.
 fn mutate(rng: &mut SeededRng, case: &mut Vec<u8>, stored_cases: &[Vec<u8>]) {
     let start = rng.next_below(case.len() + 1);
     let end = start + rng.next_below((case.len() - start).min(64) + 1);

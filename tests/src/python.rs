@@ -48,8 +48,9 @@ pub struct ForkServer {
 }
 
 impl ForkServer {
-    /// Imports a client of a virtual environment. `program` is the name of its command. `main` is the `module:function`
-    /// that accepts the arguments. `preload` lists modules that the client would import later.
+    /// Starts the process that imports a client of a virtual environment, and waits until the client is imported.
+    /// `program` is the name of the client's command. `main` is the `module:function` that accepts the arguments.
+    /// `preload` lists modules that the client would import later.
     ///
     /// # Errors
     /// When the client cannot be imported.

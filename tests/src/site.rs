@@ -24,11 +24,12 @@ pub fn check_files(web: &TestAgent) -> Result<()> {
     Ok(())
 }
 
-/// Starts a controller with the demo's manifests, and the agent of a frontend. Waits until the frontend has converged.
+/// Starts a controller with the demo's manifests, and the agent of a frontend. Waits until the files of the frontend are
+/// complete ([`check_files`]). A task that requires these files may still run.
 ///
 /// # Errors
-/// When a program does not start, or the frontend does not converge in time.
-pub fn converged_fleet() -> Result<(TempFleet, TestAgent)> {
+/// When a program does not start, or the files are not complete in time.
+pub fn fleet_with_complete_files() -> Result<(TempFleet, TestAgent)> {
     let fleet = TempFleet::start()?;
     fleet.stemma(&["apply", "-f", SITE])?;
     let web = fleet.join("web-1", "prod/frontends")?;

@@ -39,6 +39,9 @@ pub fn strace_command(output: &Path, expressions: &[&str]) -> Vec<OsString> {
 /// Returns the command line that starts a program under a fake clock, or `None` if `faketime` is not installed. The
 /// file contains the offset of the clock (`+3h`, `-2d`). It is read each time the program reads the clock. The
 /// monotonic clock is not changed.
+///
+/// # Panics
+/// When `faketime` is not installed and `STEMMA_REQUIRE_SHARED` is set, or its library is not where Debian puts it.
 #[must_use]
 pub fn faketime_command(offset_file: &Path) -> Option<Vec<OsString>> {
     // This check only prints the version. A start under the fake clock would fail if a killed process with the same id

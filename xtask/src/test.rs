@@ -89,7 +89,7 @@ fn run_all(options: &TestOptions, runner: Runner, stages: &mut TestStages) -> Re
     )?;
     print_skipped();
     if !options.quick {
-        stages.run_stage("programs of the system", check_programs)?;
+        stages.run_stage("programs of the system", install_programs)?;
         stages.run_stage("cargo-deny", install_cargo_deny)?;
         stages.run_command("dependency policy", command("cargo", &["deny", "check", "licenses", "bans", "sources"]))?;
         stages.run_stage("advisories", check_advisories)?;
@@ -161,7 +161,7 @@ const REQUIRED_PROGRAMS: [(&str, &[&str], &[&str]); 11] = [
 
 /// Installs the missing system programs that tests need, with apt-get. Fails if a program is missing and apt-get does
 /// not exist or fails.
-fn check_programs() -> Result<()> {
+fn install_programs() -> Result<()> {
     for (program, probe, packages) in REQUIRED_PROGRAMS.into_iter().chain(packages::TOOLS) {
         if succeeds(program, probe) {
             continue;

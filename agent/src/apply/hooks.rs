@@ -88,7 +88,7 @@ fn set_change(old: &BTreeSet<String>, new: &BTreeSet<String>) -> SetChange {
     SetChange { added: new.difference(old).cloned().collect(), removed: old.difference(new).cloned().collect() }
 }
 
-/// The messages of hooks that failed, by the name of the hook.
+/// A message of the agent about each hook that failed, by the name of the hook.
 pub type HookFailures = BTreeMap<String, String>;
 
 /// Runs the hooks one after the other, in the order of their names, and returns the failures. `timeout` applies to each

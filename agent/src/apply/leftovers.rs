@@ -63,8 +63,10 @@ pub fn sweep(site: &Site, task_dirs: &StagingDirs) -> Result<(), HostError> {
     if still_needed == recorded { Ok(()) } else { site.ledger.put(&STAGING_DIRS, &still_needed) }
 }
 
-/// Removes leftovers (unfinished files of a killed agent) from the recorded directories of a host that is paused,
-/// parked or held. Such a host starts no run, which would otherwise remove them. The record stays unchanged.
+/// Removes leftovers (unfinished files of a killed agent) from the recorded directories. The record stays unchanged.
+///
+/// The caller uses this on a host that may start no task now, for example because the host is parked. Otherwise the
+/// next run would remove the leftovers.
 ///
 /// # Errors
 /// [`HostError`] from the ledger.

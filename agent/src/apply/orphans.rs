@@ -18,7 +18,8 @@ use super::ledger::{Desired, PROGRESS, WRITTEN_FILES};
 use super::task::{HostTask, Site};
 use crate::host::{FileKind, HostError, HostPath};
 
-/// Maximum number of orphans (files of removed tasks) that a report or the text output of `stemma-agent status` lists.
+/// Maximum number of orphans (files that tasks wrote and that no task manages now) that a report or the text output of
+/// `stemma-agent status` lists.
 pub const MAX_LISTED_ORPHANS: usize = 64;
 
 /// Maximum number of paths in the record of written files.
@@ -87,7 +88,8 @@ pub fn lasting_path(site: &Site, task: &HostTask) -> Option<HostPath> {
     written_path(site, task).filter(|(_, content)| *content == PathContent::File).map(|(path, _)| path)
 }
 
-/// Returns the recorded files that still exist and that no task of this desired state manages.
+/// Returns the orphans: the files in the record of written files that still exist and that no task of this desired
+/// state manages.
 ///
 /// # Errors
 /// [`HostError`] from the ledger.
@@ -96,8 +98,9 @@ pub fn orphans(site: &Site, desired: &Desired, profile: &Profile) -> Result<Vec<
     Ok(find_orphans(site, desired, profile, &written).0)
 }
 
-/// Returns the same files as [`orphans`]. Also removes from the record the unmanaged files that no longer exist. If a
-/// file appears at such a path later, it is not from a task.
+/// Returns the files that tasks wrote, that still exist, and that no task of this desired state manages, like
+/// [`orphans`]. Also removes from the record on disk the unmanaged files that no longer exist. If a file appears at
+/// such a path later, it is not from a task.
 ///
 /// # Errors
 /// [`HostError`] from the ledger.
@@ -132,8 +135,9 @@ fn find_orphans(
     (orphans, missing_paths)
 }
 
-/// Returns the fact that reports orphans, as a JSON list. It lists at most [`MAX_LISTED_ORPHANS`] files, as far as they
-/// fit, and then the number of the omitted files. Returns `None` if there are no orphans.
+/// Returns the value of the fact that reports orphans (files that tasks wrote and that no task manages now), as a JSON
+/// list. The list has at most [`MAX_LISTED_ORPHANS`] files, or fewer if the text would exceed [`MAX_FACT_VALUE_BYTES`].
+/// If files are omitted, the last item has their number. Returns `None` if there are no orphans.
 pub fn orphans_fact(orphans: &[OrphanedPath]) -> Option<String> {
     let mut entries = Vec::new();
     // The initial value reserves room for the brackets and for the number of omitted files.
@@ -186,13 +190,14 @@ enum ManagedFile {
     File(HostPath),
     /// The task manages no file.
     Nothing,
-    /// This agent cannot read the task, so it does not know which file the task manages.
+    /// It is not known which file the task manages. The agent cannot read the task, does not support its type, or
+    /// cannot determine the path of a `file` task.
     Unknown,
 }
 
-/// Returns the file that a task manages. The result is `Unknown` if this agent cannot read the task or its type. It is
-/// also `Unknown` for a task of type `file` without a path, because its parameters are invalid or the template of its
-/// path could not be rendered.
+/// Returns the file that a task manages. The result is `Unknown` if this agent cannot read the task or does not support
+/// its type. It is also `Unknown` for a task of type `file` whose path cannot be determined, because its parameters are
+/// invalid or the template of its path cannot be rendered.
 fn managed_file(site: &Site, desired: &Desired, task: &ProfileTask) -> ManagedFile {
     let Ok(task) = HostTask::new(task, &desired.task_set.inputs) else { return ManagedFile::Unknown };
     let Some(kind) = task_type(&task.task.kind).map(|task_type_def| task_type_def.kind) else { return ManagedFile::Unknown };

@@ -63,7 +63,7 @@ impl<'a> TaskTemplates<'a> {
         with_public_field(field, self.renderer_without_secrets().text(template))
     }
 
-    /// Renders a path on the host, like [`Self::name`].
+    /// Renders a path on the host. As in [`Self::name`], the template must not read a secret.
     ///
     /// # Errors
     /// As [`Self::name`]. Also if the rendered text is not a valid [`HostPath`].
@@ -71,7 +71,8 @@ impl<'a> TaskTemplates<'a> {
         parse_path(field, &self.name(field, template)?)
     }
 
-    /// Renders a directory on the host, like [`Self::name`]. Returns `None` for `/`, which is not a valid [`HostPath`].
+    /// Renders the path of a directory on the host. As in [`Self::name`], the template must not read a secret. Returns
+    /// `None` for `/`, which is not a valid [`HostPath`].
     ///
     /// # Errors
     /// As [`Self::path`].

@@ -61,9 +61,9 @@ pub enum TaskParseError {
     /// An input cannot be parsed.
     #[error("the input {reference} cannot be read ({why})")]
     Input {
-        /// The reference of the input.
+        /// The reference of the input, such as `labels.a`.
         reference: String,
-        /// The reason.
+        /// The reason why the input cannot be parsed.
         why: String,
     },
     /// The task reads a value that the task set does not contain. So the task set does not match its profile.
@@ -148,21 +148,21 @@ pub enum CheckResult {
     Converged,
     /// The host is not in the desired state. The fields describe for people what the task would change.
     Drifted {
-        /// A unified diff, or empty.
+        /// A unified diff of what the task would change, or empty.
         diff: String,
-        /// One sentence, or empty.
+        /// One sentence for people about the difference, or empty.
         message: String,
     },
     /// The host is not in the desired state, and something prevents the agent from changing it.
     Blocked {
-        /// A unified diff, or empty.
+        /// A unified diff of what the task would change, or empty.
         diff: String,
         /// One sentence about what prevents the change, and what a person can do.
         message: String,
     },
 }
 
-/// The result of a successful apply.
+/// The result of a task that was applied successfully.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ApplyResult {
     /// One sentence for people about the change, or empty.
@@ -181,7 +181,7 @@ pub enum FailureEffect {
     Partial,
     /// The task has changed nothing.
     Unchanged,
-    /// It is unknown whether the task ran (`Outcome::Unknown`).
+    /// The journal does not show whether the command of the task ended, and with which result (`Outcome::Unknown`).
     Unknown,
 }
 

@@ -26,8 +26,9 @@ pub(crate) const EPOCH: Epoch = Epoch([1; 16]);
 /// A controller that signs desired states and grants, with the certificate authorities of its fleet `prod`.
 pub(crate) struct TestController {
     signer: Signer,
-    /// The signer's private key and certificate chain, for messages that a test signs without `signer`.
+    /// The private key of the signer, for messages that a test signs without `signer`.
     key: KeyPair,
+    /// The certificate chain of the signer: its own certificate, and that of the authority for signers.
     chain: Vec<Vec<u8>>,
     root: Vec<u8>,
     agents: (CertificateParams, KeyPair, Vec<u8>),
@@ -120,8 +121,8 @@ impl TestController {
         SignedGrant { epoch, revision: Revision(revision), grant, proof: self.proof(leaf) }
     }
 
-    /// Returns a signed change of the epoch, valid from the revision `first_revision`. This builds the signed bytes
-    /// itself, so that tests notice a change of the format.
+    /// Returns a signed change of the epoch. `first_revision` is the first revision of the new epoch. This builds the
+    /// signed bytes itself, so that tests notice a change of the format.
     pub(crate) fn epoch_change(&self, from: Epoch, to: Epoch, first_revision: u64) -> EpochChange {
         // The bytes before the reason are its length.
         let parts: [&[u8]; 5] = [&from.0, &to.0, &first_revision.to_be_bytes(), &[0, 0, 0, 6], b"a test"];
@@ -199,7 +200,7 @@ pub(crate) fn store_accepted(host: &Rc<RealHost>, revision: u64, set: &TestTaskS
     ledger.store_body(hash, &bytes).unwrap();
 }
 
-/// A builder of a profile (the list of tasks) and of the task set that names it.
+/// A builder of a desired state (labels and a task set) and of the profile (the list of tasks) that the task set names.
 #[derive(Default)]
 pub(crate) struct TestTaskSet {
     profile: Profile,
@@ -276,7 +277,7 @@ impl TestTaskSet {
         self
     }
 
-    /// Sets the group revision. So the same tasks form another task set, as after a new release.
+    /// Sets the group revision, a field of the task set. So the same tasks form another task set, with another digest.
     pub(crate) fn with_release(mut self, group_revision: u64) -> Self {
         self.revision = group_revision;
         self

@@ -20,11 +20,12 @@ pub(super) struct Cpu {
     pub(super) cores: Option<u64>,
     /// Name of the first processor.
     pub(super) model: Option<String>,
-    /// Name of the manufacturer.
+    /// Manufacturer. On x86 and s390x it is the text of the kernel (`GenuineIntel`), on ARM a name (`ARM`) for the
+    /// manufacturer's number. `None` if the kernel reports neither, or if the number is not in [`IMPLEMENTERS`].
     pub(super) vendor: Option<String>,
     /// Processor features, by the kernel's names (`avx2`).
     pub(super) flags: BTreeSet<String>,
-    /// True if a core has more than one logical processor.
+    /// True if a core has more than one logical processor. False also if the cores of some processors are unknown.
     pub(super) has_threads: bool,
 }
 
@@ -116,7 +117,7 @@ fn parse_hex(text: &str) -> Option<u64> {
 }
 
 /// Returns the numbers in a list of processors in the kernel's form, such as `0-3,8`. Ignores invalid items, and
-/// numbers beyond [`MAX_PROCESSORS`].
+/// numbers above [`MAX_PROCESSORS`]. Returns at most [`MAX_PROCESSORS`] numbers.
 fn parse_cpu_list(list: &str) -> Vec<u64> {
     let range = |part: &str| {
         let (first, last) = part.split_once('-').unwrap_or((part, part));

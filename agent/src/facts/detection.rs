@@ -49,7 +49,8 @@ pub(super) enum TraitRule {
     Sriov,
     /// The host has a network card that supports remote memory access (RDMA).
     Rdma,
-    /// The host has a disk that rotates, or one that does not rotate. A disk of which this is unknown does not match.
+    /// The host has at least one disk that rotates (`spins` is true), or at least one that does not (`spins` is false).
+    /// A disk whose rotation is unknown does not match.
     Disk {
         /// True if the disk rotates.
         spins: bool,
@@ -282,8 +283,8 @@ mod tests {
         assert!(facts.traits.is_sorted());
         assert!(facts.traits.iter().any(|name| name == "HW_CPU_X86_AVX512VNNI"));
         assert!(!facts.traits.iter().any(|name| name == "HW_CPU_X86_MMX"));
-        // The detected traits are all x86 traits except those of AMD. The three AMD traits below are detected
-        // nevertheless, because their rules do not check the vendor.
+        // In this test, all x86 traits are detected except those whose rules require a processor of AMD. The rules of
+        // the three AMD traits below do not check the vendor.
         let matching_traits = TRAITS.iter().filter(|(name, _)| {
             name.ends_with("_X86_64") || name.starts_with("HW_CPU_X86_") && !name.starts_with("HW_CPU_X86_AMD_")
         });

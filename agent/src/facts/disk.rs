@@ -40,7 +40,8 @@ pub(super) fn read(root: &HostRoot, is_virtual: bool) -> Vec<BlockDevice> {
     disks
 }
 
-/// Adds the facts `disks.*`.
+/// Adds the facts `disks.*` of at most [`MAX_DISKS`] disks. If there are more disks, adds a finding with the number of
+/// the omitted ones.
 pub(super) fn add_facts(disks: &[BlockDevice], facts: &mut HostFacts) {
     for disk in disks.iter().take(MAX_DISKS) {
         facts.add_text(&format!("disks.{}.model", disk.name), disk.model.as_deref());
@@ -57,7 +58,7 @@ impl BlockDevice {
     }
 
     /// Returns whether the device is reported as a disk: it is backed by hardware, is not removable, not hidden and not
-    /// empty, and has a suitable name.
+    /// empty, and has the name of a disk ([`is_disk_name`]).
     fn is_reported(&self) -> bool {
         self.has_device && !self.is_removable && !self.is_hidden && self.sectors > 0 && is_disk_name(&self.name)
     }
@@ -107,7 +108,8 @@ mod tests {
         }
     }
 
-    /// The 130 disks are two more than the limit. Their size in bytes exceeds 64 bits, so it is not a fact.
+    /// In this test, there are two disks more than the limit. The size of each in bytes exceeds 64 bits, so it is not a
+    /// fact.
     #[test]
     fn add_facts_reports_finding_when_over_limit() {
         let disk = |number: usize| BlockDevice { name: format!("sd{number:04}"), sectors: u64::MAX, ..BlockDevice::default() };

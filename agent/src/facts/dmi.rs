@@ -107,8 +107,9 @@ impl Dmi {
     }
 }
 
-/// Returns a DMI value without control characters and outer spaces. Returns `None` if the manufacturer set no real
-/// value: the value is empty, a known placeholder, one repeated character, or counts up.
+/// Returns a DMI value with spaces in place of control characters, and without outer spaces. Returns `None` if the
+/// manufacturer set no real value: the letters and digits of the value are a known placeholder in upper or lower case,
+/// are missing, repeat one character, or count up.
 fn without_placeholder(text: &str) -> Option<String> {
     let text = clean_text(text)?;
     let key = alphanumeric(&text);
@@ -133,7 +134,8 @@ fn is_counting_up(letters: &str) -> bool {
         && ["01234567890", "1234567890", "0123456789abcdef", "123456789abcdef"].iter().any(|digits| digits.starts_with(letters))
 }
 
-/// Returns a uuid in lower case. Returns `None` if the text is not a uuid, or if many boards share this uuid.
+/// Returns a uuid in lower case, with hyphens. Returns `None` if the text is not a uuid, or if the manufacturer set no
+/// real uuid: it is in [`PLACEHOLDER_UUIDS`], or repeats one digit.
 fn parse_uuid(text: &str) -> Option<String> {
     let uuid = uuid::Uuid::try_parse(text.trim()).ok()?;
     let digits = uuid.simple().to_string();

@@ -7,14 +7,15 @@ use super::source::HostRoot;
 /// value.
 const SECURE_BOOT: &str = "/sys/firmware/efi/efivars/SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c";
 
-/// Facts about the firmware and the TPM.
+/// The properties of the firmware and the TPM. The agent reports `kind` as a fact, and detects traits from all of them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Firmware {
     /// Kind of firmware: `uefi` or `bios`. `None` if it is unknown.
     pub(super) kind: Option<&'static str>,
     /// True if secure boot is on: the firmware starts only signed systems.
     pub(super) has_secure_boot: bool,
-    /// Version of the TPM specification: 1 or 2.
+    /// Major version of the TPM specification: 1 or 2. `None` if the host has no TPM, or the kernel does not report the
+    /// version.
     pub(super) tpm_version: Option<u64>,
     /// Name of the TPM's driver, for example `tpm_crb` or `tpm_tis`.
     pub(super) tpm_driver: Option<String>,

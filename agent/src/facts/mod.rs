@@ -50,7 +50,8 @@ pub struct HostFacts {
     pub volatile: BTreeMap<String, String>,
     /// Standard names of the detected traits: sorted, at most fifty.
     pub traits: Vec<String>,
-    /// Sentences about facts and traits that were omitted because of a limit.
+    /// Sentences with the number of disks, interfaces, addresses or traits that were omitted because there were too
+    /// many.
     pub findings: Vec<String>,
 }
 
@@ -60,7 +61,7 @@ struct KernelFacts {
     uname: Uname,
     /// The IPv4 addresses of all interfaces.
     ipv4: Vec<InterfaceAddress>,
-    /// The source address of the default route.
+    /// The address from which this host sends on its default route. `None` if it is unknown.
     source: Option<IpAddr>,
     /// A function that reads the twelve letters of the hypervisor's name with the instruction CPUID.
     signature: fn() -> [u8; 12],

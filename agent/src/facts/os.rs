@@ -81,8 +81,8 @@ fn shell_value(text: &str, key: &str) -> Option<String> {
     text.lines().filter_map(value).next_back()
 }
 
-/// Returns a value without its quotes and backslashes, as a shell reads it. Between single quotes, a backslash is an
-/// ordinary character.
+/// Returns a value without its outer quotes, similar to a shell. Each backslash is removed, and the character after it
+/// remains. Between single quotes, a backslash is an ordinary character.
 fn unquote(value: &str) -> String {
     let between_quotes = |quote: char| value.strip_prefix(quote).and_then(|rest| rest.strip_suffix(quote));
     if let Some(literal) = between_quotes('\'') {
@@ -96,8 +96,8 @@ fn unquote(value: &str) -> String {
     text
 }
 
-/// Returns the host's name with its domain. If the name `node` from `uname` has no domain, this is the first name in
-/// the line of `/etc/hosts` that contains `node`, as for `hostname -f`.
+/// Returns the host's name with its domain, or `None` if no valid one is known. If the name `node` from `uname` has no
+/// domain, the result is the first name in the line of `/etc/hosts` that contains `node`, as for `hostname -f`.
 ///
 /// This does not query DNS, because a query needs time and its answers vary.
 fn qualified_name<'a>(node: &'a str, hosts: &'a str) -> Option<&'a str> {
@@ -113,8 +113,9 @@ fn qualified_name<'a>(node: &'a str, hosts: &'a str) -> Option<&'a str> {
     hosts.lines().filter_map(first_name).find(is_qualified)
 }
 
-/// Returns the name of the time zone in the target of the link `/etc/localtime`. Removes the directory of the time zone
-/// database. Removes also `posix/` or `right/`, the directories of its variants without and with leap seconds.
+/// Returns the name of the time zone in the target of the link `/etc/localtime`, without a check of the name. Removes
+/// the directory of the time zone database. Removes also `posix/` or `right/`, the directories of its variants without
+/// and with leap seconds. Returns `None` if the target is not in a directory `zoneinfo`.
 fn zone_from_link(link: &str) -> Option<&str> {
     let (_, zone) = link.split_once("zoneinfo/")?;
     Some(zone.strip_prefix("posix/").or_else(|| zone.strip_prefix("right/")).unwrap_or(zone))

@@ -31,8 +31,8 @@ impl HostRoot {
         String::from_utf8(self.bytes(path)?).map_or_else(|error| Some(to_text(error.as_bytes())), Some)
     }
 
-    /// Returns the first 64 KiB of a file, or `None` if it cannot be read or is not a regular file. Never blocks,
-    /// because a FIFO is opened without waiting.
+    /// Returns the first 64 KiB of a file, or `None` if it cannot be read or is not a regular file. Does not wait for a
+    /// writer if the path is a FIFO.
     pub(super) fn bytes(&self, path: &str) -> Option<Vec<u8>> {
         let flags = i32::try_from((OFlags::NONBLOCK | OFlags::NOCTTY).bits()).ok()?;
         let file = OpenOptions::new().read(true).custom_flags(flags).open(self.full_path(path)).ok()?;
@@ -67,7 +67,7 @@ impl HostRoot {
         names
     }
 
-    /// Returns whether a path exists.
+    /// Returns whether a path exists. A link whose target does not exist counts as missing.
     pub(super) fn exists(&self, path: &str) -> bool {
         self.full_path(path).exists()
     }

@@ -33,8 +33,8 @@ fn create_files(dir: &Path, files: TestFiles<'_>) {
     }
 }
 
-/// Returns the facts that the kernel of a test host reports. `source` is the source address of outgoing traffic, or an
-/// empty text.
+/// Returns the facts that the kernel and the processor of a test host report. `source` is the source address of
+/// outgoing traffic, or an empty text. The signature of the hypervisor is that of KVM.
 fn kernel_facts(machine: &str, node: &str, ipv4: &[(&str, &str)], source: &str) -> KernelFacts {
     KernelFacts {
         uname: Uname { system: "Linux".into(), node: node.into(), release: "6.1.0-18".into(), machine: machine.into() },
@@ -44,7 +44,8 @@ fn kernel_facts(machine: &str, node: &str, ipv4: &[(&str, &str)], source: &str) 
     }
 }
 
-/// Collects the facts of a host with these files, and checks their form. Panics if a second collection differs.
+/// Collects the facts of a host with these files, and checks their form. Panics if the stable facts of a second
+/// collection differ.
 fn collect_from(files: TestFiles<'_>, kernel: &KernelFacts) -> HostFacts {
     let dir = tempfile::tempdir().unwrap();
     create_files(dir.path(), files);
@@ -55,13 +56,15 @@ fn collect_from(files: TestFiles<'_>, kernel: &KernelFacts) -> HostFacts {
     facts
 }
 
-/// Returns the fact of the registry at a dotted path.
+/// Returns the definition of a stable fact from the registry [`STABLE_FACTS`], by its dotted path. Panics if the
+/// registry does not have the path.
 fn registry_fact(path: &str) -> &'static Fact {
     let path = input::Path::new(path.split('.')).unwrap();
     STABLE_FACTS.iter().find(|fact| fact.matches_path(&path)).unwrap_or_else(|| panic!("facts{path} is not in the registry"))
 }
 
-/// Panics if a fact is not in the form of the registry, or if the traits are not sorted or too many.
+/// Panics if a stable fact is not in the registry [`STABLE_FACTS`] or has another type than there, if a volatile fact
+/// is not a number or is in the registry, or if the traits are not sorted or are more than 50.
 fn check_facts(facts: &HostFacts) {
     for (path, text) in &facts.stable {
         let value: Value = serde_json::from_str(text).unwrap();
@@ -138,7 +141,7 @@ const SERVER: TestFiles<'static> = &[
     ("usr/share/zoneinfo/Europe/Berlin", "TZif2"),
 ];
 
-/// The stable facts of the server.
+/// The stable facts that the agent must collect from the files of [`SERVER`], one `path = value` in each line.
 const SERVER_STABLE: &str = r#"architecture = "x86_64"
 cpu.cores = 2
 cpu.count = 4
@@ -175,7 +178,7 @@ timezone = "Europe/Berlin"
 virtualization = "none"
 "#;
 
-/// The volatile facts of the server, each as `path=value`.
+/// The volatile facts that the agent must collect from the files of [`SERVER`], each as `path=value`.
 const SERVER_VOLATILE: &[&str] = &[
     "load.15m=1.59",
     "load.1m=0.52",
@@ -185,7 +188,7 @@ const SERVER_VOLATILE: &[&str] = &[
     "uptime_seconds=351735",
 ];
 
-/// The traits of the server.
+/// The traits that the agent must detect from the files of [`SERVER`].
 const SERVER_TRAITS: &[&str] = &[
     "COMPUTE_ARCH_X86_64",
     "COMPUTE_FIRMWARE_UEFI",
@@ -360,8 +363,8 @@ virtualization = "systemd-nspawn"
     );
 }
 
-/// A host whose files are all malformed has only the facts that need no valid file. A host without files has the time
-/// zone UTC.
+/// In this test, the files of the first host are all malformed, and so are the machine name and the host name from
+/// `uname`. This host has only the facts that need none of them. A host without files has the time zone UTC.
 #[test]
 fn collect_ignores_malformed_content() {
     let malformed_text = "\u{0}: \u{fffd}=\"\n:::\n0-\n-\n0x\n\\\n9999999999999999999999 kB\n";

@@ -290,7 +290,7 @@ mod tests {
     /// Each case contains a file of the host with its content, and the name of the container manager, or `None` if the
     /// host is not a container.
     #[test]
-    fn detect_container_recognizes_marks() {
+    fn detect_container_recognizes_managers() {
         for (path, content, expected) in [
             ("run/systemd/container", "systemd-nspawn\n", Some("systemd-nspawn")),
             ("run/systemd/container", "something\n", Some("container-other")),

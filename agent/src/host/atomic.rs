@@ -82,6 +82,7 @@ impl Attributes {
     }
 
     /// Returns whether a file already has the mode of these attributes, and also their owner and group if they are set.
+    /// Does not compare `extras`.
     #[must_use]
     pub fn matches(&self, stat: &Stat) -> bool {
         self.mode == stat.mode
@@ -234,8 +235,8 @@ pub fn sweep(host: &dyn Host, dir: &dyn Dir) -> Result<(), HostError> {
     sweep_where(host, dir, &|_| true)
 }
 
-/// Removes unfinished files from a directory, like [`sweep`], but only regular files for which `may_be_own` returns
-/// true. In a directory that other users can write, a file of another user can have a name of this form too.
+/// Removes unfinished files from a directory, like [`sweep`], but only those for which `may_be_own` returns true. In a
+/// directory that other users can write, a file of another user can have a name like that of an unfinished file.
 ///
 /// # Errors
 /// As [`sweep`].
@@ -265,7 +266,7 @@ pub fn sweep_where(host: &dyn Host, dir: &dyn Dir, may_be_own: &dyn Fn(&Stat) ->
 }
 
 /// Checks, without a change, that an entry can be created at a path where no entry exists. Directories of the path may
-/// be missing too. The check finds flags of the existing directory that prevent a new entry.
+/// be missing too. The check fails if the deepest existing directory is immutable or on a read-only file system.
 ///
 /// # Errors
 /// As [`Dir::check_replaceable`], for the first missing name.

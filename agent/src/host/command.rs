@@ -43,7 +43,8 @@ pub struct CommandResult {
     /// The kind of the command's end.
     pub end: ExitKind,
     /// The end of standard output and standard error together, in the order in which the command wrote them. Has at
-    /// most [`MAX_OUTPUT_BYTES`] bytes, with escaped control characters.
+    /// most [`MAX_OUTPUT_BYTES`] bytes. Control characters except line ends and tabs are escaped. If the beginning is
+    /// missing, the text begins with [`TRUNCATION_MARK`].
     pub output: String,
 }
 
@@ -54,7 +55,7 @@ pub enum ExitKind {
     Status(i32),
     /// The signal with this number killed the command.
     Signal(i32),
-    /// The command exceeded its timeout, and the agent killed it.
+    /// The command exceeded its timeout, and the agent ended it by SIGTERM or SIGKILL.
     TimedOut,
 }
 
@@ -194,8 +195,8 @@ mod tests {
         }
     }
 
-    /// Output of the maximum size stays whole. The text of an output can be longer than its bytes, so it can be cut
-    /// too.
+    /// Output of the maximum size stays whole. From longer output, the text contains a mark and the end. In this test,
+    /// the text of some outputs is longer than their bytes, and is nevertheless at most of the maximum size.
     #[test]
     fn y09_output_tail_marks_cut_and_keeps_end() {
         assert_eq!(text(&[b"one\n", &[b'x'; MAX_OUTPUT_BYTES - 4]]).len(), MAX_OUTPUT_BYTES, "the output is complete");
@@ -227,8 +228,8 @@ mod tests {
         assert!(excerpt.lines().skip(1).all(|line| line == "0123456789abcde"), "{excerpt}");
     }
 
-    /// The result contains the last lines that fit into 1024 bytes. If the last line alone does not fit, the result
-    /// contains the end of that line.
+    /// In this test, the limit is 1024 bytes. The result contains the last lines that fit into the limit. If the last
+    /// line alone does not fit, the result contains the end of that line.
     #[test]
     fn y09_truncate_front_keeps_text_after_cut() {
         let long = "x".repeat(5000);

@@ -92,8 +92,8 @@ pub struct Extras {
     /// Values of the extended attributes, by name.
     pub attributes: BTreeMap<CString, Vec<u8>>,
     /// Inode flags that are in `REPORTED_FLAGS`. A file that replaces this file gets only those that are in
-    /// `PRESERVED_FLAGS`. `None` if the file system does not support flags, or for the flags that it gives to a new
-    /// file.
+    /// `PRESERVED_FLAGS`. `None` if the file system does not support flags. In the extras for a new file, `None` leaves
+    /// the file the flags that the file system gave it.
     pub flags: Option<IFlags>,
 }
 
@@ -240,8 +240,9 @@ mod tests {
         Extras { attributes: attributes.into_iter().collect(), ..Extras::default() }
     }
 
-    /// An entry has a tag, rights and an id. The tags are 1 (owner), 2 (a user), 4 (owning group), 0x10 (mask) and 0x20
-    /// (others).
+    /// In this test, each entry of an access control list is a tag, rights and an id. The tags are 1 (owner), 2 (a
+    /// user), 4 (owning group), 0x10 (mask) and 0x20 (others). Each case contains the old list, the new mode, and the
+    /// expected list.
     #[test]
     fn x05_set_acl_mode_matches_chmod() {
         for (old_acl, mode, expected_acl) in [
@@ -270,7 +271,7 @@ mod tests {
     /// Each case contains the rights of the owning group (the entry with tag 4), the current mode, and the mode without
     /// the list. The other tags are 1 (owner), 2 (a user), 0x10 (mask) and 0x20 (others).
     #[test]
-    fn x05_without_acl_returns_group_rights_without_mask() {
+    fn x05_without_acl_returns_group_rights_within_mask() {
         for (rights, mode, expected) in [(0, 0o660, 0o600), (4, 0o664, 0o644), (7, 0o640, 0o640)] {
             let entries = [(1, 6, NONE), (2, 6, 1), (4, rights, NONE), (0x10, 6, NONE), (0x20, 4, NONE)];
             assert_eq!(extras([(ACL.to_owned(), acl(&entries))]).without_acl(mode), expected, "{rights} {mode:o}");
@@ -317,8 +318,10 @@ mod tests {
         assert_eq!(extras([(ACL.to_owned(), acl(&entries_with_named_user))]).common_rights(0o664), 4);
     }
 
-    /// A file with new content does not get the capabilities of the old file, so they are the only loss. Further cases
-    /// compare extras with and without attributes and flags.
+    /// In this test, `old_extras` are the extended attributes of a file, and `new_extras` are those of the file that
+    /// replaces it with new content. Only the capabilities are missing there, because a file with new content does not
+    /// get them. Further cases compare extras with and without attributes and flags. A text names at most ten
+    /// attributes and flags, and counts the others.
     #[test]
     fn x05_missing_in_names_lost_attributes_and_flags() {
         let old_extras = extras([

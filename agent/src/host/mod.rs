@@ -38,7 +38,8 @@ pub(crate) async fn or_pending<T>(future: Option<impl Future<Output = T>>) -> T 
     }
 }
 
-/// A machine, or a test double of one.
+/// The machine that the agent runs on, or a test double of it: its files, its users and groups, its clock, and the
+/// commands that the agent runs.
 pub trait Host {
     /// Opens the root directory (`--root`).
     ///
@@ -123,14 +124,16 @@ pub trait Host {
     /// Returns the path of the `--root` directory on the real system, as commands and file events of the kernel use it.
     fn system_root(&self) -> PathBuf;
 
-    /// Returns the id of a user. `name` is the user's name, or an id in digits, for which no entry need exist.
+    /// Returns the id of a user. `name` is the user's name in `/etc/passwd`, or an id in digits. Such an id is returned
+    /// even if no user has it.
     ///
     /// # Errors
     /// [`HostError::NoAccount`] if no user has that name or the id is too high, [`HostError::Io`] if the names cannot
     /// be read.
     fn user_id(&self, name: &str) -> Result<u32, HostError>;
 
-    /// Returns the id of a group. `name` is the group's name, or an id in digits, for which no entry need exist.
+    /// Returns the id of a group. `name` is the group's name in `/etc/group`, or an id in digits. Such an id is
+    /// returned even if no group has it.
     ///
     /// # Errors
     /// [`HostError::NoAccount`] if no group has that name or the id is too high, [`HostError::Io`] if the names cannot
@@ -262,7 +265,7 @@ pub trait Dir {
     ///
     /// # Errors
     /// [`HostError::Io`].
-    fn unreadable_names(&self) -> Result<Vec<(String, Stat)>, HostError> {
+    fn non_utf8_names(&self) -> Result<Vec<(String, Stat)>, HostError> {
         Ok(Vec::new())
     }
 
@@ -407,7 +410,7 @@ pub struct FileDetails {
     pub extras: Result<Extras, HostError>,
 }
 
-/// The reason why a file cannot be replaced, even by root.
+/// The reason why a file cannot be replaced, created or removed, even by root.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReplaceBlocker {
     /// The file is immutable (`chattr +i`).
@@ -444,7 +447,8 @@ impl ReplaceBlocker {
 pub enum NotADirectory {
     /// The path does not exist.
     Nothing,
-    /// A symbolic link that does not lead to a directory, with its target.
+    /// A symbolic link that does not lead to a directory below `--root`, with its target. The target may be a directory
+    /// outside of `--root`.
     Link(String),
     /// A file that is neither a directory nor a symbolic link.
     Other(FileKind),
@@ -498,14 +502,14 @@ pub enum HostError {
         /// The limit, in bytes.
         limit: u64,
     },
-    /// A file that cannot be replaced, even by root.
+    /// A file that cannot be replaced, created or removed, even by root.
     #[error("{}", blocker_message(path, at, *.by, *.is_there))]
     NotReplaceable {
         /// The path of the file.
         path: String,
-        /// The path of the file, directory or mount point that prevents the replacement.
+        /// The path of the file, directory or mount point that prevents the change.
         at: String,
-        /// The reason why the file cannot be replaced.
+        /// The reason why the file cannot be replaced, created or removed.
         by: ReplaceBlocker,
         /// True if the file exists. False if the file should be created.
         is_there: bool,
@@ -521,7 +525,7 @@ pub enum HostError {
         /// The limit, in bytes.
         limit: usize,
     },
-    /// An extended attribute or flag that the system did not accept for the new file.
+    /// An extended attribute or flag of a file that the system did not accept for the new file that replaces it.
     #[error("cannot give the new file {what} of the old one, which is left as it was")]
     Extra {
         /// The name of the attribute, or words such as `the flags` or `no access control list`.
@@ -538,7 +542,8 @@ pub enum HostError {
         /// The requested name.
         name: String,
     },
-    /// The working directory of a command does not exist or is not a directory.
+    /// The working directory of a command does not exist, is not a directory, or is outside of `--root`, through a
+    /// link.
     #[error("cannot enter {path}: {}", working_dir_message(at, found))]
     BadWorkingDir {
         /// The path of the working directory.

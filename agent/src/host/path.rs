@@ -15,7 +15,7 @@ use stemma_core::task::check_path;
 pub struct HostPath(String);
 
 impl HostPath {
-    /// Parses a path that the author of a task wrote.
+    /// Parses a path that is not part of the source code: from a task, the agent's configuration or a stored record.
     ///
     /// # Errors
     /// [`PathRefused`] if the text is not a plain absolute path, for example because it contains `..`.
@@ -24,7 +24,7 @@ impl HostPath {
         Ok(Self(text.into()))
     }
 
-    /// Creates the path of a file of the agent itself from a text in the source code.
+    /// Creates the path of a file or directory that the agent itself uses from a text in the source code.
     ///
     /// # Panics
     /// If the text is not a plain absolute path, which is a bug in this program.
@@ -45,10 +45,10 @@ impl HostPath {
         self.0.rsplit_once('/').and_then(|(parent, _)| (!parent.is_empty()).then(|| Self(parent.into())))
     }
 
-    /// Returns the path of the entry `name` in this directory.
+    /// Returns the path of `name` below this directory. A `name` with slashes is accepted too.
     ///
     /// # Errors
-    /// [`PathRefused`] if `name` is not a valid name.
+    /// [`PathRefused`] if the result is not a plain absolute path, for example because `name` is empty or `..`.
     pub fn join(&self, name: &str) -> Result<Self, PathRefused> {
         Self::parse(&format!("{}/{name}", self.0))
     }

@@ -5,12 +5,13 @@ use std::time::Duration;
 use ring::rand::{SecureRandom as _, SystemRandom};
 use tokio::time::Instant;
 
-/// Upper bound of the first wait.
+/// Upper bound of the wait after the first of several consecutive failures.
 const INITIAL_WAIT: Duration = Duration::from_millis(500);
-/// Upper bound of every wait.
+/// Upper bound of the wait after a failure, for any number of consecutive failures.
 const MAX_WAIT: Duration = Duration::from_mins(1);
-/// Time after which a duplicate host is considered to have stopped, if it did not check in again. The time is longer
-/// than that between two check-ins that replace each other, even if both hosts wait [`MAX_WAIT`] each time.
+/// Time after which another host with this host's identity is considered to have stopped, if it has not replaced a
+/// check-in of this host since then. The time is longer than that between two check-ins that replace each other, even
+/// if both hosts wait [`MAX_WAIT`] each time.
 const RECENT_DUPLICATE: Duration = Duration::from_mins(10);
 
 /// The number of consecutive failures, which determines the next wait.

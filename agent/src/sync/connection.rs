@@ -13,7 +13,7 @@ use crate::host::{Host, HostError, HostPath};
 
 /// Name of the file that stores the state of the connection.
 const FILE_NAME: &str = "connection.json";
-/// Maximum size of the file, in bytes.
+/// Maximum size of the file that stores the state of the connection, in bytes.
 const MAX_FILE_BYTES: u64 = 64 * 1024;
 
 /// The state of the connection to the controllers.
@@ -90,7 +90,8 @@ impl ConnectionLog {
         Ok(Self { stored_record: ConnectionRecord::load(host)?, state: None, logged_causes: BTreeMap::new() })
     }
 
-    /// Returns whether the stored record shows an outage. The command `status` reports it from that record.
+    /// Returns whether the stored record, which the command `status` shows, has another state than
+    /// [`ConnectionState::Connected`]. Returns false if there is no record.
     pub(super) fn is_outage(&self) -> bool {
         self.stored_record.as_ref().is_some_and(|record| record.state != ConnectionState::Connected)
     }

@@ -30,7 +30,8 @@ const RESPONSE_MARGIN: Duration = Duration::from_secs(30);
 /// The reason why a request to a controller failed.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ExchangeError {
-    /// There was no response.
+    /// There was no complete response, the response was too large, or its body could not be passed to the root half
+    /// (`apply`).
     #[error("the request to the controller failed")]
     Client(#[from] ClientError),
     /// The response cannot be decoded.
@@ -57,7 +58,8 @@ pub(super) enum ExchangeError {
         /// Message of the controller.
         message: String,
     },
-    /// The controller refused the request for another reason.
+    /// The controller refused the request, and the reason is not an expired certificate, the wire version, or that it
+    /// no longer knows this host. For example, it does not have the requested content (404).
     #[error("the controller refused ({status}): {message}")]
     Refused {
         /// The HTTP status.
@@ -97,7 +99,7 @@ pub(super) enum BodyKind {
     /// A blob that the profile names.
     Blob,
     /// A profile or a blob. The kind is not known, because no controller has offered a task set since this process
-    /// started, or the last one has no profile. So both endpoints are tried.
+    /// started, or the last offered task set has no profile or cannot be decoded. So both endpoints are tried.
     Either,
 }
 
@@ -296,7 +298,7 @@ mod tests {
     }
 
     #[tokio::test(flavor = "current_thread")]
-    async fn fetch_stops_reading_when_profile_is_too_large() {
+    async fn fetch_fails_when_profile_is_too_large() {
         let test = async {
             let body = vec![0; Profile::MAX_BYTES + MAX_PIECE_BYTES];
             let hash = hash_content(&body);

@@ -25,7 +25,8 @@ use super::state::{CertificateRefusal, StateError, TlsCredentials};
 use crate::host::{Host, HostError};
 use crate::identity::HostIdentity;
 
-/// The options with which a host joins a fleet: controllers, token and keys.
+/// The options with which a host joins a fleet: controllers, key hash of the fleet root, token, node name and public
+/// key.
 pub struct JoinOptions {
     /// The controllers, `https://HOST:PORT`. The request is sent to one after the other until one responds. All
     /// addresses are stored.
@@ -53,7 +54,8 @@ pub enum JoinError {
     /// The key pair or the signing request could not be created.
     #[error("no key could be created")]
     Key(#[from] rcgen::Error),
-    /// No controller could be reached.
+    /// No controller sent a complete response of acceptable size. The request may have been sent. A renewal asks only
+    /// one controller.
     #[error("no controller could be reached")]
     Client(#[from] ClientError),
     /// The controller refused the request.
@@ -82,21 +84,21 @@ pub enum JoinError {
     /// The key could not be stored, so no request was sent.
     #[error("the key of the join request could not be stored")]
     KeyNotStored(#[source] HostError),
-    /// The credentials could not be stored.
+    /// The credentials, the state of the connection or the identity of the host could not be stored.
     #[error("the credentials from the controller could not be stored")]
     NotStored(#[from] HostError),
-    /// The state directory cannot be used.
+    /// No TLS connection can be set up with the credentials from a renewal.
     #[error(transparent)]
     State(#[from] StateError),
 }
 
 /// Advice if no server can be reached or the connection breaks, or if the server that responds is probably not the
 /// agents' listener of a controller.
-const LISTENER_ADVICE: &str = "is this the agents' listener (the controller prints it as `agents`)?";
+const ADDRESS_ADVICE: &str = "is this the agents' listener (the controller prints it as `agents`)?";
 /// Advice if a certificate is not valid at the time of this host's clock.
 const CLOCK_ADVICE: &str = "is this host's clock right?";
-/// Advice if the server's certificate, or the root or certificate in the response, does not match the expected fleet
-/// root.
+/// Advice if the server's certificate, or the root in the response, does not match the expected fleet root. Also if the
+/// certificate in the response is missing, or is not acceptable for this host for another reason than its time.
 const HASH_ADVICE: &str = "compare --ca-hash with what `stemma token ca-hash` prints";
 
 impl From<KeyError> for JoinError {
@@ -158,8 +160,8 @@ impl JoinError {
                 Some("make another with `stemma token create`")
             }
             // Another server, or another listener of a controller, responds with one of these statuses.
-            Self::Refused { status: 401 | 404 | 405 | 421, .. } | Self::Answer(_) => Some(LISTENER_ADVICE),
-            Self::Refused { kind, .. } if kind.is_empty() => Some(LISTENER_ADVICE),
+            Self::Refused { status: 401 | 404 | 405 | 421, .. } | Self::Answer(_) => Some(ADDRESS_ADVICE),
+            Self::Refused { kind, .. } if kind.is_empty() => Some(ADDRESS_ADVICE),
             Self::Issued(CertificateRefusal::Certificate(Refusal::Expired { .. } | Refusal::NotYetValid { .. })) => {
                 Some(CLOCK_ADVICE)
             }
@@ -188,7 +190,7 @@ fn client_advice(error: &ClientError) -> Option<&'static str> {
         | ClientError::Handshake { .. }
         | ClientError::ConnectTimeout { .. }
         | ClientError::AnswerTimeout { .. }
-        | ClientError::Broken { .. } => Some(LISTENER_ADVICE),
+        | ClientError::Broken { .. } => Some(ADDRESS_ADVICE),
         ClientError::TooLarge { .. } | ClientError::NotTaken { .. } => None,
     }
 }

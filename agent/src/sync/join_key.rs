@@ -14,7 +14,7 @@ use crate::host::{Host, HostError, HostPath};
 
 /// Name of the file that stores the key of a join request.
 const FILE_NAME: &str = "joining-key";
-/// Maximum size of the file, in bytes.
+/// Maximum size of the file that stores the key of a join request, in bytes.
 const MAX_FILE_BYTES: u64 = 16 * 1024;
 
 /// The stored key, and the hash of the token for which it was created. A join with another token does not use the key.

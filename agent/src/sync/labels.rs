@@ -17,12 +17,13 @@ use crate::host::{Dir, FileKind, Host, HostError, HostPath, Stat};
 
 /// Directory of the label files. Each line of a file is `KEY=VALUE`.
 pub(super) const DIR: &str = "/etc/stemma/labels.d";
-/// Maximum size of a file, in bytes.
+/// Maximum size of a label file, in bytes.
 const MAX_FILE_BYTES: u64 = 64 * 1024;
-/// Maximum number of labels that are reported.
+/// Maximum number of labels that are taken from all label files of a host together.
 const MAX_LABELS: usize = 256;
 
-/// Maximum number of findings about files and lines. A last finding counts those that are left out.
+/// Maximum number of findings about files and lines that are listed. If there are more, one further finding counts the
+/// rest. The finding about names of files that are skipped is not counted.
 const MAX_FINDINGS: usize = 32;
 
 /// The labels from the label files, and the findings about the files.
@@ -35,7 +36,7 @@ pub struct LocalLabels {
 }
 
 impl LocalLabels {
-    /// Returns a value without labels and with one finding, which contains the reason.
+    /// Returns a value without labels and with one finding, which contains the reason why no label file was read.
     fn with_finding(finding: String) -> Self {
         Self { findings: vec![finding], ..Self::default() }
     }
@@ -57,7 +58,7 @@ fn read_dir(host: &dyn Host) -> Result<LocalLabels, HostError> {
     }
     let accepted_names = dir.names()?.into_iter().filter(|name| !name.starts_with('.'));
     let (accepted_names, mut skipped_names): (Vec<_>, Vec<_>) = accepted_names.partition(|name| is_run_parts_name(name));
-    let unreadable = dir.unreadable_names()?.into_iter().map(|(name, _)| name);
+    let unreadable = dir.non_utf8_names()?.into_iter().map(|(name, _)| name);
     skipped_names.extend(unreadable.filter(|name| !name.starts_with('.')));
     let mut local_labels = read_files(accepted_names.into_iter().map(|name| {
         let text = read_text(&*dir, &name, user);
@@ -301,7 +302,7 @@ mod tests {
         assert_eq!(findings()[0], format!("/etc/stemma/hooks.d is a regular file, where a directory {moved}"));
     }
 
-    /// The agent runs as user 7. Other users must not have write permission.
+    /// In this test, the agent runs as user 7. A file of root is not trusted if its group can write it.
     #[test]
     fn untrusted_reason_is_none_only_for_root_and_agent_user() {
         let stat = |user, mode| Stat { kind: FileKind::File, mode, user, group: 0, size: 0, links: 1 };
@@ -311,8 +312,8 @@ mod tests {
         }
     }
 
-    /// Of 300 labels, 44 exceed the limit of labels, and each of them gives a finding. Of these findings, 32 are listed
-    /// and 12 are counted.
+    /// In this test, 44 of 300 labels exceed the limit of labels, and each of them gives a finding. Of these findings,
+    /// 32 are listed and 12 are counted.
     #[test]
     fn limit_findings_counts_rest_when_over_limit() {
         let mut local_labels = LocalLabels::default();
@@ -355,7 +356,8 @@ mod tests {
         assert_eq!(local_labels.findings, expected);
     }
 
-    /// The label `rack` of the second file replaces that of the first file. The value of a label may be empty.
+    /// In this test, the label `rack` of the second file replaces that of the first file. The value of a label may be
+    /// empty.
     #[test]
     fn parse_lines_reports_line_number_when_invalid() {
         let mut local_labels = LocalLabels::default();

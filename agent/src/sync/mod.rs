@@ -28,7 +28,8 @@ pub use connection::{ConnectionRecord, ConnectionState};
 pub use labels::{LocalLabels, read_files};
 pub use state::{StateError, TlsCredentials};
 
-/// Returns the current findings about the host's label files, its hooks, its facts, and its last renewal.
+/// Returns the current findings about the host's facts, its label files, its hooks, and the last renewal of its
+/// certificate.
 pub fn findings(host: &dyn Host) -> Vec<String> {
     let file_findings = labels::read(host).findings.into_iter().chain(hook_files::findings(host));
     facts::observe().findings.into_iter().chain(file_findings).chain(state::refused_renewal(host)).collect()

@@ -19,8 +19,8 @@ use crate::host::Host;
 /// Maximum time for which a controller may hold a check-in open while no task runs, in milliseconds. It is less than
 /// the 90 s after which a host is `silent` by default.
 const WAIT_MS: u32 = 45_000;
-/// Maximum time for which a controller may hold a check-in open while tasks run, in milliseconds. It is short, so that
-/// a controller gets the results of the tasks soon.
+/// Maximum time for which a controller may hold a check-in open while tasks run, or while more results are stored than
+/// one check-in can contain, in milliseconds. It is short, so that a controller gets the results of the tasks soon.
 const BUSY_WAIT_MS: u32 = 2_000;
 /// Maximum number of task results in one check-in.
 const MAX_RESULTS: usize = 256;
@@ -46,11 +46,12 @@ pub(super) struct Outbox {
     apply_observation: Observation,
     /// The merged observations of both halves.
     observation: Observation,
-    /// The digest of the last observation that a controller has acknowledged.
+    /// The digest of the last observation that a controller has acknowledged. `None` if none was acknowledged, or if
+    /// the observation must be sent again.
     acknowledged_digest: Option<PartDigest>,
     /// The last report of the root half.
     report: Report,
-    /// The volatile facts, collected by the network half.
+    /// The volatile facts, which change by themselves, such as the load. The network half collects them.
     volatile_facts: BTreeMap<String, String>,
     /// True if the next check-in contains the report, because the report has changed since the last check-in or must be
     /// sent again.
@@ -59,9 +60,9 @@ pub(super) struct Outbox {
     /// The leases (permissions for an action, such as a reboot) and the roles of primary that this host does not need
     /// any more. No controller has acknowledged their return yet.
     returned_items: Vec<ReturnedItem>,
-    /// Number of `returned_items` in the last check-in.
+    /// Number of `returned_items`, from the first on, that the last check-in contains. 0 after its response.
     sent_returned_items: usize,
-    /// The settings that were changed on the host itself, such as `stemma-agent pause`.
+    /// The pause, hold and park that were set on the host itself, for example by `stemma-agent pause`.
     local_state: LocalState,
 }
 

@@ -19,8 +19,8 @@ use super::post::post;
 use super::state::{self, TlsCredentials};
 use crate::host::Host;
 
-/// Maximum lifetime of a certificate that is assumed for the time of its renewal, in seconds. So a wrong stored
-/// validity does not delay the renewal for years.
+/// Maximum lifetime of a certificate when the time of its renewal is computed, in seconds. A longer lifetime counts as
+/// this one. So a wrong stored validity does not delay the renewal for years.
 const MAX_LIFETIME_S: u64 = 366 * 24 * 3600;
 
 /// Wait after a failed renewal. If the certificates of consecutive renewals cannot be used, the wait is doubled each
@@ -33,8 +33,8 @@ const MAX_RETRY_DELAY: Duration = Duration::from_hours(4);
 const CLOCK_JUMP_S: u64 = 60;
 
 /// Returns the wait until the certificate should be renewed. The wait ends at 70 % of the lifetime, plus a random part
-/// of at most 20 %. After 70 %, only the random part is left. `validity` (start and end)
-/// and `now` are in seconds since 1970.
+/// of at most 20 %. After 70 %, only the random part is left. Without the random part, the wait is at most one
+/// lifetime, also if the clock is behind. `validity` (start and end) and `now` are in seconds since 1970.
 pub(super) fn renewal_delay(validity: (u64, u64), now: u64) -> Duration {
     let lifetime_s = validity.1.saturating_sub(validity.0).min(MAX_LIFETIME_S);
     let renewal_time_s = validity.0.saturating_add(lifetime_s * 7 / 10);
@@ -82,7 +82,8 @@ impl PendingKey {
 #[derive(Debug, Default)]
 pub(super) struct FailedRenewals {
     count: u32,
-    /// Time of the last attempt by the monotonic clock, and by the wall clock in seconds since 1970.
+    /// Time of the last renewal whose certificate could not be used, by the monotonic clock and by the wall clock in
+    /// seconds since 1970. `None` if there was none since this process started or last renewed the certificate.
     last_attempt: Option<(Instant, u64)>,
 }
 
@@ -169,8 +170,8 @@ mod tests {
         assert!(PendingKey::load_or_create(&host, &renewed).is_ok(), "a key that cannot be stored is used");
     }
 
-    /// The wait is limited if the clock or the stored validity is wrong. After 70 % of the lifetime, it is only the
-    /// random part.
+    /// The wait is limited if the clock or the stored validity is wrong. After 70 % of the lifetime, the wait is only a
+    /// random time of at most 20 % of the lifetime.
     #[test]
     fn renewal_delay_is_70_to_90_percent_of_lifetime() {
         for _ in 0..100 {

@@ -22,9 +22,10 @@ pub(super) const DIR: &str = "/var/lib/stemma-agent/sync";
 const CREDENTIALS_FILE: &str = "credentials.json";
 /// Name of the file with the key of a renewal whose certificate has not arrived yet.
 const PENDING_KEY_FILE: &str = "pending-key";
-/// Name of the file with the reason why the certificate of the last renewal was refused.
+/// Name of the file with the reason why this host refused the certificate of its last renewal.
 const REFUSED_RENEWAL_FILE: &str = "refused-renewal";
-/// Maximum size of a file, in bytes.
+/// Maximum size, in bytes, of each of three files: the credentials, the key of a renewal, and the reason of a refusal.
+/// The other files of the network half have limits of their own.
 const MAX_FILE_BYTES: u64 = 256 * 1024;
 
 /// The key and the certificate with which this host connects to controllers, and the addresses of the controllers.
@@ -44,10 +45,10 @@ pub struct TlsCredentials {
 /// The reason why this host has no usable credentials.
 #[derive(Debug, thiserror::Error)]
 pub enum StateError {
-    /// The file does not exist, although the host has joined.
+    /// The file with the credentials does not exist.
     #[error("{DIR}/{CREDENTIALS_FILE} is gone")]
     Missing,
-    /// The file, or the stored state of the connection, cannot be read.
+    /// The file with the credentials, or the stored state of the connection, cannot be read.
     #[error("the agent's credentials")]
     Host(#[from] HostError),
     /// Other users can read or write the file with the key.
@@ -58,7 +59,8 @@ pub enum StateError {
         /// Permission bits of the file.
         mode: u32,
     },
-    /// The file is damaged, or the identity has no valid fleet name, for the contained reason.
+    /// The file with the credentials is damaged, too large or not a regular file, or the identity of this host has no
+    /// valid fleet name. The contained text is the reason.
     #[error("{DIR}/{CREDENTIALS_FILE} is damaged ({0})")]
     Damaged(String),
     /// rustls does not accept the key or the certificate.
@@ -69,7 +71,8 @@ pub enum StateError {
 /// The reason why this host does not accept a certificate from a controller.
 #[derive(Debug, thiserror::Error)]
 pub enum CertificateRefusal {
-    /// The certificate is not valid in this fleet, or not at the present time of this host's clock.
+    /// The certificate is not valid in this fleet, for the use by an agent, or at the present time of this host's
+    /// clock. Or the certificate cannot be read.
     #[error(transparent)]
     Certificate(#[from] Refusal),
     /// The certificate names another node.
@@ -186,14 +189,14 @@ pub(super) fn sweep_state_dir(host: &dyn Host) -> Result<(), HostError> {
     host.dir(&HostPath::from_static(DIR))?.map_or(Ok(()), |dir| sweep(host, &*dir))
 }
 
-/// Returns the stored reason why the certificate of the last renewal was refused, for the command `status`. Returns
-/// `None` if it was accepted or the reason cannot be read.
+/// Returns the stored reason why this host refused the certificate of its last renewal, for the command `status`.
+/// Returns `None` if no reason is stored or the reason cannot be read.
 pub(super) fn refused_renewal(host: &dyn Host) -> Option<String> {
     let bytes = host.dir(&HostPath::from_static(DIR)).ok()??.read(REFUSED_RENEWAL_FILE, MAX_FILE_BYTES).ok()?;
     bytes.and_then(|bytes| String::from_utf8(bytes).ok())
 }
 
-/// Stores the reason why the certificate of the last renewal was refused. With `None`, deletes the stored reason.
+/// Stores the reason why this host refused the certificate of its last renewal. With `None`, deletes the stored reason.
 ///
 /// # Errors
 /// [`HostError`].

@@ -21,11 +21,13 @@ struct Explanation {
     kind: &'static str,
     name: String,
     value: Option<String>,
-    /// The reasons, one line each.
+    /// What the host knows about the object, one line each: for example the origin of a label, or why a task waits, how
+    /// it ended and what it reads.
     why: Vec<String>,
 }
 
-/// Prints the value and the origin of a label, trait, tag or task of this host.
+/// Prints what this host knows about one of its labels, traits, tags or tasks: the value of a label or tag, and lines
+/// that explain the object. If the host does not have the object, prints that, and returns [`AgentExit::NotFound`].
 ///
 /// # Errors
 /// Fails if the host has no desired state yet, or if the ledger (the agent's stored state) cannot be
@@ -53,7 +55,8 @@ pub fn explain(root: &Path, kind: ExplainedObject, name: &str, output: OutputFor
     Ok(AgentExit::Done)
 }
 
-/// Returns the reasons that `explain` prints for a task.
+/// Returns the lines that `explain` prints about a task below the task's name, for tests. A line of the reason for the
+/// task's outcome begins with two spaces.
 #[cfg(test)]
 pub(super) fn task_reasons(root: &Path, id: &str) -> Vec<String> {
     let local = LocalHost::open(root).unwrap();
@@ -61,11 +64,13 @@ pub(super) fn task_reasons(root: &Path, id: &str) -> Vec<String> {
     explain_task(&local, &desired, id).unwrap().unwrap().why
 }
 
-/// Returns the output for people: a line with the object and its value, then one line per reason.
+/// Returns the output for people: a line with the object and its value, then one line per reason. A value or an input
+/// cannot contain an escape sequence for the terminal.
 fn human_text(explanation: &Explanation) -> String {
     let value = explanation.value.as_ref().map(|value| format!(" = {value}")).unwrap_or_default();
-    let reason_lines = explanation.why.iter().map(|reason| format!("  {reason}\n"));
-    format!("{} {}{value}\n{}", explanation.kind, explanation.name, reason_lines.collect::<String>())
+    let title = format!("{} {}{value}", explanation.kind, explanation.name);
+    let reasons = explanation.why.iter().map(|reason| format!("  {reason}"));
+    std::iter::once(title).chain(reasons).map(|line| escape_terminal(&line) + "\n").collect()
 }
 
 /// Explains a label: its value, its origin, and whether it is written to the host label map (a file of labels on the
@@ -148,6 +153,13 @@ mod tests {
     use super::super::converge::once;
     use super::*;
     use crate::apply::testing::{TestTaskSet, joined_host, store_accepted};
+
+    #[test]
+    fn human_text_replaces_control_and_formatting_characters() {
+        let why = vec!["reads labels.a = \"\u{9b}2J\"".to_owned()];
+        let explanation = Explanation { kind: "label", name: "a".into(), value: Some("x\u{202e}y".to_owned()), why };
+        assert_eq!(human_text(&explanation), "label a = x\u{fffd}y\n  reads labels.a = \"\u{fffd}2J\"\n");
+    }
 
     /// Regression test: `explain` printed `last: changed` from the earlier task set, as if the task had run in the
     /// current one.

@@ -20,18 +20,18 @@ use crate::host::atomic::ensure_dir;
 use crate::identity::HostIdentity;
 use crate::sync::join::{JoinOptions, join as join_fleet};
 
-/// Maximum size of a token file, in bytes.
+/// Maximum number of bytes that `join` reads from a token file or from standard input. Further bytes are ignored.
 const MAX_TOKEN_BYTES: u64 = 4096;
 
 /// Advice about the content of a token file.
 const TOKEN_ADVICE: &str = "a token is ID.SECRET, as `stemma token create` prints it, in a file of its own";
 
-/// Joins a fleet with a token, and starts the agent's systemd unit if it is installed.
+/// Joins a fleet with a token. If the agent's systemd unit is installed, also enables and restarts it.
 ///
 /// # Errors
-/// Fails if an argument or the token is not valid, this host has joined before, no controller can be reached, the
-/// controller refuses, or its response is not accepted. The host has no new identity then. Also fails if the host has
-/// joined and its unit cannot be started.
+/// Fails if an argument or the token is not valid, if this host has joined already and its identity and credentials are
+/// intact, if no controller can be reached, if the controller refuses, or if its response is not accepted. The host has
+/// no new identity then. Also fails if the host has joined and its unit cannot be started.
 pub fn join(root: &Path, args: &JoinArgs) -> Result<AgentExit> {
     let controllers: Vec<Target> = args.controllers.iter().map(|url| url.parse()).collect::<Result<_, _>>()?;
     if let Some(plaintext_target) = controllers.iter().find(|target| !target.is_tls) {
@@ -57,13 +57,15 @@ pub fn join(root: &Path, args: &JoinArgs) -> Result<AgentExit> {
     Ok(AgentExit::Done)
 }
 
-/// Returns the message that this host has joined. `name` is the requested name of the node. It is also the actual name,
-/// because a controller refuses another name. Only a node without a name accepts every name, and stays without one.
+/// Returns the message that this host has joined. `name` is the name of the node that the host requested. A controller
+/// refuses a join as a node with another name, so the node has this name. An exception is an existing node without a
+/// name: a host with any name can join as this node, and the node stays without a name.
 fn joined_message(identity: &HostIdentity, name: &str) -> String {
     format!("joined {} as node {name} ({})\n", identity.fleet, identity.node)
 }
 
-/// Parses the hash of the fleet root's key, with or without the prefix `sha256:`.
+/// Parses the argument `--ca-hash`: the SHA-256 of the public key in the fleet's root certificate, as 64 hexadecimal
+/// digits, with or without the prefix `sha256:`. Blanks around the text are ignored.
 fn parse_ca_hash(text: &str) -> Result<[u8; 32]> {
     let digits = text.trim().strip_prefix("sha256:").unwrap_or(text.trim());
     from_hex(digits).context("--ca-hash requires 64 hexadecimal digits, as `stemma token ca-hash` prints them")

@@ -18,13 +18,14 @@ use crate::config::AgentConfig;
 use crate::host::{Host as _, HostPath};
 use crate::paths;
 
-/// Stops the agent, removes its labels from the host label map (a file of labels on the host), and removes
-/// `/run/stemma` and the agent's state. With `keep_state`, the agent is not stopped and its state is not removed.
+/// Stops and disables the agent's systemd unit, removes the agent's labels from the host label map (a file of labels on
+/// the host), and removes unfinished files of a killed agent, `/run/stemma` and the agent's state. With `keep_state`,
+/// the unit is not stopped and the state is not removed. If the host has no agent state, only prints that.
 ///
 /// # Errors
-/// Fails if an agent or `once` still uses the state, or if other users could have written the state or read a secret.
-/// Then nothing was removed. An agent of the systemd unit still uses the state only with `keep_state`. Also fails if a
-/// file cannot be removed.
+/// Fails if the unit cannot be stopped, if an agent or `once` uses the state, or if other users could have written the
+/// state or read a secret. Then no file was removed. With `keep_state`, the agent of the systemd unit may be the one
+/// that uses the state. Also fails if a file cannot be removed.
 pub fn leave(root: &Path, args: LeaveArgs) -> Result<AgentExit> {
     if !root.join(&paths::STATE[1..]).exists() {
         // This is checked first, because `LocalHost::open` would create the state.
@@ -87,8 +88,8 @@ mod tests {
     use super::*;
     use crate::apply::testing::{TestTaskSet, joined_host};
 
-    /// The host label map (`map`) contains a label of another program, which remains. The agent has recorded `/srv` as
-    /// a directory in which it writes files.
+    /// In this test, the host label map (`map`) contains a label of another program (`zone`), which remains. The agent
+    /// has recorded `/srv` as a directory in which it writes files, so `leave` deletes the unfinished file there.
     #[test]
     fn leave_removes_only_agent_files_and_labels() {
         for keep_state in [true, false] {

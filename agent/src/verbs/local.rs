@@ -53,12 +53,13 @@ fn find_lost_step(local: &LocalHost, task: &str) -> Result<Option<Step>> {
     Ok(unknown_record.map(|record| Step { task: task.to_owned(), content: record.content, state: StepState::Unknown }))
 }
 
-/// Records the outcome of a task as the operator states it. The task's command was started and its end was not
-/// recorded, for example because the host lost power. The answer `again` makes the task run again.
+/// Records the outcome of a task as the operator states it, and wakes the running agent. The task's command was started
+/// and its end was not recorded, for example because the host lost power. The answer `again` makes the task run again.
+/// The answer `done` also cancels a run that is due because a task that this one subscribes to has changed something.
 ///
 /// # Errors
-/// Fails if the task runs now, the journal does not contain the task, its outcome is known, or the ledger (the
-/// agent's stored state) cannot be written.
+/// Fails if another process runs the task now, if neither the journal nor the record of the task's last result shows
+/// that its outcome is unknown, or if the ledger (the agent's stored state) cannot be read or written.
 pub fn resolve_unknown(root: &Path, task: &str, answer: ResolveAnswer) -> Result<AgentExit> {
     let local = LocalHost::open(root)?;
     if local.site.ledger.is_applied_elsewhere(task)? {
@@ -97,7 +98,8 @@ mod tests {
     use super::*;
     use crate::apply::ledger::{TaskProgress, TaskRecord};
 
-    /// The journal has no step of the two tasks. Only the first one has an unknown outcome, so it can be resolved.
+    /// In this test, the journal has no step of the two tasks. Only the task `lost` has an unknown outcome, so only
+    /// this task can be resolved.
     #[test]
     fn w10_13_resolve_unknown_adds_lost_step_for_unknown_outcome() {
         let root = tempfile::tempdir().unwrap();

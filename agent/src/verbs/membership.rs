@@ -13,8 +13,8 @@ use crate::apply::verify::NodeVerifier;
 use crate::identity::{HostIdentity, IdentityError};
 use crate::sync::TlsCredentials;
 
-/// Advice for a damaged file. The host's node still exists and would be in the way of a new join, so the advice
-/// includes its deletion.
+/// Advice for a host whose identity or credentials are missing or damaged. The host has to join again. Its node still
+/// exists and would be in the way of a new join, so the advice includes the deletion of the node.
 const REJOIN_ADVICE: &str = "an agent that is started now applies what this host has but gets no updates, and one that was \
      started earlier gets updates until it stops; the node still exists: on a controller, run \
      `stemma delete node NAME` and `stemma token create`, then on this host `stemma-agent join URL --token-file F --ca-hash H`, and \
@@ -25,9 +25,10 @@ pub(super) enum Membership {
     /// A member with intact identity and credentials: the identity, and the verifier of the messages that controllers
     /// sign.
     Member(Box<(HostIdentity, NodeVerifier)>),
-    /// A member whose identity or credentials are damaged: the identity, if it is intact, and a message with a remedy.
+    /// A member whose identity or credentials are missing or damaged: the identity, if it is intact, and a message with
+    /// a remedy.
     Damaged(Option<HostIdentity>, String),
-    /// The host never joined.
+    /// The host has neither an identity nor a desired state. It has not joined, or it has left its fleet.
     NotJoined,
 }
 
@@ -35,8 +36,8 @@ pub(super) enum Membership {
 /// because it must have joined.
 ///
 /// # Errors
-/// Fails if the files exist but cannot be read, or if other users can read the key. A person has to correct this before
-/// the agent can start.
+/// Fails if the files exist but cannot be read, if other users can read or write the file with the key, or if the
+/// ledger (the agent's stored state) cannot be read. A person has to correct this before the agent can start.
 pub(super) fn read_membership(local: &LocalHost) -> Result<Membership> {
     let host = &*local.host;
     let identity = match HostIdentity::load(host) {

@@ -41,13 +41,14 @@ const LOCK_PATH: &str = "/var/lib/stemma-agent/apply/lock";
 pub enum AgentExit {
     /// 0: success.
     Done = 0,
-    /// 1: the command ran, and something failed.
+    /// 1: the command ended with an error, or it found a failure on the host, such as a failed task. Also if `once` did
+    /// not apply all tasks, because the host is paused or parked, or because a signal stopped the command.
     Failed = 1,
     /// 3: this host lacks the object that `explain` names, or `check` has no desired state or released task set.
     NotFound = 3,
-    /// 6: something would change.
+    /// 6: `check` found a task that would change something, and nothing failed.
     WouldChange = 6,
-    /// 7: nothing failed, but tasks wait at a barrier.
+    /// 7: after `once`, no task has failed, but tasks wait at a barrier.
     Waits = 7,
 }
 

@@ -40,12 +40,14 @@ pub(crate) struct WriteRequest {
     /// The path and query in the API.
     path: String,
     body: Bytes,
-    /// The revision that the object must still have, so that the controller accepts the write.
+    /// The revision that the object must still have, so that the controller accepts the write. `None` if the object may
+    /// have any revision.
     revision: Option<u64>,
     /// The object that the write changes, as text for messages.
     object: Option<String>,
-    /// The command line of this process with `--overwrite` added. The error of a conflict with another manager shows
-    /// this command, which takes over the keys and fields that the other manager owns.
+    /// The command line of this process with `--overwrite` added and `--dry-run` removed. The error of a conflict with
+    /// another manager shows this command, which takes over the keys and fields that the other manager owns. `None` if
+    /// the error shows no such command.
     overwrite_command: Option<String>,
     /// The files that the body refers to, by their SHA-256 in hex.
     files: BTreeMap<String, PathBuf>,
@@ -149,9 +151,10 @@ impl fmt::Display for WriteRequest {
 pub(crate) struct ApiClient {
     client: Client,
     tls: Option<Arc<ClientConfig>>,
-    /// The manager in whose name writes are made (`--manager`).
+    /// The manager in whose name writes are made: from `--manager`, from `stemma.toml` next to the manifests, or the
+    /// default of an import. `None` if the controller uses the manager of the principal.
     manager: Option<String>,
-    /// True if a write is refused when it causes warnings or errors.
+    /// True if the controller must refuse a write that causes findings of severity warning or error (`--strict`).
     is_strict: bool,
     /// The value of the `Authorization` header.
     token: Option<header::HeaderValue>,
@@ -344,8 +347,9 @@ impl ApiClient {
     }
 
     /// Checks that the objects of this kind that a selector found may be changed. `selected` is their number, and
-    /// `changed` contains the names of those that the write changes. If the selector found several objects and one of
-    /// them changes, the person at the terminal must confirm this or give `--yes`. Otherwise as [`Self::check_reach`].
+    /// `changed` contains the names of those that the write changes. If the selector found several objects and at least
+    /// one of them changes, the write needs `--yes` or the confirmation of the person at the terminal, and
+    /// `--max-nodes` replaces neither. Otherwise as [`Self::check_reach`].
     ///
     /// # Errors
     /// Fails if the reach exceeds `--max-nodes`, or if the person does not confirm.
@@ -578,7 +582,7 @@ mod tests {
     use super::*;
 
     /// The controller records the response to a write under the request's key: its status, and its body, which may be
-    /// null. A record without a status means that the write has no response yet.
+    /// null. A record without a status is not valid, so it gives no response.
     #[test]
     fn recorded_response_has_recorded_status_and_body() {
         let response =

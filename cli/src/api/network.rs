@@ -11,7 +11,7 @@ use stemma_wire::tls::Refusal;
 pub(super) fn request_outcome(error: &ClientError) -> RequestOutcome {
     match error {
         ClientError::Handshake { .. } => RequestOutcome::NotSent,
-        ClientError::Broken { .. } if is_certificate_refused(error) || is_not_http(error) => RequestOutcome::NotSent,
+        ClientError::Broken { .. } if is_certificate_refused(error) || is_http_parse_error(error) => RequestOutcome::NotSent,
         other => other.outcome(),
     }
 }
@@ -40,7 +40,7 @@ pub(super) fn error_message(error: &ClientError, url: &str) -> String {
             format!("{url} refused this client's certificate"),
             "is `cert` of this fleet, and still valid? is this the admin's port, not the agents'? --context names another",
         ),
-        ClientError::Broken { .. } if is_not_http(error) => {
+        ClientError::Broken { .. } if is_http_parse_error(error) => {
             (format!("{url} does not speak plain HTTP"), "use https:// if it speaks TLS, and the admin's port")
         }
         ClientError::Broken { .. } => (error_chain(error), "was the controller stopped? try again"),
@@ -99,7 +99,7 @@ fn is_not_tls(error: &ClientError) -> bool {
 }
 
 /// Returns whether the peer sent something that the HTTP parser does not accept as a response.
-fn is_not_http(error: &ClientError) -> bool {
+fn is_http_parse_error(error: &ClientError) -> bool {
     matches!(error, ClientError::Broken { source } if source.is_parse())
 }
 

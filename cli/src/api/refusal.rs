@@ -19,7 +19,7 @@ pub(crate) struct ApiRefusal {
     status: u16,
     /// The stable name of the error type, such as `label.conflict`.
     error_type: String,
-    /// The controller's message for people.
+    /// The controller's message for people. If the response contains none, the method, path and HTTP status.
     pub(crate) message: String,
     /// The path of the field that the error is about.
     pub(crate) field: Option<String>,
@@ -63,7 +63,8 @@ pub(crate) struct FieldConflict {
     pub(crate) key: String,
     /// The owner, such as `git:apply`.
     pub(crate) owner: String,
-    /// The present value as JSON, or `set` or `set here` if the conflict contains no value.
+    /// The present value as JSON, which is `null` for a tombstone. It is the text `set` for a trait. It is `set here`
+    /// for a field that has its default or whose value is secret.
     pub(crate) value: String,
 }
 
@@ -89,8 +90,9 @@ impl ApiRefusal {
         self.error_type == ErrorType::RequestQuery.name()
     }
 
-    /// Returns the keys of the objects that use the object to delete, such as `node/web-1`. Empty if the response
-    /// contains none, as for a tag that is assigned to nodes, or in the response of an older controller.
+    /// Returns the keys of the objects that use the object to delete or the release to rename, such as `node/web-1`.
+    /// Empty if the response contains none, as for a tag that is assigned to nodes, or in the response of an older
+    /// controller.
     pub(crate) fn users(&self) -> &[String] {
         &self.used_by
     }
@@ -192,14 +194,14 @@ impl FieldConflict {
 
     /// Returns the path of the field or key, such as `labels.tier`. A manifest of a node has no field at the path of a
     /// tag or trait, such as `tags.db`.
-    pub(crate) fn manifest_field(&self) -> String {
+    pub(crate) fn conflict_path(&self) -> String {
         if self.map == "fields" { self.key.clone() } else { format!("{}.{}", self.map, self.key) }
     }
 }
 
 impl fmt::Display for FieldConflict {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} is {}, owned by {}", self.manifest_field(), self.value, self.owner)
+        write!(f, "{} is {}, owned by {}", self.conflict_path(), self.value, self.owner)
     }
 }
 
@@ -238,8 +240,8 @@ mod tests {
         ApiRefusal::from_response(&response, "GET", "/v1/nodes")
     }
 
-    /// The refusals are a conflict, a body that is not JSON, and an unknown outcome. The text of the conflict does not
-    /// contain the controller's message.
+    /// In this test, the refusals are a conflict, a body that is not JSON, and an unknown outcome. The text of a
+    /// refusal with conflicts does not contain the controller's message.
     #[test]
     fn refusal_text_and_exit_depend_on_response() {
         let conflict = refusal(
@@ -272,9 +274,10 @@ mod tests {
         }
     }
 
-    /// The end of the message contains the required role. Without one, the advice is to ask an admin.
+    /// If the end of the controller's message contains the required role, the advice is to send the request with this
+    /// role. Without it, the advice is to send the request as an admin.
     #[test]
-    fn y09_refusal_names_principal_to_ask_when_denied() {
+    fn y09_refusal_names_role_to_use_when_denied() {
         for (message_end, person) in
             [("; this needs role operator", "an operator"), ("; this needs role admin", "an admin"), ("", "an admin")]
         {

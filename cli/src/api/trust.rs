@@ -41,8 +41,8 @@ pub(crate) fn ca_hash(global: &GlobalArgs) -> Result<String> {
 /// the context names them.
 ///
 /// # Errors
-/// Fails if the context names no `ca` or only one of `cert` and `key`, or if a file of the context can't be read, can
-/// be changed by other users, or has the wrong content.
+/// Fails if the context names no `ca` or only one of `cert` and `key`, if one of the named files can't be read, can be
+/// changed by other users, or has the wrong content, or if other users can read the key.
 pub(super) fn tls_config(context: &ClientContext) -> Result<rustls::ClientConfig> {
     let ca = context.ca.as_ref().context("the context names no `ca`, which https needs")?;
     let roots = load_certificates(ca)?;
@@ -78,8 +78,9 @@ mod tests {
 
     use super::*;
 
-    /// The first key has safe permissions, so the error is about its content. The other errors contain the command that
-    /// corrects the permissions. A certificate file may be read by others, but not written.
+    /// In this test, the file is empty. With its first mode it has safe permissions, so the error is about its content.
+    /// The other errors contain the command that corrects the permissions. Other users may read a file of certificates,
+    /// but may not write it.
     #[test]
     fn s71_credentials_are_refused_with_fix_when_others_can_access() {
         let dir = tempfile::tempdir().unwrap();

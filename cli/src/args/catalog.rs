@@ -32,7 +32,7 @@ pub(crate) enum CatalogCommand {
     },
 }
 
-/// The mode of an import. It decides what happens to a namespace that is stored already.
+/// The mode of `stemma catalog import`. It decides what happens to a namespace that the controller has stored already.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ImportMode {
     /// The stored namespace remains unchanged.

@@ -110,8 +110,8 @@ mod tests {
 
     use super::*;
 
-    /// The command line accepts each kind that has events. A join token is not an object of the model, so it has no
-    /// events.
+    /// The command line accepts the kinds that have events, and refuses other words. A join token is not an object of
+    /// the model, so it has no events.
     #[test]
     fn y09_event_kind_parser_offers_kinds_of_events() {
         let parse_kinds = |words: &str| -> Result<Vec<object::Kind>, clap::Error> {

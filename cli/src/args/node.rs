@@ -76,7 +76,8 @@ pub(crate) struct NodeListArgs {
     pub(crate) selection: SelectionArgs,
 }
 
-/// Nodes and names, for a command that may change what another manager owns.
+/// Nodes, and the names of the traits, roles or tags to add to them or remove from them. The command changes what
+/// another manager owns only with `--overwrite`.
 #[derive(Clone, Debug, ClapArgs)]
 pub(crate) struct OwnedNodeListArgs {
     #[command(flatten)]
@@ -312,7 +313,7 @@ mod tests {
         }
     }
 
-    /// The API refuses `limit=0` with status 400.
+    /// `stemma audit --limit 0` fails while the command line is parsed. The controller would refuse `limit=0` too.
     #[test]
     fn y09_row_limit_is_refused_when_zero() {
         let error = Args::try_parse_from(["stemma", "audit", "--limit", "0"]).unwrap_err().to_string();

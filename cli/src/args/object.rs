@@ -86,8 +86,9 @@ impl ObjectRef {
         Ok(Self { kind, name })
     }
 
-    /// Returns the kind, and the names of its objects. If the first object has the form `KIND/NAME`, all others must
-    /// have this form and the same kind.
+    /// Returns the kind, and the names of the objects that the command line gives: the name in `self`, if it has one,
+    /// then `names`. If `self` has a name, each of `names` must have the form `KIND/NAME` with the same kind, and only
+    /// its NAME is returned. Otherwise `names` are returned unchanged.
     ///
     /// # Errors
     /// Fails for an object of another kind or form.
@@ -160,8 +161,9 @@ pub(crate) struct PauseArgs {
     pub(crate) overwrite: bool,
 }
 
-/// A filter for nodes or other objects. An option accepts several names: separated by commas, or by repeating the
-/// option.
+/// A filter for nodes or other objects. The options for states, traits, tags, roles and fields accept several names:
+/// separated by commas, or by repeating the option. `--requirement` can only be repeated. The label selector, the
+/// cluster and the group can be given once.
 #[derive(Clone, Debug, Default, ClapArgs)]
 pub(crate) struct FilterArgs {
     #[command(flatten)]

@@ -120,14 +120,15 @@ struct ContextTarget {
 }
 
 impl ContextTarget {
-    /// Returns the context to create, or `None` if no directory is given (`--to`).
+    /// Creates the directory of the new context, and returns the context to write into it, as [`Self::new`] does.
+    /// Returns `None` if no directory is given (`--to`).
     fn from_args(api: &ApiClient, global: &GlobalArgs, new_context: &NewContextArgs) -> Result<Option<Self>> {
         new_context.to.as_deref().map(|to| Self::new(api, global, to, new_context.url.as_deref())).transpose()
     }
 
-    /// Reads the caller's context, checks the URL, and creates the directory. In a dry run, only checks that the
-    /// directory does not exist. These steps run before a credential is requested, so that a wrong path or URL leaves
-    /// no credential behind that can't be written.
+    /// Reads the caller's context, checks the URL (if `url` is `None`, that of the caller's context), and creates the
+    /// directory. In a dry run, the directory is not created, but it must not exist. These steps run before a
+    /// credential is requested, so that a wrong path or URL leaves no credential behind that can't be written.
     fn new(api: &ApiClient, global: &GlobalArgs, directory: &Path, url: Option<&str>) -> Result<Self> {
         let context = ClientContext::load(global)?.with_socket_context()?;
         let url = url.unwrap_or(&context.url).to_owned();
@@ -224,7 +225,7 @@ fn print_message(api: &ApiClient, sentence: &str) {
     print_dry_run(api);
 }
 
-/// Returns the name of a role in the API.
+/// Returns the name that the API has for the role of a principal, such as `admin`. Roles of nodes are something else.
 fn role_word(role: PrincipalRoleArg) -> String {
     role.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
 }
@@ -306,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn signing_request_contains_only_key() {
+    fn signing_request_begins_with_pem_header() {
         let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256).unwrap();
         assert!(signing_request(&key).unwrap().starts_with("-----BEGIN CERTIFICATE REQUEST-----"));
     }

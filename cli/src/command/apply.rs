@@ -29,7 +29,7 @@ pub(crate) struct ApplyOptions<'a> {
     pub(crate) adopt: Option<&'a str>,
 }
 
-/// Applies the objects in the files.
+/// Applies the objects in the files in one request, so that either all of them are applied or none. Prints the result.
 ///
 /// # Errors
 /// Fails if the files contain errors, if the controller refuses the apply, or if it does not respond. An error about an
@@ -53,11 +53,11 @@ pub(crate) async fn apply(api: &mut ApiClient, files: &ManifestArgs, options: Ap
     Ok(())
 }
 
-/// Maximum number of findings of severity info that are printed for one rule.
+/// Maximum number of findings of severity info that are printed for one finding code, such as `field.idle`.
 const MAX_INFOS_PER_RULE: usize = 3;
 
-/// Prints the result of an apply in the requested format. With `-o manifest`, the objects are read again and printed.
-/// In a dry run, the actions are printed in their place.
+/// Prints the result of an apply in the requested format. With `-o manifest`, the objects are read again, and their
+/// manifests are printed. With `-o manifest` in a dry run, the table of actions is printed instead of the manifests.
 pub(crate) async fn print_applied(api: &mut ApiClient, applied: &Value, sources: &SourceMap<'_>, output: Output) -> Result<()> {
     let objects = || applied.get("objects").and_then(Value::as_array).into_iter().flatten();
     let kind_and_name = |object: &Value| {
@@ -103,7 +103,7 @@ fn with_places_in_files(error: anyhow::Error, manifests: &Manifests) -> anyhow::
             };
         };
         for conflict in &entry.conflicts {
-            conflicts.add(manifest.locate(&conflict.manifest_field()), conflict);
+            conflicts.add(manifest.locate(&conflict.conflict_path()), conflict);
         }
         if entry.conflicts.is_empty() {
             add_refusal(entry, manifest, &field, &mut problems);
@@ -149,7 +149,8 @@ fn find_object_field<'a>(field: &str, manifests: &'a Manifests) -> Option<(&'a M
 }
 
 /// Returns the reason of a refusal with its field in front, as `validate` prints it. The field is not added if the
-/// reason already begins with it. The place in front of the whole message already names the object.
+/// reason already begins with it. The object is not added, because the caller prints its file and line before the
+/// message.
 fn reason_in_field(reason: &str, field: &str) -> String {
     if field.is_empty() || reason.starts_with(field) { reason.to_owned() } else { format!("{field}: {reason}") }
 }
@@ -169,7 +170,8 @@ fn print_actions(is_dry: bool, applied: &Value, source_map: &SourceMap<'_>) {
     print_findings(applied, source_map);
 }
 
-/// Prints the findings. Infos repeat in every apply of a cluster, so only the first few infos of each rule are printed.
+/// Prints the findings. Infos repeat in every apply of a cluster, so only the first few infos with each finding code
+/// are printed, and the number of the others.
 fn print_findings(applied: &Value, source_map: &SourceMap<'_>) {
     let mut counter = InfoCounter::default();
     for finding in applied.get("findings").and_then(Value::as_array).into_iter().flatten() {
@@ -187,13 +189,13 @@ fn print_findings(applied: &Value, source_map: &SourceMap<'_>) {
     }
 }
 
-/// The number of findings of severity info for each rule.
+/// The number of findings of severity info for each finding code.
 #[derive(Default)]
 struct InfoCounter(BTreeMap<String, usize>);
 
 impl InfoCounter {
-    /// Counts a finding. Returns whether to print it: errors and warnings always, and infos up to
-    /// [`MAX_INFOS_PER_RULE`] for each rule.
+    /// Returns whether to print a finding, and counts it if it is an info. Errors and warnings are always printed. Of
+    /// the infos with one finding code, the first [`MAX_INFOS_PER_RULE`] are printed.
     fn should_print(&mut self, finding: &Finding) -> bool {
         if finding.severity != Severity::Info {
             return true;
@@ -203,7 +205,7 @@ impl InfoCounter {
         *infos <= MAX_INFOS_PER_RULE
     }
 
-    /// Returns each rule with infos that were not printed, and the number of these infos.
+    /// Returns each finding code with infos that were not printed, and the number of these infos.
     fn omitted(self) -> impl Iterator<Item = (String, usize)> {
         self.0
             .into_iter()
@@ -225,8 +227,8 @@ fn kind_word(object: &Value) -> &str {
 mod tests {
     use super::*;
 
-    /// Of five infos of one rule, the first three are printed and two are omitted. Warnings of the rule are always
-    /// printed.
+    /// Of five infos with one finding code, the first three are printed and two are omitted. Warnings with this code are
+    /// always printed.
     #[test]
     fn w11_info_counter_prints_warning_after_many_infos() {
         let finding = |severity, number: usize| Finding {

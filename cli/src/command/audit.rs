@@ -11,9 +11,9 @@ use crate::args::{AuditArgs, Output};
 use crate::command::read;
 use crate::output::{cell_text, table, time_with_age};
 
-/// Maximum number of changed fields that are printed below the row of an entry.
+/// Maximum number of changed fields that are printed below the row of an audit entry.
 const MAX_CHANGE_LINES: usize = 20;
-/// Maximum length of a printed value, in characters.
+/// Maximum length of a printed value of a changed field, before or after the change, in characters.
 const MAX_VALUE_CHARS: usize = 80;
 
 /// Runs `stemma audit`: prints the newest entries that match, latest first.
@@ -90,8 +90,8 @@ fn audit_path(query: &AuditArgs) -> String {
     path
 }
 
-/// Returns the table row of an entry, followed by one row for each changed field. `reused_uuids` contains the uuids of
-/// objects that shared a name.
+/// Returns the table row of an audit entry, followed by one row for each line of [`change_lines`] about the changed
+/// fields. `reused_uuids` contains the uuids of objects that shared a name.
 fn table_rows(entry: &Value, reused_uuids: &BTreeSet<&str>) -> Vec<Vec<String>> {
     let text = |field: &str| cell_text(entry.get(field));
     let row = vec![
@@ -189,7 +189,8 @@ fn shortened(value: &Value) -> String {
     }
 }
 
-/// Returns the address of the client. If two hosts share an identity, returns both addresses.
+/// Returns the address of the client that sent the request of an audit entry. If the request was refused because two
+/// hosts share an identity, returns the addresses of both hosts.
 fn source_address(entry: &Value) -> String {
     let addresses = ["address", "other_address"].map(|field| entry.get(field).filter(|address| !address.is_null()));
     let texts: Vec<String> = addresses.into_iter().flatten().map(|address| cell_text(Some(address))).collect();
@@ -215,13 +216,14 @@ fn action_text(entry: &Value, uuids: &BTreeSet<&str>) -> String {
     if objects.len() > MAX_OBJECTS {
         texts.push(format!("and {} more", objects.len() - MAX_OBJECTS));
     }
-    texts.extend(entry.get("action").filter(|action| action.is_object()).map(fleet_action));
+    texts.extend(entry.get("action").filter(|action| action.is_object()).map(action_without_objects));
     if texts.is_empty() { "-".to_owned() } else { texts.join(", ") }
 }
 
-/// Returns the text of an action on the whole fleet. If only a newer controller defines the kind of action, the kind is
-/// returned unchanged.
-fn fleet_action(action: &Value) -> String {
+/// Returns the text of an action on the fleet as a whole, which is not about an object: the fleet was resumed (its
+/// hosts moved to a new epoch), a backup was created, or a join token without a node or node group was created or
+/// deleted. If only a newer controller defines the kind of action, the kind is returned unchanged.
+fn action_without_objects(action: &Value) -> String {
     let text = |field: &str| cell_text(action.get(field));
     match action.get("kind").and_then(Value::as_str) {
         Some("fleet.resumed") => {
@@ -310,8 +312,8 @@ mod tests {
         assert_eq!(lines, ["the changes of 1 objects are left out; to see them: stemma audit KIND/NAME"]);
     }
 
-    /// The node 1 was first called `x`, then `y`. Node 2 is also called `x`. So the entries of both nodes contain the
-    /// uuid.
+    /// In this test, node 1 was first called `x`, then `y`. Node 2 is also called `x`. So the texts of all entries
+    /// about these two nodes contain the uuid, also the text with `y`. Only node 3 was called `z`.
     #[test]
     fn y09_object_label_has_uuid_when_name_was_reused() {
         let entry =

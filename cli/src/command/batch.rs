@@ -45,7 +45,8 @@ impl fmt::Display for TargetObject {
 /// The objects of one command.
 #[derive(Clone, Debug)]
 pub(crate) struct Targets {
-    /// The objects without repetition, in the order of the command line or the list.
+    /// The objects without repetition, in the order of the command line, or in the order in which the controller
+    /// lists the objects that a selection finds.
     pub(crate) objects: Vec<TargetObject>,
     /// True if the user named exactly one object. The result is then printed as an object, not as a list.
     is_single: bool,
@@ -81,11 +82,13 @@ impl WritePlan {
 #[derive(Default)]
 struct BatchFailures {
     lines: Vec<(TargetObject, String)>,
-    /// True if the outcome of a write is unknown, because its response was lost.
-    is_unknown: bool,
+    /// True if the outcome of a write is unknown, because its response was lost, or because the controller itself does
+    /// not know whether it stored the write.
+    is_outcome_unknown: bool,
     /// True if a failed object was changed by an earlier write of this command.
     is_partial: bool,
-    /// True if the controller did not respond. The command then does not try the remaining objects.
+    /// True if the command does not try the remaining objects, because the controller did not respond, or because the
+    /// writes reach more hosts than `--max-nodes` allows.
     should_stop: bool,
 }
 
@@ -269,8 +272,9 @@ async fn check_all<'a>(
     Ok(planned)
 }
 
-/// Prints the primaries that the planned writes move. A printed line also states if this command changes or deletes the
-/// node to which the primary would move.
+/// Prints the primaries that the planned writes move. A printed line also states if this command changes or deletes
+/// the node to which the primary would move. In this case, the response in the plan is changed too, so that it states
+/// the same.
 async fn announce_moves(api: &mut ApiClient, planned: &mut [(&TargetObject, Option<WritePlan>)]) {
     let plans = &*planned;
     if plans.iter().filter_map(|(_, plan)| plan.as_ref()).all(|plan| moved_primary_messages(&plan.answer).is_empty()) {
@@ -350,7 +354,8 @@ async fn check_object(
 
 /// Sends the writes of one object, and returns the report to print. Without a plan, the writes are planned and checked
 /// first. That was not possible earlier, because the object was still used by objects that this command has deleted
-/// now. If the writes then reach more hosts than confirmed, the user must confirm again.
+/// now. If the writes of the command then reach more hosts than before, the number of hosts is checked again, and the
+/// user must confirm it if necessary.
 ///
 /// With `--dry-run`, nothing is sent, and the report contains the response to the check, if any.
 async fn write_object<'a>(
@@ -406,14 +411,15 @@ fn partial_error(error: Error, earlier: &[WriteRequest]) -> Error {
 }
 
 impl BatchFailures {
-    /// Records the failure of an object. An error with the attached status [`Exit::Error`] or [`Exit::Unknown`] means
-    /// that the controller did not respond, because a refusal has no attached status. This does not apply to an error
-    /// after an earlier write of the same object (`is_partial`).
+    /// Records the failure of an object, and decides whether the command stops. It stops after an error with the
+    /// attached status [`Exit::Error`] or [`Exit::Unknown`]: the controller did not respond, or the hosts are more
+    /// than `--max-nodes` allows. A refusal has no attached status. An error after an earlier write of the same
+    /// object (`is_partial`) does not stop the command, whatever its status.
     fn add(&mut self, object: &TargetObject, error: &Error) {
-        self.is_unknown |= Exit::from_error(error) == Exit::Unknown;
+        self.is_outcome_unknown |= Exit::from_error(error) == Exit::Unknown;
         self.is_partial |= exit::is_partial(error);
-        let is_unanswered = matches!(Exit::attached_status(error), Some(Exit::Error | Exit::Unknown)) && !exit::is_partial(error);
-        self.should_stop = is_unanswered && error.downcast_ref::<ApiRefusal>().is_none();
+        let has_stop_status = matches!(Exit::attached_status(error), Some(Exit::Error | Exit::Unknown));
+        self.should_stop = has_stop_status && !exit::is_partial(error);
         let reason = format!("{error:#}").replace('\n', "\n  ");
         self.lines.push((object.clone(), reason));
     }
@@ -435,7 +441,7 @@ impl BatchFailures {
                 text.push_str(&format!("\n  {word}: {}", joined(objects)));
             }
         }
-        let exit = if self.is_unknown { Exit::Unknown } else { Exit::Error };
+        let exit = if self.is_outcome_unknown { Exit::Unknown } else { Exit::Error };
         let is_unchanged = succeeded.is_empty() && !self.is_partial;
         Err(if is_unchanged { exit.with_message(text) } else { exit.partial_failure(text) })
     }

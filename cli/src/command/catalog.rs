@@ -77,14 +77,15 @@ fn read_items(paths: &[PathBuf], with_builtin: bool) -> Result<Vec<ImportItem>> 
 }
 
 /// Returns the body to send for a namespace. Returns `None` and prints a note if the namespace is stored already and
-/// `mode` is [`ImportMode::Keep`]. If the body depends on what is stored, it contains the revision of the stored
+/// `mode` is [`ImportMode::Keep`]. With [`ImportMode::Merge`], the body for a stored namespace has only the fields to
+/// which the item adds something. If the body depends on what is stored, it contains the revision of the stored
 /// namespace, or 0 if none is stored. The controller then refuses the write if the stored namespace has changed.
 async fn request_body(api: &mut ApiClient, item: ImportItem, mode: ImportMode) -> Result<Option<Map<String, Value>>> {
     if matches!(mode, ImportMode::Diff | ImportMode::Overwrite) {
         return Ok(Some(item.body));
     }
     let (mut body, revision) = match (api.find_tagged(&KindArg::Namespace.path(&item.name)?).await?, mode) {
-        (Some((Value::Object(stored), revision)), ImportMode::Merge) => (missing_fields(&to_authored(stored), item), revision),
+        (Some((Value::Object(stored), revision)), ImportMode::Merge) => (extended_fields(&to_authored(stored), item), revision),
         (Some(_), _) => {
             let advice = "--diff shows what would change, --merge and --overwrite change it";
             errln!("namespace {} is stored already and stays unchanged: {advice}", item.name);
@@ -99,15 +100,15 @@ async fn request_body(api: &mut ApiClient, item: ImportItem, mode: ImportMode) -
 
 /// Returns the fields of the given namespace that add to the stored namespace, merged with the stored values. Other
 /// fields are not sent, so their owners remain unchanged.
-fn missing_fields(stored: &Map<String, Value>, item: ImportItem) -> Map<String, Value> {
+fn extended_fields(stored: &Map<String, Value>, item: ImportItem) -> Map<String, Value> {
     let mut fields = merge_namespace(stored.clone(), item.body);
     fields.retain(|name, value| is_set(value) && stored.get(name) != Some(value));
     fields.insert("namespace".to_owned(), item.name.into());
     fields
 }
 
-/// Applies the namespaces in one request and prints the result. With [`ImportMode::Diff`], fails if a namespace differs
-/// from what is stored.
+/// Applies the namespaces in one request and prints the result. What other managers own is taken over. With
+/// [`ImportMode::Diff`], the request is a dry run, and the function fails if a namespace differs from what is stored.
 async fn send_objects(api: &mut ApiClient, global: &GlobalArgs, objects: Vec<Value>, mode: ImportMode) -> Result<()> {
     if objects.is_empty() {
         return Ok(());

@@ -17,7 +17,8 @@ const MAX_VALUE_CHARS: usize = 160;
 /// Maximum number of printed lines of a task's difference.
 const MAX_DIFF_LINES: usize = 20;
 
-/// Fields that are printed in addition to those that a manifest can set. The controller computes most of them.
+/// Fields that `stemma describe` prints for objects of every kind, in addition to those that a manifest of the kind can
+/// set. The controller computes most of these fields. Some, such as `roles`, can be set in the manifests of some kinds.
 const SHOWN_FIELDS: &[&str] = &[
     "uuid",
     "state",

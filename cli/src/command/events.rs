@@ -19,10 +19,11 @@ use crate::command::read::{self, read_objects};
 use crate::exit::Exit;
 use crate::output::{cell_text, printable};
 
-/// Time to wait after an event before objects are read again. Further events that follow closely then need no read of
-/// their own.
+/// Time that `stemma wait` lets pass after an event, or after [`MAX_POLL_INTERVAL`] without one, before it reads the
+/// objects again. Further events that follow closely then need no read of their own.
 const SETTLE_DELAY: Duration = Duration::from_millis(200);
-/// Maximum time to wait for an event before the next poll. A poll reads all objects that do not meet the condition yet.
+/// Maximum time that `stemma wait` waits for an event before the next poll. A poll reads all objects that do not meet
+/// the condition yet.
 const MAX_POLL_INTERVAL: Duration = Duration::from_secs(5);
 
 /// Prints events until Ctrl-C, which ends the command with status 0.
@@ -201,9 +202,9 @@ fn check_state_value(kind: KindArg, condition: &WaitCondition) -> Result<()> {
     Err(Exit::Usage.with_message(format!("{value:?} is not a node state{hint}: use one of {}", states.join(", "))))
 }
 
-/// Fails if no object of the kind has the field of the condition, or if the condition names a member of a field that is
-/// not a map. In both cases the wait would never succeed. A field of a received object is accepted too, because a newer
-/// controller may have fields that this program does not know.
+/// Fails if objects of the kind cannot have the field of the condition, or if the condition names a member of a field
+/// that is not a map in any of the received `objects`. In both cases the wait would never succeed. A field of a
+/// received object is accepted too, because a newer controller may have fields that this program does not know.
 fn check_field_name(kind: KindArg, condition: &WaitCondition, objects: &[&Value]) -> Result<()> {
     let WaitCondition::Field { path, .. } = condition else { return Ok(()) };
     let (field, member) = path.split_once('.').map_or((path.as_str(), None), |(field, member)| (field, Some(member)));
@@ -372,7 +373,7 @@ mod tests {
     }
 
     #[test]
-    fn event_line_has_one_line() {
+    fn event_line_shows_action_or_state() {
         for (class, data, expected) in [
             (
                 "object",

@@ -196,7 +196,8 @@ fn release_manifest(args: &ReleaseImport<'_>, import: &FuelImport) -> Result<Val
     Ok(Value::Object(manifest))
 }
 
-/// The content of the imported files. Either `file` is set, or the fields `tasks`, `roles` and `tags` are.
+/// The content of the imported files. For a single file with whole task graphs, only `file` is set. For a directory,
+/// `tasks`, `roles` and `tags` are set. For a single file with a list of tasks, only `tasks` is set.
 #[derive(Debug, Default)]
 struct ImportedFiles {
     /// The content of a single file that contains whole task graphs. `None` if a directory or a list of tasks was read.
@@ -338,7 +339,8 @@ mod tests {
         assert_eq!(names(&subdirectories.skipped), ["lib/d 1", "lib.bak", "lib~"]);
     }
 
-    /// A skipped file is reported if its name resembles that of a file that the import would read.
+    /// In the top directory, each skipped YAML file is reported. In a subdirectory, a skipped file is reported only
+    /// if its name resembles that of a task file.
     #[test]
     fn y08_import_reports_task_file_when_discarded() {
         let dir = tempfile::tempdir().unwrap();
@@ -402,7 +404,7 @@ mod tests {
     }
 
     #[test]
-    fn import_names_fuel_directory_when_tasks_are_missing() {
+    fn import_lists_task_file_names_when_tasks_are_missing() {
         let dir = tempfile::tempdir().unwrap();
         let error = read_files(dir.path()).unwrap_err().to_string();
         assert!(error.contains("tasks.yaml or tasks.yml"), "{error}");

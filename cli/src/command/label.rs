@@ -31,14 +31,14 @@ pub(crate) struct LabelChange<'a> {
     pub(crate) overwrite: bool,
 }
 
-/// Splits the words of `stemma label` into names of objects and changes. `has_names` is true if the command needs a
-/// name. The first word is then a name even if it ends with a dash. `has_changes` is true if the command needs a
+/// Splits the words of `stemma label` into names of objects and changes. `needs_name` is true if the command needs a
+/// name. The first word is then a name even if it ends with a dash. `needs_change` is true if the command needs a
 /// change. The last word is then a change whatever its form is, so that a mistake in it is reported. If there is only
 /// one word and the command needs both, the word is a name.
-pub(crate) fn split_words(words: &[String], has_names: bool, has_changes: bool) -> (&[String], &[String]) {
+pub(crate) fn split_words(words: &[String], needs_name: bool, needs_change: bool) -> (&[String], &[String]) {
     let is_change = |word: &String| word.contains('=') || word.ends_with('-');
-    let first = usize::from(has_names && !words.is_empty());
-    let last = if has_changes { words.len().saturating_sub(1).max(first) } else { words.len() };
+    let first = usize::from(needs_name && !words.is_empty());
+    let last = if needs_change { words.len().saturating_sub(1).max(first) } else { words.len() };
     let name_count = words[first..].iter().position(is_change).map_or(last, |index| first + index);
     words.split_at(name_count)
 }
@@ -233,10 +233,11 @@ mod tests {
         assert!(label_patch(&["bare".to_owned()], &[]).unwrap_err().to_string().contains("write KEY=VALUE or KEY-"));
     }
 
-    /// The second and third lists are the labels of a new object. In the second list, a key or a part of a value is
-    /// empty. In the third list, a whole label is empty. The last list is valid, because a whole value may be empty.
+    /// In this test, the first list has words of `stemma label`. The other lists have values of `--labels`, the
+    /// labels of a new object. In the second list, a key or a part of a value is empty. In the third list, a whole
+    /// label is empty. The last list is valid, because a whole value may be empty.
     #[test]
-    fn x06_label_patch_rejects_empty_key_or_entry() {
+    fn x06_label_parsers_reject_empty_key_or_entry() {
         for change in ["-", "=", "=v", " =v", " -"] {
             let error = label_patch(&[change.to_owned()], &[]).unwrap_err();
             assert_eq!(error.to_string(), format!("the key in {change:?} is empty: name a label"));
@@ -259,7 +260,7 @@ mod tests {
     /// The last column is the number of names. The other words are changes.
     #[test]
     fn split_words_finds_names_before_changes() {
-        for (words, has_names, has_changes, name_count) in [
+        for (words, needs_name, needs_change, name_count) in [
             (&["web-1", "web-2", "a=b", "c-"][..], true, true, 2),
             (&["web-", "a-"], true, true, 1),
             (&["web-1", "tier"], true, true, 1),
@@ -270,7 +271,7 @@ mod tests {
             (&[], true, true, 0),
         ] {
             let words: Vec<String> = words.iter().map(|word| (*word).to_owned()).collect();
-            assert_eq!(split_words(&words, has_names, has_changes).0.len(), name_count, "{words:?}");
+            assert_eq!(split_words(&words, needs_name, needs_change).0.len(), name_count, "{words:?}");
         }
     }
 

@@ -129,7 +129,7 @@ pub(crate) async fn manifest_text(api: &mut ApiClient, kind: KindArg, object: &V
 }
 
 /// Returns the part of an object's manifest that a manager applies, as text. Returns `None` if the manager applies
-/// nothing. A manifest that contains only the object's name is returned for each manager.
+/// nothing. Exception: a manifest that contains only the object's name is returned whatever the manager is.
 ///
 /// # Errors
 /// As [`build_manifest`], and if the controller does not send the owners.
@@ -311,7 +311,8 @@ fn add_maps(manifest: &mut Map<String, Value>, object: &Value) {
     }
 }
 
-/// Adds the traits and tags that operators gave a node, from its stored fields.
+/// Adds to a node's manifest the traits that operators set on the node, and the tags that they assigned to it or
+/// unassigned, from its stored fields.
 fn add_node_lists(manifest: &mut Map<String, Value>, stored: &Value) {
     let has_items = |names: &Value| names.as_array().is_some_and(|names| !names.is_empty());
     manifest.extend(stored.get("traits").filter(|traits| has_items(traits)).map(|traits| ("traits".to_owned(), traits.clone())));
@@ -392,8 +393,10 @@ mod tests {
         );
     }
 
-    /// Each of the owned fields has its default value. A manifest can express this for `roles` and `parked`, and for
-    /// `description`, which an apply owns. It leaves out the fields whose default it cannot express.
+    /// In this test, each of the owned fields has its default value. The manifest contains `roles`, `parked` and
+    /// `description`. A default text or object is only in the manifest if an apply owns the field. So `hold` and
+    /// `nodegroup` are left out. `mode` and `merge_labels` are left out, because a manifest has no value for their
+    /// default.
     #[test]
     fn y05_manifest_fields_contain_owned_default_when_expressible() {
         let owners = json!({"roles": ["ann:update"], "parked": ["ann:update"], "hold": ["ann:update"], "nodegroup": ["ann:update"],

@@ -79,7 +79,8 @@ pub(crate) async fn assign_tags(api: &mut ApiClient, args: &OwnedNodeListArgs, a
     write_in_one_request(api, endpoint, args, ("tags", result_text, skip_rule), output).await
 }
 
-/// The rule by which a command skips names on nodes that a selection found. If the user named the node, the controller
+/// The rule by which a command skips names of traits, roles or tags: names to remove that a node lacks, or names to add
+/// that it has. Names are skipped only on nodes that a selection found. If the user named the node, the controller
 /// refuses such a name.
 #[derive(Clone, Copy, Debug)]
 enum SkipRule {
@@ -114,8 +115,9 @@ impl SkipRule {
     }
 }
 
-/// Returns the names to write to a node, without those that the rule skips. If all names are skipped, returns a plan
-/// without writes. Nothing is skipped on a node that the user named.
+/// Returns the names of traits, roles or tags to write to a node, without those that the rule skips, and prints a note
+/// about the skipped names. If all names are skipped, returns a plan without writes in place of the names. Nothing is
+/// skipped on a node that the user named, or without a rule.
 async fn remaining_names(
     api: &mut ApiClient,
     (nodes, node): (&Targets, &TargetObject),
@@ -134,8 +136,9 @@ async fn remaining_names(
     Ok(ControlFlow::Continue(rest))
 }
 
-/// Returns the nodes of a command, and the names to add or remove. `word` is the plural noun of these names, such as
-/// `traits`.
+/// Returns the nodes of a command, and the names of the traits, roles or tags that it writes to them. `word` is the
+/// plural noun of these names, such as `traits`. Fails if there is no such name, or if nodes are both named and
+/// selected.
 async fn split_targets(api: &mut ApiClient, args: &NodeListArgs, word: &str) -> Result<(Targets, Vec<String>)> {
     let (nodes, names) = args.split();
     let Some(first) = names.first() else {
@@ -160,8 +163,8 @@ async fn is_node_word(api: &mut ApiClient, word: &str) -> Result<bool> {
     }
 }
 
-/// Writes all names in one request for each node, so a node gets all of them or none. `result_text` is printed between
-/// the node and the names, as in `node web-1 has role db`.
+/// Writes the names of roles or tags in one request for each node. So on one node, either all names take effect or
+/// none. `result_text` is printed between the node and the names, as in `node web-1 has role db`.
 async fn write_in_one_request(
     api: &mut ApiClient,
     endpoint: Endpoint,
@@ -309,7 +312,8 @@ struct FieldUpdate<'a> {
     state_text: &'a str,
     /// The text for a node that already has these values. Such a node is not written. `None` if each node is written.
     unchanged_text: Option<&'static str>,
-    /// True if the node's primaries move to the next node by name.
+    /// True if the write also moves each primary of the node, unless the cluster names it: to the first node by name
+    /// that has the tag and is not parked.
     should_release_primary: bool,
 }
 
@@ -339,7 +343,7 @@ async fn set_fields(api: &mut ApiClient, args: &NodeFieldArgs, update: FieldUpda
 }
 
 /// Returns whether a field of a node already has the value. A text must be equal. For another value, it is enough that
-/// both values are set, or both are unset.
+/// both values are set, or both are unset: `null`, `false` and empty values are unset ([`is_set`]).
 fn has_value(node: &Value, field: &str, value: &Value) -> bool {
     let current = node.get(field).unwrap_or(&Value::Null);
     if value.is_string() { current == value } else { is_set(current) == is_set(value) }
@@ -389,8 +393,9 @@ async fn move_nodes(api: &mut ApiClient, args: &NodeFieldArgs, group: Option<&st
     run_batch(api, &nodes, output, plan).await
 }
 
-/// Returns a note about the consequences for a node that leaves its cluster. Returns `None` if the node is in no
-/// cluster or stays in its cluster. A group has the form `CLUSTER/GROUP`.
+/// Returns a note about the consequences for a node that leaves its cluster by a move from the group `current` to the
+/// group `group`. Returns `None` if the node is in no cluster or stays in its cluster. A group has the form
+/// `CLUSTER/GROUP`, and `None` is no group.
 fn leave_note(node: &Value, current: Option<&str>, group: Option<&str>) -> Option<String> {
     let cluster = |group: Option<&str>| Some(group?.split_once('/')?.0.to_owned());
     let old_cluster = cluster(current).filter(|old| cluster(group).as_ref() != Some(old))?;
@@ -447,8 +452,9 @@ mod tests {
         assert!(!has_value(&json!({"parked": false}), "maintenance_reason", &json!("fan")));
     }
 
-    /// The node has the tag `db` by a role, and the tag `old` because an operator assigned it. The rule for removal
-    /// knows both, and the rule for assignment only the second.
+    /// In this test, the node has the tag `db` by a role, and the tag `old` because an operator assigned it. The rule
+    /// for removal skips neither tag, because it looks for a tag in both fields. The rule for assignment looks only at
+    /// the assigned tags, so it skips only `old`.
     #[test]
     fn y09_skip_rule_skips_name_without_effect() {
         let node = json!({"trait_sources": {"CUSTOM_A": ["operator"]}, "tags": ["db"], "assigned_tags": ["old"]});

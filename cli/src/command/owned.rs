@@ -30,7 +30,7 @@ type KeepFn<'k> = dyn FnMut(&str, Option<&Value>) -> bool + 'k;
 
 /// The owners of a field of a manifest, as a response contains them.
 enum OwnerLookup<'o> {
-    /// The owners of each entry, if the field is a map or set.
+    /// The owners of each entry, for labels, annotations and parameters, and for the traits and tags of a node.
     Entries(&'o Value),
     /// The owners of the whole field, or `None` if it has no owner.
     Whole(Option<&'o Value>),
@@ -91,7 +91,8 @@ pub(crate) fn owners_comment(manifest: &Value, object: &Value) -> String {
     )
 }
 
-/// Returns the warning that a manager applies nothing of these objects. Returns `None` without a manager or objects.
+/// Returns the message that a manager applies nothing of these objects. The caller prints it as a warning, or as an
+/// error if the user named the objects. Returns `None` without a manager or objects.
 pub(crate) fn not_applied_message(manager: Option<&Manager>, kind: KindArg, names: &[String]) -> Option<String> {
     let manager = manager.filter(|_| !names.is_empty())?;
     let names: Vec<String> = names.iter().map(|name| format!("{}/{}", kind.name(), comment_text(name))).collect();
@@ -107,9 +108,10 @@ fn first_names(names: &[String]) -> String {
     join_first(names.iter().map(String::as_str), MAX_NAMES)
 }
 
-/// Removes each empty map in which keys have owners of their own, because no response contains who applied such a map.
-/// Empty labels remain if the owner applies `merge_labels`. A manifest without a map removes only keys of its own
-/// manager, so an apply leaves a stored empty map unchanged.
+/// Removes empty maps from the part of a manifest that `owner` applies. Only the maps in which each key has owners of
+/// its own are removed: labels, annotations and parameters, and the tags of a node. No response contains who applied
+/// such a map while it is empty. Empty labels remain if `owner` applies `merge_labels`. An apply of a manifest without
+/// the map removes only keys of its own manager, so it leaves a stored empty map unchanged.
 fn drop_empty_maps(manifest: &mut Value, object: &Value, owner: &str) {
     let Some(fields) = manifest.as_object_mut() else { return };
     let is_node = is_node(fields);
@@ -337,7 +339,8 @@ mod tests {
         }
     }
 
-    /// Without quotation marks, each of these names could be read as two managers, or as an entry of another owner.
+    /// Without quotation marks, a name with a separator could be read as two managers, or as an entry of another owner.
+    /// In this test, the last three names contain no separator, so they are not quoted.
     #[test]
     fn y07_quoted_name_quotes_name_with_separator() {
         let template = json!({"kind": "ClusterTemplate", "name": "t", "description": "d", "flavor_id": "f"});

@@ -77,8 +77,8 @@ pub(crate) async fn print_objects(
 
 /// Returns the manifests of objects, or with `--manager` the part of each that this manager applies. An object without
 /// a manifest is an error if the user named it. Otherwise it is left out, and a comment above the manifests names it.
-/// The same holds for an object of which the manager applies nothing. If there are no objects, standard error reports
-/// that.
+/// The same holds for an object of which the manager applies nothing. For releases, the comment also names the tags
+/// that users created for them, which no manifest contains. If there are no objects, standard error reports that.
 async fn manifest_texts(api: &mut ApiClient, kind: KindArg, names: &[String], objects: &[Value]) -> Result<String> {
     manifest::check_exportable(kind)?;
     if objects.is_empty() {
@@ -297,8 +297,9 @@ fn link_path(link: &str) -> Option<String> {
     address.find('/').map(|start| address[start..].to_owned())
 }
 
-/// Reads the objects with these names that match the filter. The controller evaluates the filter: each object must be
-/// in the list of names that match in its cluster. Each such list is read once.
+/// Reads the objects with these names, and returns those that match the filter. The controller evaluates the filter:
+/// this function reads the list of all objects that match it in the cluster of the filter, or else in the cluster of
+/// the object. An object that is not in this list is left out. Each such list is read once.
 async fn read_by_names(api: &mut ApiClient, kind: KindArg, names: &[String], filter: &FilterArgs) -> Result<Vec<Value>> {
     let mut lists: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
     let mut objects = Vec::new();
@@ -360,8 +361,8 @@ pub(crate) fn select_fields(object: &Value, requested: &[String]) -> Value {
     }
 }
 
-/// Returns an object with only the requested fields. If no field is requested, returns all fields that are shown to
-/// programs.
+/// Returns an object with only the requested fields. If no field is requested, returns all fields except those for
+/// clients of other systems (such as Ironic) that are `null` and have no owner.
 pub(crate) fn visible_fields(kind: KindArg, object: &Value, requested: &[String]) -> Value {
     if requested.is_empty() { manifest::without_unset_fields(kind, object) } else { select_fields(object, requested) }
 }
@@ -431,7 +432,7 @@ fn count_with_first(items: Option<&Value>) -> String {
     }
 }
 
-/// Maximum number of items that a table shows of a long list.
+/// Maximum number of items that [`count_with_first`] shows of a list, such as the traits of a node in a table.
 const MAX_SHOWN: usize = 2;
 
 /// Returns the default columns of a kind's table.
@@ -458,7 +459,8 @@ mod tests {
 
     use super::*;
 
-    /// The group inherits both fields, so the table shows their effective values. The node has values of its own.
+    /// In this test, the group inherits both fields, so the table shows their effective values. The node has values of
+    /// its own.
     #[test]
     fn object_table_shows_inherited_release_and_mode() {
         let group = json!({"name": "g", "cluster": "c", "effective_release": "site@1", "effective_mode": "apply"});
@@ -469,16 +471,16 @@ mod tests {
         assert!(shown.contains("site@2") && shown.contains("noop"), "{shown}");
     }
 
-    /// A null field of Ironic is left out, unless it is requested or has an owner. `parked_by` is not a field of
-    /// Ironic.
+    /// A null field of Ironic is left out, unless it is requested or has an owner. `last_seen` is a field of
+    /// Stemma, so it stays.
     #[test]
-    fn y09_visible_fields_are_set_or_requested_fields() {
-        let node = json!({"name": "n", "allocation_uuid": null, "description": null, "fault": null, "parked_by": null});
+    fn y09_visible_fields_omit_null_fields_of_ironic() {
+        let node = json!({"name": "n", "allocation_uuid": null, "description": null, "fault": null, "last_seen": null});
         let set_node = json!({"name": "n", "allocation_uuid": "7", "description": "d", "fault": null});
         let owned_node = json!({"name": "n", "description": null, "field_owners": {"description": "git:apply"}});
         for (kind, object, requested, expected) in [
             (KindArg::Node, &node, &["fault", "description"][..], json!({"fault": null, "description": null})),
-            (KindArg::Node, &node, &[], json!({"name": "n", "parked_by": null})),
+            (KindArg::Node, &node, &[], json!({"name": "n", "last_seen": null})),
             (KindArg::Node, &set_node, &[], json!({"name": "n", "allocation_uuid": "7", "description": "d"})),
             (KindArg::Node, &owned_node, &[], owned_node.clone()),
             (KindArg::Inspectionrule, &node, &["name"], json!({"name": "n"})),
@@ -488,8 +490,9 @@ mod tests {
         }
     }
 
-    /// `owner` is null too, but a manager owns it. `last_error` and `reservation` are not passthrough fields of these
-    /// kinds.
+    /// A passthrough field is one that Stemma stores for clients of Ironic or Magnum. In this test, `owner` is null
+    /// too, but a manager owns it, so it stays. `last_error` of a node and `reservation` of a cluster are not
+    /// passthrough fields, so they stay too.
     #[test]
     fn y09_without_unset_fields_omits_null_passthrough_fields() {
         let node = json!({

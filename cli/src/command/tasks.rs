@@ -13,7 +13,8 @@ use crate::host_limit::host_count;
 use crate::output::{cell_text, printable, printable_line, table};
 use crate::path;
 
-/// Maximum number of printed lines of a difference between desired and actual state.
+/// Maximum number of printed lines of one difference between desired and actual state, or of one message of a task
+/// without a difference.
 const MAX_DIFF_LINES: usize = 20;
 
 /// The columns with a number of nodes, one for each state of a task on a node. Each is a field of the response, and its
@@ -103,7 +104,7 @@ fn row_task_id(row: &Value) -> &str {
     row.get("task").and_then(Value::as_str).unwrap_or_default()
 }
 
-/// Returns the parts of a task's description, one for each release that contains the task.
+/// Returns the parts of a task's description, one for each release from which nodes have the task.
 fn releases(task: &Value) -> impl Iterator<Item = &Value> {
     task.get("releases").and_then(Value::as_array).into_iter().flatten()
 }
@@ -129,7 +130,8 @@ fn task_table(rows: &[Value], requested: &[String]) -> String {
     table(&head.collect::<Vec<_>>(), rows.iter().map(cells))
 }
 
-/// Returns the names of the first nodes on which a task failed, and the number of the other nodes.
+/// Returns the names of the first nodes on which a task failed, and the number of the other nodes on which it failed.
+/// Returns `-` if it failed on none.
 fn failed_nodes(row: &Value) -> String {
     match count(row, "failed") {
         0 => "-".to_owned(),
@@ -179,11 +181,11 @@ fn difference_text(row: &Value) -> Option<String> {
     Some(printable(&format!("task {} of {}", row_task_id(row), cell_text(row.get("release")))) + &differs)
 }
 
-/// Returns the groups of nodes in a field of a task, as the texts of [`group_line`]. Returns `None` if there are no
+/// Returns the groups of nodes in a field of a task, as the texts of [`group_text`]. Returns `None` if there are no
 /// groups. Nodes in no listed group are only counted.
 fn groups_text(row: &Value, field: &str) -> Option<String> {
     let groups = row.get(field).and_then(Value::as_array).filter(|groups| !groups.is_empty())?;
-    let mut text: String = groups.iter().map(group_line).collect();
+    let mut text: String = groups.iter().map(group_text).collect();
     let listed_count: usize = groups.iter().map(|group| count(group, "count")).sum();
     // The response lists only the first groups. The number of nodes in all groups is in other fields of the task.
     let total = match field {
@@ -199,7 +201,7 @@ fn groups_text(row: &Value, field: &str) -> Option<String> {
 
 /// Returns the text for a group of nodes with the same result. It contains the nodes, and the difference or message,
 /// cut after [`MAX_DIFF_LINES`] lines. The digest in parentheses tells one result from another.
-fn group_line(group: &Value) -> String {
+fn group_text(group: &Value) -> String {
     let text = |field: &str| group.get(field).and_then(Value::as_str).unwrap_or_default();
     let total = count(group, "count");
     let nodes = node_names(group.get("nodes"), total);
@@ -283,7 +285,7 @@ mod tests {
             ),
         ] {
             let group = json!({"digest": null, "comparable": false, "outcome": outcome, "count": count, "nodes": nodes, "message": "", "diff": diff});
-            assert_eq!(group_line(&group), shown);
+            assert_eq!(group_text(&group), shown);
         }
     }
 

@@ -41,8 +41,9 @@ type ReleaseMap = BTreeMap<ReleaseRef, Arc<CompiledRelease>>;
 /// The purpose for which manifests are read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ReadPurpose {
-    /// To print the resolved result (`resolve`), or to render it (`render`). Errors for which hosts would refuse a task
-    /// are not checked, because the resolved result does not depend on them.
+    /// To print the resolved result (`resolve`), or to render it (`render`). The errors because of
+    /// which hosts would refuse a task are not searched while the manifests are read, because the resolved result does
+    /// not depend on them. `render` then searches for them in the tasks that it renders.
     Resolve,
     /// To find all errors in the manifests.
     Check,
@@ -173,8 +174,8 @@ impl Sources {
         problems.add(place, message);
     }
 
-    /// Compiles the releases, and adds their errors to `problems`. Returns an empty map if any release does not
-    /// compile.
+    /// Compiles the releases. Adds the errors of compiling them, and then those of [`Self::check_releases`], to
+    /// `problems`. Returns an empty map if any release does not compile.
     fn compile_into(&self, objects: &ManifestObjects, problems: &mut Problems) -> ReleaseMap {
         let specs = objects.releases.iter().map(|release| (release.meta.name.clone(), release.spec.clone())).collect();
         let releases = compile_set(&specs, &SyntaxReader).unwrap_or_else(|errors_by_release| {

@@ -22,8 +22,8 @@ use crate::tree;
 /// and the name of the parameter.
 const BODY_PARAMETERS: &[&str] = &["template", "script", "content"];
 
-/// The paths of the texts that the shell of a host runs. When such a text is rendered, the inserted values are quoted
-/// for the shell.
+/// The paths of the parameters of a `shell` task whose texts a shell on the host runs. When such a text is rendered,
+/// the inserted values are quoted for the shell.
 const SHELL_PARAMETERS: &[&str] = &["parameters.script", "parameters.unless", "parameters.only_if"];
 
 /// The path of a task's condition, as errors name it.
@@ -238,7 +238,7 @@ fn refusal_reason(resolved: &ResolvedNode, task: &CompiledTask) -> Option<String
 }
 
 /// Returns the path or program because of which the host of a node refuses a task, with the release that contains the
-/// task. `None` if the host accepts the task.
+/// task. `None` if the host accepts the paths and programs of the task.
 fn refused_path<'a>(node: &'a ResolvedNode, task: &CompiledTask) -> Option<(&'a CompiledRelease, &'a UnusablePath)> {
     let set = node.task_set()?;
     let release: &CompiledRelease = &set.profile.release;
@@ -261,7 +261,8 @@ fn to_json(rendered: &[RenderedTask]) -> Value {
     rendered.iter().map(entry).collect::<Map<_, _>>().into()
 }
 
-/// Prints the rendered texts of a task: first the short ones, in comment lines, then the bodies.
+/// Prints the id and type of a task, and its rendered texts: first, in comment lines, the texts of parameters that are
+/// not in [`BODY_PARAMETERS`], then the texts of those that are.
 fn print_task(task: &RenderedTask) {
     let is_body = |path: &str| BODY_PARAMETERS.iter().any(|body| path.strip_prefix("parameters.") == Some(*body));
     outln!("# {} ({})", task.id, task.kind);
@@ -394,8 +395,9 @@ mod tests {
         }
     }
 
-    /// `docs/concepts.md`: `render` fails for everything that every host would refuse, and for a template of a path
-    /// whose result is not a path.
+    /// `docs/concepts.md`: `render` fails for a path that two tasks of a node write, and for a template of a path or of
+    /// a command's program that gives an invalid one. In this test, the task `b` writes the path of `a`, and the
+    /// templates of `c` and `d` give a relative path, and that of `e` an empty program.
     #[test]
     fn y09_render_fails_at_task_when_host_would_refuse() {
         let dir = tempfile::tempdir().unwrap();

@@ -15,7 +15,8 @@ use crate::source_map::SourceMap;
 use crate::tree;
 
 /// Runs `resolve`: prints the resolved nodes, the order of their tasks, and the findings. Findings about parameters of
-/// tasks are left out. `validate` reports them, and so does a write to a controller.
+/// tasks are left out. `validate` reports them, and so does a write to a controller. JSON and YAML contain each pair of
+/// ordered tasks. The tables have only the number of the pairs, and `-o name` prints only the names of the nodes.
 ///
 /// # Errors
 /// Fails with the errors in the manifests.
@@ -88,7 +89,8 @@ fn joined<T: AsRef<str>>(items: impl IntoIterator<Item = T>) -> String {
     if items.is_empty() { "-".to_owned() } else { items.iter().map(AsRef::as_ref).collect::<Vec<_>>().join(" ") }
 }
 
-/// Prints the stages, and the number of pairs of tasks in which the second task runs after the first.
+/// Prints the stages, the number of pairs of tasks in which the second task waits for the first, and how many of these
+/// pairs are across nodes. A pair of a stage (a task that runs nothing) and a task of a node counts as across nodes.
 fn print_order(resolved: &FleetOutput) {
     if !resolved.stages.is_empty() {
         outln!("\nstages   {}", joined(&resolved.stages));
@@ -108,9 +110,9 @@ fn print_findings(findings: &[Finding]) {
 mod tests {
     use super::*;
 
-    /// No release declares the roles `nope` and `gone`, which only the manifest of the cluster names.
+    /// In this test, no release declares the roles `nope` and `gone`. Only the manifest of the cluster names them.
     #[test]
-    fn validate_reports_role_when_only_cluster_names_role() {
+    fn load_reports_role_when_only_cluster_names_role() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("site.yaml");
         let text = "kind: Release\nname: r\nroles: {web: {}}\n---\nkind: Cluster\nname: prod\nrelease: r\n\
@@ -129,7 +131,8 @@ mod tests {
         );
     }
 
-    /// Regression: the controller refused to create the object, and `validate` had reported nothing.
+    /// Regression: the controller refused to create an object with a reserved name, and `validate` had reported
+    /// nothing. With the purpose of `resolve`, such a name is not reported.
     #[test]
     fn y04_load_reports_reserved_names_when_checking() {
         let dir = tempfile::tempdir().unwrap();
@@ -144,8 +147,8 @@ mod tests {
         assert_eq!(reserved_names(ReadPurpose::Resolve), Vec::<String>::new());
     }
 
-    /// The reserved role `master` means the controller's own host. The condition of such a task can read values of the
-    /// cluster, but none of a node group.
+    /// The reserved role `master` means the controller's own host. The condition of a task with this role can read
+    /// values of the cluster and its template, but none of a node group.
     #[test]
     fn w05_condition_on_master_task_reads_cluster_values() {
         let dir = tempfile::tempdir().unwrap();
@@ -170,8 +173,8 @@ mod tests {
         assert!(master.skipped.contains_key("of-no-group"), "{:?}", master.skipped);
     }
 
-    /// The tasks have the reserved role `master`, which means the controller's own host. One of them has a condition
-    /// that is always false.
+    /// In this test, the tasks have the reserved role `master`, which means the controller's own host. One of the tasks
+    /// has a condition that is always false.
     #[test]
     fn w05_condition_skips_task_on_master() {
         let dir = tempfile::tempdir().unwrap();

@@ -27,7 +27,8 @@ use crate::yaml::{self, SourcePosition, YamlDocument};
 
 /// The maximum size of a file that is the `source` of a task (a blob), in bytes. The controller has the same limit.
 const MAX_BLOB_BYTES: u64 = 64 * 1024 * 1024;
-/// The maximum size in bytes of a manifest, of a file whose text a manifest includes, and of a file to import.
+/// The maximum size in bytes of a file with manifests, of a file whose text a manifest includes, and of a file to
+/// import.
 pub(crate) const MAX_MANIFEST_BYTES: u64 = 16 * 1024 * 1024;
 
 /// One object of a manifest file, as it is sent to the controller.
@@ -37,11 +38,12 @@ pub(crate) struct Manifest {
     pub(crate) file: PathBuf,
     /// The YAML document of the object.
     pub(crate) document: YamlDocument,
-    /// The JSON text of the object, with included files merged in.
+    /// The JSON text of the object. In a release, the included files are merged in, `template_file` is replaced with
+    /// the text of the template, and `source` with the hash of the file.
     pub(crate) json: String,
     /// The included lists of tasks, in the order in which their tasks are in the release.
     included_lists: Vec<IncludedTasks>,
-    /// The template file of each task that has one, by the index of the task.
+    /// The template file of each task that has one, by the index of the task in the release.
     templates: BTreeMap<usize, PathBuf>,
 }
 
@@ -59,22 +61,26 @@ struct IncludedTasks {
 /// The objects that were read from several paths, and the files that their tasks send to hosts.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Manifests {
-    /// The objects, in the order of file names and of their position in the file.
+    /// The objects, in the order of the paths that were read, then of the file names in a directory, and then of their
+    /// positions in the file.
     pub(crate) objects: Vec<Manifest>,
     /// The files to send to the controller before the objects, by their SHA-256 in hex.
     pub(crate) blobs: BTreeMap<String, PathBuf>,
 }
 
 impl Manifest {
-    /// Returns `FILE:LINE:COLUMN` of a field. A field of a task may name the task by id, such as `task ntp
-    /// requires[0]`.
+    /// Returns `FILE:LINE:COLUMN` of a field, or of the nearest enclosing field that is in the file. A field of a task
+    /// may name the task by id, such as `task ntp requires[0]`. If an included file contains the task, FILE is that
+    /// file.
     pub(crate) fn locate(&self, field: &str) -> String {
         let (file, document, field) = self.locate_field(&self.with_task_index(field));
         format!("{}:{}", file.display(), document.position_of(&field))
     }
 
-    /// Returns the place and the text of an error about a field. If `message` names a line in the text of the field,
-    /// the place is that line, in the template file or in the manifest.
+    /// Returns the place and the text of an error about a field. `message` may contain `line L, column C: `, a position
+    /// in the text of the field. If that text is in a template file or a literal block (`|`), the place is the position
+    /// there, and the returned text omits the position. Otherwise, returns the place of the field and the unchanged
+    /// message.
     pub(crate) fn locate_error(&self, field: &str, message: &str) -> (String, String) {
         let in_text = || {
             let (sentence, position) = split_text_position(message)?;
@@ -84,7 +90,8 @@ impl Manifest {
         in_text().unwrap_or_else(|| (self.locate(field), message.to_owned()))
     }
 
-    /// Returns `FILE:LINE` of a line in the text of a field. `None` if the text is neither a file nor a literal block.
+    /// Returns `FILE:LINE` of a line in the text of a field. `line` counts from 1 in that text. `None` if the text is
+    /// neither in a template file nor in a literal block (`|`) of the manifest.
     pub(crate) fn line_in_text(&self, field: &str, line: usize) -> Option<String> {
         let (file, position) = self.locate_in_text(field, SourcePosition { line, column: 1 })?;
         Some(format!("{}:{}", file.display(), position.line))
@@ -111,8 +118,8 @@ impl Manifest {
         Some((file, document.block_starts.get(&field)?.position_in_file(position_in_text)))
     }
 
-    /// Replaces the task id at the start of a field with the index of the task. Returns `tasks` if no task has the id.
-    /// A field that does not begin with `task ` is returned unchanged.
+    /// Converts a field that names its task by id: `task ntp requires[0]` becomes `tasks[3].requires[0]`. Returns
+    /// `tasks` if no task has the id. A field that does not begin with `task ` is returned unchanged.
     fn with_task_index(&self, field: &str) -> String {
         let Some(rest) = field.strip_prefix("task ") else { return field.to_owned() };
         let (id, field) = rest.split_once(' ').unwrap_or((rest, ""));
@@ -154,20 +161,20 @@ fn split_text_position(message: &str) -> Option<(String, SourcePosition)> {
     Some((format!("{}{rest}", &message[..start]), position))
 }
 
-/// Returns the index of a task in its release. If two tasks have the id, returns the later one, because an error is
-/// about the duplicate.
+/// Returns the index of the task with this id in a release. `json` is the JSON text of the release. If two tasks have
+/// the id, returns the index of the later one, because an error is about the duplicate.
 fn task_index(json: &str, id: &str) -> Option<usize> {
     let release: Value = serde_json::from_str(json).ok()?;
     let has_id = |task: &Value| task.get("id").and_then(Value::as_str) == Some(id);
     release.get("tasks")?.as_array()?.iter().rposition(has_id)
 }
 
-/// Reads the manifests at the paths. Of a directory, only the files directly in it are read. A file that two paths lead
-/// to is read once. Prints a warning about skipped files.
+/// Reads the manifests at the paths. Of a directory, only the files directly in it are read. A file that is named, and
+/// is also in a named directory, is read once. Prints a warning about skipped files.
 ///
 /// # Errors
-/// Fails with [`Problems`] if a path can't be read, a text is not YAML, an included file is missing or too large, or no
-/// path contains an object.
+/// Fails with [`Problems`] if a path can't be read, a text is not YAML, a release is invalid, a file that a release
+/// names is missing or too large, or no path contains an object.
 pub(crate) fn read(paths: &[PathBuf]) -> Result<Manifests> {
     let (manifests, problems) = read_all(paths);
     problems.into_result()?;
@@ -213,7 +220,8 @@ pub(crate) fn read_all(paths: &[PathBuf]) -> (Manifests, Problems) {
     (manifests, problems)
 }
 
-/// Returns the files that the manifests below these paths include. Standard input and special files are not read,
+/// Returns the real paths of the files that the manifests at these paths name: included parts, template files and
+/// sources. Of a directory, only the files directly in it are read. Standard input and special files are not read,
 /// because they can be read only once.
 pub(crate) fn included_files(paths: &[PathBuf]) -> BTreeSet<PathBuf> {
     let list_path = |path: &PathBuf| list_files(path).unwrap_or_default();
@@ -224,9 +232,9 @@ pub(crate) fn included_files(paths: &[PathBuf]) -> BTreeSet<PathBuf> {
     find_included(&files, listings.iter().flat_map(|listing| &listing.skipped))
 }
 
-/// Returns the files that manifests include, directly or in an included part. `skipped` has the files that a listing
-/// skips because of their names. Such a file is read only if it is an included part, because a part may include more
-/// files.
+/// Returns the real paths of the files that `files` name: included parts, template files and sources. `skipped` has the
+/// files that a listing skips because of their names. Such a file is read only if it is an included part, because a
+/// part may name more files. An included part that is neither in `files` nor in `skipped` is not read.
 fn find_included<'a>(files: &[CandidateFile], skipped: impl Iterator<Item = &'a PathBuf>) -> BTreeSet<PathBuf> {
     let mut included: BTreeSet<PathBuf> = files.iter().flat_map(CandidateFile::included_paths).collect();
     // Reading a pipe would block forever, and a pipe is never included.
@@ -279,13 +287,14 @@ struct CandidateFile {
 
 impl CandidateFile {
     /// Reads a file. `is_listed` is true if the file is from the listing of a directory. Stores an error instead of the
-    /// documents, because an included part with an error may not matter.
+    /// documents. Later, the error is reported, unless the file is only a part that a manifest includes.
     fn read(path: PathBuf, is_listed: bool) -> Self {
         let documents = read_file(&path);
         Self { path, is_from_directory: is_listed, documents }
     }
 
-    /// Returns the files that the documents of this file include.
+    /// Returns the real paths of the files that the documents of this file name: included parts, template files and
+    /// sources.
     fn included_paths(&self) -> Vec<PathBuf> {
         self.documents.iter().flatten().flat_map(|document| included_paths(&self.path, &document.to_value())).collect()
     }
@@ -298,7 +307,7 @@ impl CandidateFile {
             && !self.documents.iter().flatten().any(|document| has_object(&document.to_value()))
     }
 
-    /// Adds the objects of the file to `manifests`, or the error of reading the file to `problems`.
+    /// Adds the objects of the file to `manifests`, and the errors of the file and of its objects to `problems`.
     fn move_into(self, manifests: &mut Manifests, problems: &mut Problems) {
         match self.documents {
             Ok(documents) => {
@@ -350,7 +359,9 @@ fn path_list(paths: &[PathBuf]) -> String {
     paths.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(", ")
 }
 
-/// Lists the manifest files directly in a directory, by name. If `path` is not a directory, the list has only `path`.
+/// Lists the manifest files directly in a directory, and the files that are skipped because of their names, or because
+/// they are special files such as pipes. Both lists are sorted. If `path` is not a directory, the only manifest file is
+/// `path`, whatever its name is.
 pub(crate) fn list_files(path: &Path) -> Result<Listing> {
     if !path.is_dir() {
         return Ok(Listing { files: vec![path.to_owned()], skipped: Vec::new() });
@@ -408,8 +419,8 @@ fn add_document(manifests: &mut Manifests, file: &Path, document: YamlDocument, 
 }
 
 /// Returns the JSON text of an object. For a release, merges the included files into the text, and adds to `manifests`
-/// the files that the tasks send to hosts. The text of other kinds is left unchanged. Each error has the path of its
-/// field.
+/// the files that the tasks send to hosts. Also stores in `manifest` which tasks and templates come from which file.
+/// The text of other kinds is left unchanged. Each error has the path of its field.
 fn resolve_includes(manifests: &mut Manifests, manifest: &mut Manifest) -> Result<String, Vec<(String, anyhow::Error)>> {
     let error_at = |field: &str| {
         let field = field.to_owned();
@@ -454,7 +465,7 @@ fn check_version(version: Option<&RawValue>) -> Result<()> {
     }
 }
 
-/// Returns the path of an included file. Fails if the name is empty.
+/// Returns the path of the file `name` in the directory `dir`. Fails if the name is empty or blank.
 fn join_path(dir: &Path, name: &str) -> Result<PathBuf> {
     if is_blank(name) {
         bail!("is empty: name a file");
@@ -468,8 +479,9 @@ fn string_items(list: &Value) -> Result<Vec<&str>> {
     items.iter().map(|item| item.as_str().context("must be a list of file names")).collect()
 }
 
-/// Merges the documents of a file into a release. A document is a list of tasks, or a map with list and map fields of a
-/// release. Fails if the release has a key of such a map already.
+/// Merges the documents of an included file into a release, and records them in `manifest.included_lists`. A document
+/// is a list of tasks, or a map with fields of a release. A list is appended to the list of the same field. The entries
+/// of a map are added to the map of the same field. Fails if that map has one of the keys already.
 fn include_part(release: &mut Map<String, Value>, manifest: &mut Manifest, file: &Path) -> Result<()> {
     let file_name = file.display();
     let text = read_text(file, MAX_MANIFEST_BYTES).with_context(|| file_name.to_string())?;
@@ -516,8 +528,8 @@ fn empty_of_same_type(value: &Value) -> Value {
 }
 
 /// Reads the files that a task names, relative to the file that contains the task. The text of `template_file` becomes
-/// the parameter `template`. The file in `source` is added to the blobs, and its hash becomes the value. An error has
-/// the path of the parameter, such as `.source`.
+/// the parameter `template`. The file in `source` is added to the blobs, and its hash becomes the value. A `source`
+/// that is already a hash is only checked. An error has the path of the parameter, such as `.source`.
 fn load_task_files(
     manifests: &mut Manifests,
     manifest: &mut Manifest,

@@ -88,8 +88,8 @@ impl TextCursor<'_> {
     }
 }
 
-/// Returns the text with one escape in place of each pair of escapes within double quotes. No text moves to another
-/// line.
+/// Returns a YAML text in which one escape (`\U0001f600`) replaces each surrogate pair (`\ud83d\ude00`) within double
+/// quotes, because YAML refuses the escape of a surrogate. No text moves to another line.
 pub(super) fn join_surrogates(text: &str) -> Cow<'_, str> {
     let mut pairs = SurrogatePair::find_all(text);
     if pairs.is_empty() {
@@ -147,8 +147,9 @@ mod tests {
         read_documents(text).unwrap().into_iter().map(|document| document.json).collect()
     }
 
-    /// The texts are as Python's `json.dumps` writes them, joined by `---`. Regression: only a file with a single such
-    /// document could be read.
+    /// In this test, most documents are as Python's `json.dumps` writes them, and are joined by `---`. The last text
+    /// has pairs in plain, single-quoted, double-quoted and folded (`>`) texts. Regression: only a file with a single
+    /// document with such a pair could be read.
     #[test]
     fn y04_join_surrogates_decodes_pair_in_each_document() {
         let smile = r#"{"kind": "Cluster", "description": "\ud83d\ude00"}"#;
@@ -163,8 +164,8 @@ mod tests {
         assert_eq!(json(forms), [format!(r#"{{"é":"{plain}","b":"é😀","c":"{plain}","d":"x 😀 \\ud83d","😀":"{plain}"}}"#)]);
     }
 
-    /// The first document contains a pair of escapes. The error in the second document has its position in the file as
-    /// written.
+    /// In this test, the first document contains a pair of escapes. The error in the second document has its position
+    /// in the file as the author wrote it.
     #[test]
     fn y04_error_position_ignores_replacement_of_pair() {
         let first = r#"{"a": "\ud83d\ude00"}"#;

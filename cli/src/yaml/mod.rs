@@ -176,7 +176,7 @@ struct YamlNode {
     value: YamlValue,
 }
 
-/// The content of a node.
+/// The content of a [`YamlNode`], which is a value in a YAML file.
 #[derive(Clone)]
 enum YamlValue {
     /// The JSON text of a null, boolean, number or text.

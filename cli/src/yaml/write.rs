@@ -128,10 +128,10 @@ fn double_quoted(text: &str) -> String {
     quoted
 }
 
-/// Returns whether every reader accepts the character as itself. YAML 1.1 allows no control characters except tab and
-/// line ends. It counts U+0085, U+2028 and U+2029 as line ends, and U+FEFF as a byte order mark: all of these are
-/// control or formatting characters. Unicode text also never contains noncharacters: U+FDD0 to U+FDEF, and all whose
-/// last four digits are FFFE or FFFF.
+/// Returns whether every reader accepts the character as itself. False for control and formatting characters: YAML 1.1
+/// allows no control characters except tab and line ends. It counts U+0085, U+2028 and U+2029 as line ends, and U+FEFF
+/// as a byte order mark. Also false for Unicode's noncharacters: U+FDD0 to U+FDEF, and all whose last four digits are
+/// FFFE or FFFF.
 pub(crate) fn is_printable(letter: char) -> bool {
     let is_noncharacter = u32::from(letter) & 0xFFFE == 0xFFFE || matches!(letter, '\u{FDD0}'..='\u{FDEF}');
     !(letter.is_control() || is_format_character(letter) || is_noncharacter)
@@ -186,7 +186,9 @@ mod tests {
         assert_eq!(to_block(&json!({"x".repeat(1_025): {"a": 1}})), format!("? {}\n:\n  a: 1\n", "x".repeat(1_025)));
     }
 
-    /// The words are from the types of YAML 1.1 (yaml.org/type) and of YAML 1.2's core schema.
+    /// In this test, the words and numbers are from the types of YAML 1.1 (yaml.org/type) and of YAML 1.2's core
+    /// schema. The other texts contain a sign or a blank that has a meaning in YAML, or characters that are written as
+    /// escapes.
     #[test]
     fn y07_string_text_quotes_text_with_other_yaml_type() {
         for text in [
@@ -267,7 +269,8 @@ mod tests {
     }
 
     /// The words that go-yaml reads as another type than text: `resolveTable`'s `resolveMapList` in `resolve.go` of
-    /// gopkg.in/yaml.v2. In v3, its booleans apply to typed fields only (`isOldBool` in its `encode.go`).
+    /// gopkg.in/yaml.v2. In v3, words such as `yes` are booleans only for a field of the type `bool` (`isOldBool` in
+    /// its `encode.go`).
     const GO_YAML_WORDS: &[&str] = &[
         "y", "Y", "yes", "Yes", "YES", "true", "True", "TRUE", "on", "On", "ON", "n", "N", "no", "No", "NO", "false", "False",
         "FALSE", "off", "Off", "OFF", "", "~", "null", "Null", "NULL", ".nan", ".NaN", ".NAN", ".inf", ".Inf", ".INF", "+.inf",

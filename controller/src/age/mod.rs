@@ -33,11 +33,11 @@ pub enum AgeError {
     /// The system could not read the file.
     #[error("it cannot be read")]
     Io(#[from] std::io::Error),
-    /// The header or a chunk fails its check: the file was truncated or changed, or is not an age file. The text is the
-    /// reason.
+    /// The header or a chunk fails its check: the file was truncated or changed, or is not an age file. Also if the
+    /// caller decrypts with the file key of another file. The text is the reason.
     #[error("it cannot be decrypted: {0}; it was truncated or changed: use another copy of it")]
     Damaged(&'static str),
-    /// The file is encrypted to other recipients.
+    /// The file is encrypted to none of the given identities.
     #[error("it is not encrypted to any of the given identities: give the secret key of one of its recipients")]
     OtherIdentity,
 }
@@ -50,7 +50,8 @@ pub enum BadRecipient {
         "this is a secret key: give its public key, which `age-keygen -y FILE` prints, and create a new key if others could read this one"
     )]
     Secret,
-    /// The text is neither a recipient nor a secret key.
+    /// The text is neither a valid recipient nor a valid secret key. A public key of low order, with which anybody
+    /// could decrypt the file, is not valid either.
     #[error(
         "this is not an age recipient: write age1 and 58 letters and digits, as `age-keygen` prints it (\"Public key: age1...\"); keys of SSH and \
          of plugins are not supported"
@@ -61,7 +62,7 @@ pub enum BadRecipient {
 /// The reason why a text is not a list of identities. The error does not contain the text, because it may be a secret.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadIdentities {
-    /// A line is not an identity.
+    /// The line with this number is not an identity. The first line has the number 1.
     #[error(
         "line {0} is not an age secret key: it must begin with AGE-SECRET-KEY-1, as `age-keygen` writes it; SSH and plugin keys are not supported"
     )]

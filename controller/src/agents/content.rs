@@ -17,7 +17,7 @@ use tokio::task::{JoinHandle, spawn_blocking};
 
 use crate::desired::slot::NodeSlot;
 
-/// Size of a chunk, in bytes.
+/// Maximum size of one chunk of a file that is read and sent to an agent, in bytes.
 const CHUNK_BYTES: usize = 64 * 1024;
 
 /// Returns the profile (the definitions of the node's tasks) with this hash. The profile has one encoding and one hash
@@ -38,7 +38,8 @@ pub(super) fn may_have_blob(slot: &NodeSlot, hash: Hash) -> bool {
 pub(super) struct FileBody {
     /// Number of bytes that are not sent yet, by the length of the file at the start.
     remaining_bytes: u64,
-    /// The read of the next chunk, which returns the file too. `None` after the last chunk.
+    /// The read of the next chunk, which returns the file too. `None` if no chunk follows: after the last chunk, after
+    /// an error, or for an empty file.
     pending_read: Option<JoinHandle<io::Result<(File, Bytes)>>>,
 }
 

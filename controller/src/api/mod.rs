@@ -61,7 +61,8 @@ pub struct Api {
     pub metrics: Option<Arc<Metrics>>,
     /// The counters of refused requests.
     pub rejections: Arc<RejectionCounter>,
-    /// The traits that this site defines.
+    /// The accepted names of traits: the standard names, those that begin with `CUSTOM_`, and those that this site adds
+    /// in its configuration.
     pub traits: TraitNames,
     /// The limit on the number of clients to which a response is sent in pieces.
     pub stream_limiter: StreamLimiter,

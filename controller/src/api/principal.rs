@@ -30,7 +30,7 @@ use crate::registry::{Credential, Requester, certificate_holder};
 const JOIN_TOKEN_HINT: &str =
     "it is a join token for hosts, not a principal's token; create one with `stemma principal token create`";
 
-/// The name of a caller on the Unix socket.
+/// The name of a caller on the Unix socket that sends no token.
 const ROOT_NAME: &str = "root";
 
 impl Api {
@@ -215,8 +215,9 @@ struct WrongToken {
 }
 
 impl WrongToken {
-    /// Creates the reason for a token that no principal has. A text that does not have the form of a token is not a
-    /// guess, and neither is the join token of a host.
+    /// Creates the reason for a token that no principal has, because its id is unknown or its secret is wrong. `name`
+    /// is the name under which the failure is recorded. A text that does not have the form of a token is not a guess,
+    /// and neither is the join token of a host.
     fn new(name: String, model: &Model, text: &str) -> Self {
         let is_join_token = enrol::token::find(model, text).is_some();
         Self { name, uuid: None, is_guess: check_token(text).is_ok() && !is_join_token, is_join_token }

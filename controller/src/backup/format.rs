@@ -20,14 +20,15 @@ use uuid::Uuid;
 use crate::records::fleet::FleetRecord;
 use crate::store::{Entry, Revision, SCHEMA_VERSION};
 
-/// The first bytes of every backup. The number is the version of the format.
+/// The first bytes of every backup, before its encryption. The number is the version of the format.
 const MAGIC: &[u8] = b"stemma-backup 1\n";
 /// The part of [`MAGIC`] that is the same in all versions of the format.
 const MAGIC_PREFIX: &[u8] = b"stemma-backup ";
-/// Maximum length of the content of a frame, in bytes. A frame contains one entry or one file of a backup. The largest
-/// file is a file body of 64 MiB, with its name.
+/// Maximum length of the content of a frame, in bytes. A frame contains the head, one entry, one file or the checksum
+/// of a backup. The largest file is a file body of 64 MiB, with its name.
 const MAX_FRAME_BYTES: usize = 65 * 1024 * 1024;
-/// Maximum length of a file name, in bytes.
+/// Maximum length of the name of a file in a backup, in bytes. The name is the path of the file below the data
+/// directory.
 const MAX_NAME_BYTES: usize = 255;
 
 const HEAD: u8 = 1;
@@ -38,11 +39,12 @@ const END: u8 = 4;
 /// The head of a backup. It identifies the fleet, and the revision of the store that the backup contains.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BackupHeader {
-    /// The record of the fleet that `init` created.
+    /// The identity of the fleet, which `init` wrote: its name, the uuid of its controller, and the controller's names.
     pub fleet: FleetRecord,
-    /// The epoch with which the store was created.
+    /// The first epoch of the fleet. A restored store has the same first epoch. Later epochs of the fleet are in an
+    /// entry of the store.
     pub epoch: Uuid,
-    /// The revision at which the store was created. Its first write has a later revision.
+    /// The revision after which the revisions of the fleet's first store started. A restored store has the same value.
     pub base: u64,
     /// The revision of the store in this backup.
     pub revision: u64,
@@ -74,7 +76,7 @@ pub enum BackupError {
     /// The file could not be read or decrypted.
     #[error("it cannot be read")]
     Io(#[from] io::Error),
-    /// The file does not begin with [`MAGIC_PREFIX`], so it is not a backup.
+    /// The file does not begin with [`MAGIC_PREFIX`], or is shorter than [`MAGIC`], so it is not a backup.
     #[error("it is not a backup of a fleet: it does not begin like one")]
     NotABackup,
     /// A newer program wrote the file. The text names the version of the program or of the format.
@@ -339,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn x02_backup_reader_rejects_file_name_outside_directory() {
+    fn x02_is_file_name_accepts_only_clean_relative_paths() {
         for (name, is_good) in [
             ("ca.pem", true),
             ("trust/root.key", true),

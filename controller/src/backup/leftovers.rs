@@ -18,8 +18,8 @@ use crate::ca::files::{self, DirectoryLock};
 
 /// Prefix of the name of the temporary directory in which a restore writes the new fleet.
 pub(super) const RESTORE_PREFIX: &str = ".restoring-";
-/// Prefix of the name of a backup's temporary file. It contains the name of this program, because other programs may
-/// use the same directory.
+/// Prefix of the name of a backup's temporary file. The prefix contains `stemma`, because the directory may also have
+/// temporary files of other programs.
 const BACKUP_PREFIX: &str = ".stemma-backup-";
 
 /// A leftover file or directory, the command that left it (`backup` or `restore`), and the result of its removal.
@@ -154,7 +154,8 @@ mod tests {
         assert_eq!(sweep_backups(directory.path()).len(), 0);
     }
 
-    /// Any other error of the removal is part of the message about the leftover.
+    /// In this test, the removal of a file that does not exist gives no leftover. After another error, the message
+    /// about the leftover contains the error.
     #[test]
     fn x02_leftover_is_none_when_already_removed() {
         let removal_result = fs::remove_file("/nowhere/.stemma-backup-named");

@@ -35,12 +35,13 @@ use format::Encoder;
 /// Maximum size of the entries in one read from the store, in bytes. An entry that is larger is read by itself.
 const PAGE_BYTES: usize = 64 * 1024;
 
-/// The private keys of certificate authorities that a backup does not contain. These keys are not in the data
-/// directory, because the service manager stores them for the controller (systemd.exec(5), Credentials).
+/// The names of the issuers (the three certificate authorities below the root) for which a backup contains no private
+/// key. These keys are not in the data directory, because the service manager stores them for the controller
+/// (systemd.exec(5), Credentials). The private key of the root is not considered.
 struct MissingKeys(Vec<&'static str>);
 
 impl MissingKeys {
-    /// Creates a list in which all keys of the authorities are missing.
+    /// Creates the list for a backup of which no file was read yet: the keys of all three issuers are missing.
     fn new() -> Self {
         Self(ISSUERS.to_vec())
     }

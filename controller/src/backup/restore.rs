@@ -26,12 +26,14 @@ use crate::store::{CreateOptions, Entry, Epoch, RedbStore, Revision};
 const SKIPPED_REVISIONS: u64 = 1_000_000;
 
 /// Prefixes of the keys that a restore does not copy. Join tokens are excluded, because a token that was used after the
-/// backup would be valid again. Records of requests are excluded, because their responses are about the lost store.
+/// backup would be valid again. Records of requests are excluded. Such a record contains the response that a repeated
+/// request (with the same idempotency key) gets, and these responses are about the lost store. The history of epochs,
+/// which has one key, is not copied either: a restore writes a new history.
 const EXCLUDED_PREFIXES: [&str; 2] = [key::TOKENS, key::REQUESTS];
 
-/// Creates a fleet from a backup, in a data directory that contains no fleet. The program opens the backup and reads
-/// the decryption keys as the user that started it. If root started it and another user owns the existing directory,
-/// the program then continues as that user.
+/// Creates a fleet from a backup, in a data directory that contains no fleet. Also removes what killed restores left in
+/// the directory. The program opens the backup and reads the decryption keys as the user that started it. If root
+/// started it and another user owns the existing directory, the program then continues as that user.
 ///
 /// # Errors
 /// After an error the directory contains no new files, except files that could not be removed. The error names these
@@ -82,8 +84,9 @@ fn print_summary(
     Ok(())
 }
 
-/// If this program runs as root, changes its user to the owner of the directory. A service of this user will run the
-/// restored fleet. Also, root must not follow symbolic links in a directory that another user controls.
+/// If this program runs as root and another user owns the directory, changes to the user and group of the directory,
+/// and gives up all other groups. A service of this user will run the restored fleet. Also, root must not follow
+/// symbolic links in a directory that another user controls.
 fn become_owner(directory: &Path) -> io::Result<()> {
     let owner = std::fs::metadata(directory)?;
     if !rustix::process::geteuid().is_root() || owner.uid() == 0 {
@@ -95,7 +98,8 @@ fn become_owner(directory: &Path) -> io::Result<()> {
     Ok(set_thread_uid(Uid::from_raw(owner.uid()))?)
 }
 
-/// Fails if the directory contains a store, or a key or certificate of a fleet's authority or first admin.
+/// Fails if the data directory contains a store, or if its directory `trust` or `admin` contains anything. These two
+/// are for the keys and certificates of a fleet's authority and first admin.
 fn check_empty(layout: &Layout) -> Result<()> {
     let existing_path = if layout.store().exists() { Some(layout.store()) } else { layout.authority()? };
     if let Some(existing_path) = existing_path {
@@ -230,7 +234,8 @@ fn refused_message(path: &Path) -> String {
 }
 
 /// Creates the fleet of a backup in a locked directory. Returns the number of file bodies that were omitted because
-/// they are damaged in the backup. If a step fails, everything that was created is removed again.
+/// they are damaged in the backup. If a step fails, everything that was created is removed again. The error names what
+/// could not be removed.
 fn create_fleet(backup: &BackupFile<'_>, layout: &Layout, checked_backup: &CheckedBackup) -> Result<usize> {
     let directory_name = layout.directory().display();
     let backup_bytes = backup.file.metadata().map_or(0, |file| file.len());
@@ -271,9 +276,9 @@ fn remaining_message(remaining: &[String]) -> String {
     format!("no fleet exists there, but {}: it may contain keys of the fleet, so remove it", remaining.join(", and "))
 }
 
-/// Moves all parts of the new fleet from its temporary directory to the data directory. If one move fails, the moved
-/// parts are moved back, and the error lists those that could not be (`remaining`). The store is moved last, because a
-/// controller cannot start a fleet without its store.
+/// Moves all parts of the new fleet from its temporary directory to the data directory. If one move fails, the parts
+/// that were moved before are moved back, and `remaining` of the error lists the parts that could not be moved back.
+/// The store is moved last, because a controller cannot start a fleet without its store.
 fn move_into_place(new_fleet: &Layout, data_directory: &Layout) -> Result<(), RestoreError> {
     let mut moves: Vec<(PathBuf, PathBuf)> = Vec::new();
     for path in [new_fleet.blobs(), new_fleet.admin(), new_fleet.trust(), new_fleet.root(), new_fleet.store()] {
@@ -298,9 +303,9 @@ fn move_back(moves: &[(PathBuf, PathBuf)]) -> Vec<String> {
     moves.iter().rev().filter_map(failed_move).collect()
 }
 
-/// Writes the files of a backup, and a store with the entries of the backup. The store gets a new epoch. In this epoch
-/// nothing is sent to hosts until an admin resumes the fleet. Returns the number of file bodies that were omitted
-/// because they are damaged.
+/// Writes the files of a backup, and a store with the entries of the backup that a restore copies ([`is_restored`]).
+/// Adds a new epoch to the history of epochs in the store. In this epoch nothing is sent to hosts until an admin
+/// resumes the fleet. Returns the number of file bodies that were omitted because they are damaged.
 fn write_fleet(file: &BackupFile<'_>, dirs: &Layout, CheckedBackup { head, epoch_history, .. }: &CheckedBackup) -> Result<usize> {
     let revision = head.revision.saturating_add(SKIPPED_REVISIONS);
     let random: [u8; 10] = crate::ca::random_bytes().map_err(|_| anyhow::anyhow!("the system returned no random bytes"))?;
@@ -347,14 +352,15 @@ fn write_fleet(file: &BackupFile<'_>, dirs: &Layout, CheckedBackup { head, epoch
     Ok(damaged_count)
 }
 
-/// Returns whether a restore copies this entry. It does not copy the history of epochs, because the restored store gets
-/// its own history with a new epoch. It also omits [`EXCLUDED_PREFIXES`].
+/// Returns whether a restore copies this entry. It does not copy the history of epochs, because it writes a history
+/// with a new epoch instead. It also omits join tokens and the records of requests ([`EXCLUDED_PREFIXES`]).
 fn is_restored(entry: &Entry) -> bool {
     entry.key != key::EPOCH_LINE.as_bytes() && !EXCLUDED_PREFIXES.iter().any(|prefix| entry.key.starts_with(prefix.as_bytes()))
 }
 
-/// Writes one file of a backup to the data directory. A file body is not written if it does not match the hash in its
-/// name, and the result is then false. Fails if a fleet has no file of this name.
+/// Writes one file of a backup to the directory of `layout`. `name` is the path of the file below that directory. A file
+/// body is not written if it does not match the hash in its name, and the result is then false. Fails if a fleet has no
+/// file at this path: it must be a file body, the root certificate, or a file in `trust` or `admin`.
 fn write_file(layout: &Layout, name: &str, bytes: &Bytes) -> io::Result<bool> {
     let unknown_file = || io::Error::other(format!("{name}: no file of a fleet has this name"));
     let path = layout.directory().join(name);

@@ -16,7 +16,7 @@ use rustix::io::Errno;
 pub use stemma_wire::config::FileSensitivity;
 use stemma_wire::config::{self, ConfigError};
 
-/// The error of a read or write of a file or directory.
+/// The error of a read, write, check or lock of a file or directory.
 #[derive(Debug, thiserror::Error)]
 pub enum FileError {
     /// The file could not be read, or other users have access to it that they must not have.
@@ -25,7 +25,7 @@ pub enum FileError {
     /// A system call failed.
     #[error("{}: cannot {what} it", path.display())]
     Io {
-        /// The path of the file.
+        /// The path of the file or directory.
         path: PathBuf,
         /// The operation that failed.
         what: &'static str,
@@ -44,7 +44,7 @@ pub enum FileError {
         /// Its permission bits.
         mode: u32,
     },
-    /// The directory belongs to another user than root or the user of this process, who could replace its files.
+    /// The directory belongs to a user other than root and the user of this process. That user could replace its files.
     #[error(
         "{}: this directory belongs to user {owner}, not to root or the user that runs this ({user}), so its content is not \
          trusted; check whether it was changed, then run: chown {user} {}",
@@ -84,8 +84,8 @@ pub fn read(path: &Path, sensitivity: FileSensitivity) -> Result<String, FileErr
     Ok(config::read(path, sensitivity)?)
 }
 
-/// Checks that other users cannot replace a file in this directory: it belongs to root or this user, and only its owner
-/// may write in it.
+/// Checks that other users cannot replace a file in this directory: it belongs to root or the user of this process, and
+/// only its owner may write in it.
 ///
 /// # Errors
 /// Fails with the reason ([`FileError`]).
@@ -101,7 +101,7 @@ pub fn check_directory(path: &Path) -> Result<(), FileError> {
     check_owner(path, metadata.uid(), rustix::process::geteuid().as_raw())
 }
 
-/// Fails if the owner of a directory is neither root nor this user.
+/// Fails if the owner of a directory is neither root nor `user`, the user of this process.
 fn check_owner(path: &Path, owner: u32, user: u32) -> Result<(), FileError> {
     if owner == 0 || owner == user {
         return Ok(());
@@ -162,7 +162,8 @@ pub fn make_directory(path: &Path) -> Result<(), FileError> {
     fs::set_permissions(path, Permissions::from_mode(0o700)).map_err(io_error("set the mode of"))
 }
 
-/// A lock of a directory. Dropping this value releases the lock.
+/// A lock of a directory. Dropping this value releases the lock. On a file system without locks, the value exists but
+/// nothing is locked.
 #[derive(Debug)]
 pub struct DirectoryLock {
     _fd: OwnedFd,
@@ -274,10 +275,10 @@ mod tests {
         assert!(lock_directory(directory.path()).unwrap().is_locked());
     }
 
-    /// The lock call fails with these errors on a file system without locks. With any other error, the function
-    /// fails too.
+    /// In this test, `NOTSUP`, `NOSYS` and `NOLCK` are the errors of the lock call on a file system without locks. For
+    /// the two other errors, `is_locked` fails.
     #[test]
-    fn x02_lock_directory_succeeds_when_file_system_lacks_locks() {
+    fn x02_is_locked_is_false_when_file_system_lacks_locks() {
         let path = Path::new("/var/lib/stemma-controller");
         for errno in [Errno::NOTSUP, Errno::NOSYS, Errno::NOLCK] {
             assert!(!is_locked(path, Err(errno)).unwrap(), "{errno}");

@@ -34,7 +34,8 @@ const ISSUER_VALIDITY_S: u64 = 5 * 365 * DAY_S;
 /// Lifetime of the root certificate of the fleet, in seconds.
 const ROOT_VALIDITY_S: u64 = 10 * 365 * DAY_S;
 
-/// The error for a certificate that could not be issued: the system returned no random bytes, or signing failed.
+/// The error for a certificate that could not be issued: the system returned no random bytes, a key could not be
+/// created, a name cannot be encoded, or signing failed.
 #[derive(Debug, thiserror::Error)]
 #[error("a certificate could not be issued")]
 pub struct IssueError(#[source] pub(crate) rcgen::Error);
@@ -122,7 +123,7 @@ impl Authority {
     }
 
     /// Returns a draft with the content that all certificates of hosts, people and controllers have: the identity as a
-    /// SPIFFE URI, a serial number, and the validity from [`BACKDATE_S`] before `now_s` until `seconds` after it.
+    /// SPIFFE URI, a serial number, and the validity from [`BACKDATE_S`] before `now_s` until `seconds` after `now_s`.
     fn new_draft(&self, class: IdentityClass, now_s: u64, seconds: u64) -> Result<CertificateDraft, IssueError> {
         let serial = new_serial()?;
         let uri = SpiffeId { fleet: self.fleet.clone(), class }.to_string();
@@ -205,7 +206,7 @@ fn authority_params(
 }
 
 /// Returns the parameters that every certificate has: subject, serial number, and validity from [`BACKDATE_S`] before
-/// `now_s` until `seconds` after it.
+/// `now_s` until `seconds` after `now_s`.
 fn params(subject: DistinguishedName, serial: [u8; 16], now_s: u64, seconds: u64) -> CertificateParams {
     let epoch = date_time_ymd(1970, 1, 1);
     let mut params = CertificateParams::default();

@@ -31,7 +31,7 @@ pub use names::{BadServerName, ServerName};
 /// The error of a failed creation or load of the fleet's authority.
 #[derive(Debug, thiserror::Error)]
 pub enum CaError {
-    /// A file could not be read or written.
+    /// A file could not be read or written, or other users have access to a file or directory that they must not have.
     #[error(transparent)]
     File(#[from] FileError),
     /// The file is not a certificate or private key in PEM.
@@ -42,8 +42,8 @@ pub enum CaError {
         /// The expected content, for the message: `certificate` or `private key`.
         what: &'static str,
     },
-    /// The key and the certificate are from different key pairs. No listener would accept a certificate that is issued
-    /// with them.
+    /// The key and the certificate of an issuer are from different key pairs. No program would accept a certificate
+    /// that is issued with them.
     #[error(
         "{} and {} do not belong together: the certificate is for another key; restore both from one backup of the data directory",
         key.display(), certificate.display()
@@ -191,7 +191,7 @@ pub fn pem(certificate: &CertificateDer<'_>) -> String {
     encode_pem("CERTIFICATE", certificate)
 }
 
-/// Encodes a private key as PEM (PKCS#8).
+/// Encodes a private key, which must be in the form PKCS#8, as PEM.
 pub fn key_pem(key: &rustls_pki_types::PrivateKeyDer<'_>) -> String {
     encode_pem("PRIVATE KEY", key.secret_der())
 }

@@ -137,7 +137,8 @@ impl Cache {
     }
 
     /// Replaces the present model by this one, and adds the affected nodes to the list that [`Self::take_changes`]
-    /// returns.
+    /// returns. Then wakes the callers of [`Self::wait_for`] that wait for a revision up to this one, and the caller of
+    /// [`Self::changed`].
     fn publish(&self, model: Model, affected: AffectedNodes) {
         let revision = model.revision;
         {

@@ -21,19 +21,19 @@ pub(crate) fn task_ids<'a>(model: &'a Model, released: &'a ReleasedRecord) -> im
 /// Returns the ids of the released tasks that affect the node's state: those that its host runs or checks. A task whose
 /// own mode is `observe` is left out, even though an agent of an older version checks it as in mode `noop`.
 pub(crate) fn counted_task_ids<'a>(model: &'a Model, released: &'a ReleasedRecord) -> impl Iterator<Item = &'a str> {
-    let observed = observed_task_ids(model, released);
+    let observed = observed_profile_task_ids(model, released);
     task_ids(model, released).filter(move |task| observed.is_none_or(|observed| !observed.contains(*task)))
 }
 
 /// Returns the ids of the tasks in a task set's profile that hosts neither run nor check, because their own mode is
 /// `observe`. Tasks that are left out on this node are included. Returns `None` if the task set has no profile, or if the
 /// profile is not stored.
-pub(crate) fn observed_task_ids<'a>(model: &'a Model, released: &ReleasedRecord) -> Option<&'a BTreeSet<String>> {
+pub(crate) fn observed_profile_task_ids<'a>(model: &'a Model, released: &ReleasedRecord) -> Option<&'a BTreeSet<String>> {
     profile(model, released).map(ProfileRecord::observed)
 }
 
 /// Returns the profile of a released task set: the stored definitions and order of its tasks. The task set refers to
-/// the profile by its hash.
+/// the profile by its hash. Returns `None` if the task set has no profile, or if the profile is not stored.
 fn profile<'a>(model: &'a Model, released: &ReleasedRecord) -> Option<&'a ProfileRecord> {
     released.base().profile.and_then(|hash| model.profiles.get(&hash)).map(|profile| &**profile)
 }
@@ -57,8 +57,9 @@ pub(crate) fn is_released(model: &Model, node: Uuid, task: &str) -> bool {
     model.released.get(&node).is_some_and(|released| task_ids(model, released).any(|id| id == task))
 }
 
-/// Returns a node's new task set, which may be released to its host, together with the task set that was released last,
-/// for the comparison.
+/// Returns the candidate for the next release to a node: the key of the task set that the node should have now, the key
+/// of the one that was released last (`None` if there is none), and the reasons that withhold the next one, such as a
+/// hold. If the two keys are equal, there is nothing to release.
 pub(crate) fn candidate<'a>(model: &Model, resolved: &'a ResolvedNode) -> ReleaseCandidate<'a> {
     let released = model.released.get(&resolved.id().0);
     // Both task sets are compared by the digest version of the released one. Otherwise a newer digest version would
@@ -86,8 +87,8 @@ fn release_key(model: &Model, released: &ReleasedRecord, version: DigestVersion)
     }
 }
 
-/// Returns the size of the stored record of a node's released task set. `next` is `None`: a caller that is about to
-/// release another task set must set it.
+/// Returns the size of a node's own values in the stored record of its released task set. Values that many nodes share
+/// are not counted. `next` is `None`: a caller that is about to release another task set must set it.
 pub(crate) fn record_size(model: &Model, node: Uuid) -> RecordSize {
     RecordSize {
         node: NodeId(node),

@@ -27,12 +27,14 @@ use crate::intake::AgentState;
 /// node has one host again.
 const RETURN_THRESHOLD: (usize, Duration) = (3, Duration::from_mins(30));
 
-/// The number of takeovers that show two hosts, and the time within which they must occur. A takeover is a check-in
-/// without news that replaces a waiting check-in from the same address. A single host whose disk is full must stay
-/// below this number. Such a host cannot store a new certificate, and requests another every five minutes.
+/// The number of takeovers that show two agents, and the time within which they must occur. A takeover is a check-in
+/// without news that replaces a waiting check-in of the same boot and IP address, over another connection. A single
+/// host whose disk is full must stay below this number. Such a host cannot store a new certificate, and requests
+/// another every five minutes.
 const TAKEOVER_THRESHOLD: (usize, Duration) = (4, Duration::from_mins(4));
 
-/// The addresses from which a node's two hosts check in.
+/// The addresses of two hosts that check in as the same node, because both have its identity. For two agents on one
+/// host, the addresses differ only in the port.
 pub(crate) type HostAddresses = [SocketAddr; 2];
 
 /// The parts of a check-in that identify its sender.
@@ -103,16 +105,16 @@ impl DuplicateDetector {
         let last = self.last.replace(check_in)?;
         let is_other_boot = last.boot_id != check_in.boot_id;
         let has_no_news = self.is_known_local_state(&last, &check_in) && !check_in.has_news;
-        let is_takeover = has_replaced && has_no_news;
+        let has_replaced_without_news = has_replaced && has_no_news;
         if is_other_boot || last.address.ip() != check_in.address.ip() {
             // The first change of the boot or address has no earlier check-in to which it could return.
             let earlier = self.previous.replace(last)?;
-            let has_returned = is_other_boot || is_takeover && earlier.address.ip() == check_in.address.ip();
+            let has_returned = is_other_boot || has_replaced_without_news && earlier.address.ip() == check_in.address.ip();
             if earlier.boot_id != check_in.boot_id || !has_returned {
                 return None;
             }
             self.returns.add(RETURN_THRESHOLD, now);
-        } else if is_takeover && last.address != check_in.address {
+        } else if has_replaced_without_news && last.address != check_in.address {
             self.takeovers.add(TAKEOVER_THRESHOLD, now);
         } else {
             return None;
@@ -172,8 +174,8 @@ mod tests {
         );
     }
 
-    /// Two hosts with one boot id alternate between two addresses. The third return of an address is the fifth
-    /// check-in.
+    /// Two hosts with one boot id check in by turns, each from its own address. Without news, the third return of an
+    /// address is the fifth check-in. Check-ins with news are no returns.
     #[test]
     fn w10_14_detector_finds_two_hosts_when_boot_id_is_shared() {
         let start = Instant::now();
@@ -185,8 +187,8 @@ mod tests {
         }
     }
 
-    /// Two agents on one host check in from one address, each time over another connection. The fourth takeover within
-    /// four minutes is the fifth check-in.
+    /// Two agents on one host check in from one address, each time over another connection. Without news, the fourth
+    /// takeover within four minutes is the fifth check-in. Check-ins with news are no takeovers.
     #[test]
     fn w10_14_detector_finds_two_agents_when_takeovers_are_frequent() {
         let start = Instant::now();

@@ -67,8 +67,9 @@ impl ProfileCache {
         }
     }
 
-    /// Returns the barriers that a profile had when it was sent to a host, and that the node's present profile no
-    /// longer has. Each pair of profiles is compared once. The result is empty if one of them cannot be decoded.
+    /// Returns the barriers of `sent_profile` that `present_profile` lacks. A host still runs the tasks of the first,
+    /// which was sent to it earlier, and the second is the node's profile by now. Each pair of profiles is compared
+    /// once. The result is empty if one of them cannot be decoded.
     pub(crate) fn obsolete_barriers(&mut self, sent_profile: &SentProfile, present_profile: &SentProfile) -> Arc<[Barrier]> {
         let decode = |profile: &SentProfile| profile.encoded.for_version(PUBLISHED_VERSION).decode(PUBLISHED_VERSION);
         get_or_insert(&mut self.obsolete_barriers, (sent_profile.name(), present_profile.name()), || {

@@ -2,9 +2,9 @@
 //! answers.
 //!
 //! The reconciler publishes one pass at a time, and one pass is one signed batch. A state with equal digests is left
-//! unchanged here. So a pass that changed nothing (every full resolve, and the first one after a restart) signs
-//! nothing, sends nothing and wakes no check-in. The table is in memory only. What must survive (what was released to
-//! which node) is in the store, and a restarted controller publishes it again before it sends anything to an agent.
+//! unchanged here. So a pass that changed nothing, such as a full resolve, signs nothing, sends nothing and wakes no
+//! check-in. The table is in memory only. What must survive (what was released to which node) is in the store, and a
+//! restarted controller signs and publishes it again before it sends anything to an agent.
 
 pub(crate) mod duplicates;
 pub(crate) mod encode;
@@ -87,7 +87,8 @@ impl EncodedProfile {
     }
 }
 
-/// A part of a desired state in one wire version.
+/// The digest and the size of one part (known part or task set) of a desired state, as encoded in one wire version. The
+/// part itself is not in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NamedPart {
     /// The digest by which controller and agent refer to the part.
@@ -104,18 +105,19 @@ impl NamedPart {
     }
 }
 
-/// The two parts of a desired state in one wire version.
+/// The digests and sizes of both parts of a desired state in one wire version. The parts themselves are not in it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DesiredParts {
-    /// The part that is sent at once: `desired::Known`.
+    /// The digest and size of the known part, which is sent at once.
     pub known: NamedPart,
-    /// The part that is sent when it is released: `desired::TaskSet`. It names the profile of the same wire version.
+    /// The digest and size of the task set, which is sent when it is released. In each wire version, the task set names
+    /// the profile as encoded in that version.
     pub task_set: NamedPart,
 }
 
 /// The source of the parts of a desired state, which returns the same parts each time. The parts are encoded once to
-/// compute their names, and again for each host that lacks them. The parts are not stored, because what all nodes of a
-/// group inherit would then be stored once for each node.
+/// compute their digests, and again each time they are sent. The encoded parts are not kept in memory, because what all
+/// nodes of a group inherit would then be there once for each node.
 pub trait DesiredContent: fmt::Debug + Send + Sync {
     /// Returns the known part, which is sent at once.
     fn known(&self) -> Known;
@@ -138,11 +140,12 @@ impl DesiredContent for (Known, TaskSet) {
 pub struct DesiredState {
     /// The revision of the store at which the node was resolved.
     pub revision: Revision,
-    /// Both parts, in each wire version.
+    /// The digests and sizes of both parts, one entry for each wire version.
     parts: Arc<[DesiredParts]>,
     /// The source of both parts, which are encoded again when they are sent.
     content: Arc<dyn DesiredContent>,
-    /// The profile that the task set names. Equal nodes share it.
+    /// The profile that the task set names. Equal nodes share it. `None` if the task set names none, or if the stored
+    /// profile of a released task set is missing or cannot be read.
     pub profile: Option<Arc<EncodedProfile>>,
     /// The blobs that the profile's tasks name, sorted. Equal nodes share them.
     pub blobs: Arc<[Hash]>,
@@ -164,9 +167,9 @@ impl DesiredState {
         Self::from_content(content, revision, (known, task_set), shared, silent_after)
     }
 
-    /// Creates a desired state that computes the names of both parts in all wire versions. `content` returns the same
-    /// parts again when they are sent. In each version, the task set names the profile in that version. If there is no
-    /// profile, the task set is encoded as it is.
+    /// Creates a desired state, and computes the digests and sizes of both parts in all wire versions. `content` must
+    /// return the same parts again when they are sent. In each version, the task set names the profile as encoded in
+    /// that version. If there is no profile, the task set is encoded unchanged.
     pub(crate) fn from_content(
         content: Arc<dyn DesiredContent>,
         revision: Revision,
@@ -193,7 +196,7 @@ impl DesiredState {
         encode_part(version, &*self.content.task_set().with_profile(profile_name))
     }
 
-    /// Returns the names and sizes of both parts in a wire version.
+    /// Returns the digests and sizes of both parts in a wire version.
     pub fn parts(&self, version: WireVersion) -> &DesiredParts {
         &self.parts[version.index()]
     }
@@ -212,10 +215,10 @@ impl DesiredState {
     }
 }
 
-/// A change of one node: a new desired state, or its deletion.
+/// The result of a pass of the reconciler for one node: the node's desired state, or that the node was deleted.
 #[derive(Clone, Debug)]
 pub enum DesiredChange {
-    /// The node has this desired state now.
+    /// The node has this desired state now. It may equal the published one, and then it is not published again.
     Release(Box<DesiredState>),
     /// The node was deleted. Its waiting check-in ends, and its certificates are invalid at once.
     Deleted,
@@ -226,7 +229,8 @@ pub enum DesiredChange {
 pub struct PassResult {
     /// The revision of the store at which all nodes are resolved, also the nodes without a change in this pass.
     pub revision: Revision,
-    /// The changes of the nodes that were resolved in this pass.
+    /// The results for the nodes that were resolved in this pass. A resolved node may have the same desired state as
+    /// before.
     pub changes: Vec<(Uuid, DesiredChange)>,
 }
 
@@ -297,7 +301,8 @@ impl SignedState {
     }
 }
 
-/// A signed grant: a permission for one host to pass barriers, or a lease. A grant that names a task set has one form
+/// A signed grant: a permission for one host to run tasks whose barriers have opened, or a lease. A lease permits
+/// something that only a limited number of hosts may do at the same time. A grant that names a task set has one form
 /// for each wire version, because the digest of the task set differs in each. Any other grant has one form.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct GrantForms(Box<[SignedGrant]>);
@@ -329,7 +334,8 @@ pub struct DesiredTable {
     /// The slots of nodes whose agents hold a later revision than `resolved_revision`. The next pass wakes these slots,
     /// and so the check-ins that wait. `resolved_revision` is compared and advanced under this lock.
     waiting_for_revision: Mutex<HashMap<Uuid, Arc<NodeSlot>>>,
-    /// Number of published desired states whose content differs from the previous state of the node.
+    /// Number of published desired states whose content is new: it differs from the node's published state, or it is
+    /// the node's first one since the controller started. A state that is only signed again does not count.
     pub published_count: Counter,
     /// Number of desired states that were sent to agents.
     pub sent_count: Counter,
@@ -359,8 +365,9 @@ impl DesiredTable {
     }
 
     /// Applies one pass of the reconciler: signs the changed states as one batch, removes deleted nodes, and wakes the
-    /// check-ins of these nodes. Also wakes all check-ins that wait for a later revision, even if the pass has not reached
-    /// that revision. Returns the nodes with a changed state, without the deleted nodes.
+    /// check-ins of these nodes. Then records the revision of the pass as the one at which all nodes are resolved, and
+    /// wakes all check-ins that wait for a later revision, even if the pass has not reached that revision. Returns the
+    /// nodes with a changed state, without the deleted nodes.
     ///
     /// May take a millisecond for each thousand changed states, so call it from the reconciler's own thread.
     pub fn publish(&self, batch: PassResult) -> Vec<Uuid> {
@@ -401,8 +408,9 @@ impl DesiredTable {
     }
 
     /// Continues in another epoch. Signs all published states again, with the revision at which all nodes are resolved.
-    /// Wakes the check-ins of all nodes with a published state, because their agents must learn of the new epoch. Returns
-    /// false and does nothing if the epochs are the present ones.
+    /// Wakes the check-ins of all nodes with a published state, because their agents must learn of the new epoch. Also
+    /// updates in the status table whether a restored store waits for an admin. Returns false and does nothing if the
+    /// epochs are the present ones.
     pub(crate) fn change_epoch(&self, epochs: &EpochHistory) -> bool {
         let _one_at_a_time = lock(&self.publish_lock);
         if **self.epoch_line.load() == *epochs {
@@ -440,11 +448,12 @@ impl DesiredTable {
     }
 
     /// Sets the open barriers of nodes. Each entry has a node, the digest of its published task set, and all barriers
-    /// that are now open for that task set. An empty list shuts all barriers. Signs a grant with `revision` for each node
-    /// whose open barriers changed, and wakes the node's check-ins. Returns these nodes.
+    /// that are now open for that task set. If this list of barriers is empty, all barriers of the node are shut. Signs
+    /// a grant with `revision` for each node whose open barriers changed, and wakes the node's check-ins. Returns these
+    /// nodes.
     pub fn open_barriers(&self, open_by_node: Vec<(Uuid, PartDigest, Vec<Barrier>)>, revision: Revision) -> Vec<Uuid> {
-        // The signer must not change in the meantime. A new signer would sign again only the published grants, not the
-        // grants that are signed here.
+        // The lock is held until the grants are published. Otherwise `change_signer` could sign all published grants
+        // again before that, and the grants that the old signer signs here would remain.
         let _one_at_a_time = lock(&self.publish_lock);
         let mut new_grants = Vec::new();
         for (node, task_set, open) in open_by_node {
@@ -484,14 +493,16 @@ impl DesiredTable {
         grants.into_iter().map(&mut sign_forms).collect()
     }
 
-    /// Stores the inputs from which the state of a node is computed. The node's slot replaces those of the inputs that
-    /// its host may have changed in the meantime, such as the liveness.
+    /// Sets, in the status table in memory, the inputs from which the state of a node is computed. The liveness, the
+    /// enrolment and the confirmation are first replaced by those of the node's slot, because the host may have checked
+    /// in after `inputs` was computed.
     pub(crate) fn set_state_inputs(&self, node: Uuid, inputs: StateInputs) {
         let inputs_with_slot = || read(&self.slots).get(&node).map_or(inputs, |slot| slot.state_inputs(inputs, Instant::now()));
         self.status.set_inputs(node, inputs_with_slot);
     }
 
     /// Returns the liveness of a node's agent: from the status table or, before the node's first pass, from its slot.
+    /// If neither has the node, the result is `Absent`.
     pub(crate) fn liveness(&self, node: Uuid) -> Liveness {
         let from_slot = || Some(read(&self.slots).get(&node)?.liveness(Instant::now()));
         self.status.inputs(node).map(|inputs| inputs.liveness).or_else(from_slot).unwrap_or_default()
@@ -541,8 +552,8 @@ impl DesiredTable {
 
     /// Returns the time since a node's last check-in began or, if that check-in waited, since its wait ended. Returns `None`
     /// if the node has not checked in since this process started.
-    pub(crate) fn time_since_check_in(&self, node: Uuid) -> Option<Duration> {
-        read(&self.slots).get(&node)?.time_since_check_in(Instant::now())
+    pub(crate) fn time_since_contact(&self, node: Uuid) -> Option<Duration> {
+        read(&self.slots).get(&node)?.time_since_contact(Instant::now())
     }
 
     /// Returns how long this process has run.
@@ -604,8 +615,9 @@ impl DesiredTable {
         Arc::clone(slots.entry(node).or_insert_with(|| Arc::new(NodeSlot::new(node))))
     }
 
-    /// Records that a node's host has enrolled. Does nothing if the node was deleted in the meantime, so that
-    /// `is_enrolled` returns false.
+    /// Records in the node's slot and in the status table that its host has enrolled. Creates the slot if there is
+    /// none. Records nothing if the slot was missing and `is_enrolled` returns false: the node was then deleted in the
+    /// meantime.
     pub(crate) fn note_enrolled(&self, node: Uuid, is_enrolled: impl FnOnce() -> bool) {
         if let Some(slot) = self.enrolled_slot(node, is_enrolled) {
             slot.note_enrolled();
@@ -613,8 +625,9 @@ impl DesiredTable {
         }
     }
 
-    /// Returns the slot of an enrolled node. If there is none, creates a slot and then calls `is_enrolled`. If that
-    /// returns false, removes the slot again and returns `None`.
+    /// Returns the slot of an enrolled node. If the node already has a slot, returns it without a call of
+    /// `is_enrolled`. Otherwise creates a slot and then calls `is_enrolled`. If that returns false, removes the slot
+    /// again and returns `None`.
     ///
     /// The order matters. A deletion marks the node as deleted and then removes its slot. So either `is_enrolled` sees
     /// the mark, or the deletion finds the new slot.
@@ -639,8 +652,8 @@ impl DesiredTable {
         self.status.remove(node);
     }
 
-    /// Returns whether this revision is later than the one at which all nodes are resolved. If so, the next pass wakes
-    /// the slot.
+    /// Returns whether this revision is later than the one at which all nodes are resolved. If so, registers the slot,
+    /// and the next pass wakes the slot's check-ins. This function itself does not wait.
     pub(crate) fn wait_for_revision(&self, slot: &Arc<NodeSlot>, revision: Revision) -> bool {
         if revision <= self.resolved_revision() {
             return false;
@@ -711,13 +724,13 @@ pub(crate) fn held_revision(agent_state: &HeldDesired) -> HeldRevision {
 struct UnsignedGrant {
     slot: Arc<NodeSlot>,
     revision: Revision,
-    /// The grant in one form for each wire version, or in a single form.
+    /// The grant in one form for each wire version or, if it names no task set, in a single form.
     forms: Vec<Grant>,
 }
 
-/// Returns the forms of a grant. `state` is the desired state of the node. A grant that names the node's task set gets
-/// one form for each wire version, with the digest of that version. If the grant names another task set, its digest is
-/// left as it is, and matches no task set of the node.
+/// Returns the forms of a grant. `state` is the desired state of the node. A grant of barriers names a task set and
+/// gets one form for each wire version. If that is the node's task set, each form has the digest of its version.
+/// Otherwise the digest is unchanged, and matches no task set of the node. A lease has a single form.
 fn grant_forms(grant: &Grant, state: Option<&DesiredState>) -> Vec<Grant> {
     let Grant::Barriers { task_set, open } = grant else { return vec![grant.clone()] };
     let matching_state = state.filter(|state| state.parts(PUBLISHED_VERSION).task_set.name == *task_set);
@@ -725,8 +738,8 @@ fn grant_forms(grant: &Grant, state: Option<&DesiredState>) -> Vec<Grant> {
     WireVersion::all().map(|version| Grant::Barriers { task_set: digest_for(version), open: open.clone() }).collect()
 }
 
-/// Returns the grants of a node that stay in force with a new state, to be signed again. Each has the revision of the
-/// new state or a later one. Barriers of another task set are dropped.
+/// Returns the grants of a node that stay in force with a new state, to be signed again. Each gets the revision of the
+/// new state, or keeps its own revision if that is later. A grant of barriers for another task set is dropped.
 fn retained_grants(slot: &Arc<NodeSlot>, state: &DesiredState) -> Vec<UnsignedGrant> {
     let task_set = state.parts(PUBLISHED_VERSION).task_set.name;
     let is_retained = |grant: &Grant| !matches!(grant, Grant::Barriers { task_set: digest, .. } if *digest != task_set);

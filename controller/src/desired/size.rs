@@ -8,13 +8,13 @@ use stemma_wire::message::desired::{Known, MAX_DESIRED_BYTES, MAX_ENTRIES, MAX_L
 
 use super::encode;
 
-/// Upper bound of the bytes that an entry of a list or map needs in addition to its own texts. A label needs the most,
-/// because its origin names its level, such as `cluster NAME`.
+/// Upper bound of the bytes that an entry of a list or map of a desired state needs in addition to its own texts. A
+/// label needs the most, because its origin names its level, such as `cluster NAME`.
 const ENTRY_BYTES: usize = 640;
 /// Maximum number of bytes that JSON needs for one byte of a string, because of escapes such as `\u0000`.
 const MAX_ESCAPE_FACTOR: usize = 6;
-/// Upper bound of the bytes of all values that are not counted separately: those outside of lists and maps, except the
-/// reason of the hold, and also the lifecycle limits.
+/// Upper bound of the bytes of all values of a desired state that are not counted separately: those outside of lists
+/// and maps, except the reason of the hold, and also the lifecycle limits.
 const FIXED_BYTES: usize = 4 * 1024;
 
 /// The error for a desired state that is larger than an agent accepts.

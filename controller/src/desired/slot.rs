@@ -36,9 +36,10 @@ pub(crate) struct CheckInNumber(u64);
 pub(crate) struct NodeSlot {
     node: Uuid,
     wake: Notify,
-    /// Locked while the agent's state, its `Report`, the node's silence, or the desired state that is about to be sent
-    /// is written to the store. So an older record cannot overwrite a newer one. The writes of results, Observations
-    /// and confirmations do not use this lock.
+    /// Locked while one of these records of the node is written to the store: the agent's state, its `Report` (about
+    /// the agent itself), the silence, or the revision and digests of the desired state that is about to be sent. So an
+    /// older record cannot overwrite a newer one. The writes of results, Observations and confirmations do not use this
+    /// lock.
     write_lock: tokio::sync::Mutex<()>,
     state: Mutex<SlotState>,
 }
@@ -74,7 +75,9 @@ struct SlotState {
     stored_state: Option<Box<AgentState>>,
     /// The desired state that the node's agent last reported to hold.
     held: Option<HeldDesired>,
-    /// The same as `held` if the agent is ahead of the store, otherwise `None`.
+    /// The same as `held` if nothing may be sent to an agent with that state, otherwise `None`. Such an agent counts as
+    /// ahead of the store. It holds a later revision than the store sent, or a state of an epoch that the store does
+    /// not know, or the store was restored and waits for an admin.
     held_ahead: Option<HeldDesired>,
     duplicates: DuplicateDetector,
 }
@@ -153,7 +156,9 @@ pub(crate) struct CheckInStart<'a> {
     pub(crate) state: &'a AgentState,
     /// The desired state that the agent holds.
     pub(crate) held: Option<HeldDesired>,
-    /// The same as `held` if the agent is ahead of the store, otherwise `None`.
+    /// The same as `held` if nothing may be sent to an agent with that state, otherwise `None`. Such an agent counts as
+    /// ahead of the store. It holds a later revision than the store sent, or a state of an epoch that the store does
+    /// not know, or the store was restored and waits for an admin.
     pub(crate) held_ahead: Option<HeldDesired>,
     /// The digest of the host's present `Observation`.
     pub(crate) observation_digest: PartDigest,
@@ -167,7 +172,8 @@ pub(crate) struct CheckInStart<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct CheckInStarted {
     pub(crate) number: CheckInNumber,
-    /// True if the agent's state, without results, differs from the stored one.
+    /// True if the agent's state, without results, differs from the one that was stored or refused last, or if it is
+    /// unknown which one that is.
     pub(crate) has_new_state: bool,
     /// True if the agent is now ahead of the store, or no longer ahead, or ahead with another desired state than
     /// before.
@@ -176,11 +182,11 @@ pub(crate) struct CheckInStarted {
     pub(crate) has_held_changed: bool,
     /// True if the store has the node as silent, or if its value is unknown. The end of the silence must then be
     /// stored.
-    pub(crate) has_silence_ended: bool,
+    pub(crate) must_store_silence_end: bool,
     /// True if an `Observation` was refused earlier, and the host now reports the stored one again.
     pub(crate) has_refusal_ended: bool,
-    /// True if the node's agent was not connected before this check-in, or had not checked in since the controller
-    /// started.
+    /// True if this is the first check-in of the node's agent since the controller started, or if the agent was silent
+    /// before this check-in. A new connection alone does not count.
     pub(crate) is_back: bool,
     /// The addresses of two hosts with the node's identity, if this check-in is the first to show them.
     pub(crate) duplicate_hosts: Option<HostAddresses>,
@@ -204,8 +210,8 @@ pub(crate) struct PendingUpdate {
     pub(crate) desired: Option<Arc<SignedState>>,
     /// The grants of the node that are in force.
     pub(crate) grants: Arc<[GrantForms]>,
-    /// True if there are grants (permissions to run tasks whose barriers have opened) that were not sent on this
-    /// connection yet.
+    /// True if there are grants that were not sent on this connection yet. A grant is a permission to run tasks whose
+    /// barriers have opened, or a lease. A lease permits something that few hosts may do at the same time.
     pub(crate) has_new_grants: bool,
     /// A copy of what the store contains about the reports of the node.
     pub(crate) stored: StoredReports,
@@ -295,7 +301,7 @@ impl NodeSlot {
         let has_refusal_ended =
             state.has_stored_observation(start.observation_digest) && state.refused_observation.take().is_some();
         let has_new_state = state.stored_state.as_deref() != Some(start.state);
-        let has_silence_ended = state.stored_silence != StoredSilence::Silent(false);
+        let must_store_silence_end = state.stored_silence != StoredSilence::Silent(false);
         let has_ahead_changed = std::mem::replace(&mut state.held_ahead, start.held_ahead) != start.held_ahead;
         let has_held_changed = std::mem::replace(&mut state.held, start.held) != start.held || is_first;
         let has_same_requests = state.stored_state.as_deref().is_some_and(|last| last.has_same_requests(start.state));
@@ -310,7 +316,7 @@ impl NodeSlot {
             has_new_state,
             has_ahead_changed,
             has_held_changed,
-            has_silence_ended,
+            must_store_silence_end,
             has_refusal_ended,
             is_back,
             duplicate_hosts,
@@ -490,8 +496,8 @@ impl NodeSlot {
         must_store
     }
 
-    /// Returns whether the `Report` of this check-in must be stored. Returns false if storing the `Report` of a later
-    /// check-in has begun.
+    /// Returns whether the `Report` of this check-in must be stored. If so, records that storing it has begun. Returns
+    /// false if storing the `Report` of a later check-in has begun.
     pub(crate) fn begin_report_write(&self, number: CheckInNumber) -> bool {
         let mut state = lock(&self.state);
         let is_latest = state.reported_check_in <= number.0;
@@ -523,21 +529,22 @@ impl NodeSlot {
         state.refused_observation == Some(digest) || state.has_stored_observation(digest)
     }
 
-    /// Returns the time from which the next `Observation` may be stored: `interval` after the last one. Returns `None`
-    /// if none was stored or refused yet.
+    /// Returns the time from which the next `Observation` may be stored: `interval` after one was last stored or
+    /// refused. Returns `None` if none was stored or refused since the controller started.
     pub(crate) fn observation_due(&self, interval: Duration) -> Option<Instant> {
         lock(&self.state).observed_at.map(|observed_at| observed_at + interval)
     }
 
     /// Returns the time since the node's last check-in began or, if that one waited, since its wait ended. Returns
     /// `None` if the node has not checked in since this process started.
-    pub(crate) fn time_since_check_in(&self, now: Instant) -> Option<Duration> {
+    pub(crate) fn time_since_contact(&self, now: Instant) -> Option<Duration> {
         let state = lock(&self.state);
         (state.latest_check_in > 0).then(|| now.saturating_duration_since(state.last_contact))
     }
 
-    /// Returns the time since the node's last contact if the node is silent, or `None` if it is not. The time includes
-    /// `silent_after`, during which the node was not silent yet.
+    /// Returns the time since the node's last contact if that time has reached `silent_after`, otherwise `None`.
+    /// Returns `None` while a check-in waits. If the agent has not checked in since the controller started, the time
+    /// counts from the creation of this slot, even if the node was silent before the start.
     pub(crate) fn silent_for(&self, now: Instant) -> Option<Duration> {
         lock(&self.state).liveness_inputs(now).silence()
     }

@@ -126,7 +126,7 @@ fn sign_again_moves_grants_to_new_revision() {
 }
 
 /// `wait_for_revision` returns false if all nodes are resolved at the revision already. Otherwise it registers the slot
-/// for the next pass, once for any number of calls. The pass removes the slot.
+/// for the next pass, once for any number of calls. The pass ends this registration, and the slot stays in the table.
 #[test]
 fn wait_for_revision_registers_slot_once() {
     let table = table();

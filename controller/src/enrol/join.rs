@@ -26,7 +26,8 @@ use crate::registry::work::PendingWrite;
 use crate::registry::{Context, Decision, DecisionError};
 use crate::store::{Op, Precondition, Revision};
 
-/// The result of an enrolment after its commit.
+/// The result of an enrolment: the node, the chain of the host's new certificate, and the node's agent record as the
+/// commit writes it.
 pub(super) struct EnrolResult {
     pub(super) node: Uuid,
     pub(super) chain: Vec<Vec<u8>>,
@@ -252,8 +253,8 @@ fn bad_name_error(error: &InvalidName) -> ApiError {
     ApiError::new(ErrorType::FieldInvalid, format!("{error}; join with --name and another name")).field("name")
 }
 
-/// Creates the node of a host that joins. If the token is bound to a group, the node is in that group, otherwise in
-/// none.
+/// Creates the node of a host that joins, with the mode of the token. If the token is bound to a group, the node is in
+/// that group, otherwise in none.
 fn create_node(work: &mut PendingWrite<'_>, name: NodeName, token: &TokenRecord) -> Result<Uuid, ApiError> {
     let nodegroup = match token.bound {
         TokenTarget::Group(group) => Some(GroupId(group)),
@@ -287,7 +288,7 @@ fn retired_certificates(earlier: Option<&(AgentRecord, Revision)>) -> Vec<super:
 
 /// Adds the agent record of a node to the commit, and names its newest certificate in the audit event. The node must be
 /// the object that was added last to that event. `earlier_revision` is the revision of the stored record, which the
-/// commit requires unchanged.
+/// commit requires unchanged. If it is `None`, the commit requires that no record is stored.
 pub(super) fn record_join(work: &mut PendingWrite<'_>, node: Uuid, record: &AgentRecord, earlier_revision: Option<Revision>) {
     if let Some(certificate) = record.certificates.last() {
         let part = format!("certificates.{}", stemma_core::digest::Hex(&certificate.serial.0));

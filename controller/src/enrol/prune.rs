@@ -13,8 +13,8 @@ const RETENTION_MS: u64 = 24 * 3600 * 1000;
 /// Maximum number of deleted nodes whose records one sweep removes.
 const MAX_AGENTS: usize = 5000;
 
-/// Deletes tokens that were used up or expired a day ago. Also deletes records of deleted nodes whose certificates can
-/// no longer be presented. Returns how many tokens and records it deleted.
+/// Deletes tokens that were used up or expired at least a day ago. Also deletes records of deleted nodes whose
+/// certificates can no longer be presented. Returns how many tokens and records it deleted.
 ///
 /// # Errors
 /// Any error of the store.
@@ -22,7 +22,7 @@ pub async fn prune(store: &dyn Store, identities: &Identities, now: Timestamp) -
     Ok(prune_tokens(store, now).await? + prune_agents(store, identities, now).await?)
 }
 
-/// Deletes the tokens that were used up or expired a day ago. Returns their number.
+/// Deletes the tokens that were used up or expired at least a day ago. Returns their number.
 async fn prune_tokens(store: &dyn Store, now: Timestamp) -> Result<usize, StoreError> {
     sweep(store, TOKENS, |entry| {
         let token: TokenRecord = decode_record(&entry.key, &entry.value)?;

@@ -18,8 +18,12 @@ use stemma_wire::net::network_prefix;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AttemptLimits {
     /// Maximum number of wrong tokens from one network: an IPv4 address, or the 64-bit prefix that a site has in IPv6.
+    /// At this number, a join request from the network is refused without a check of its token. A request with a
+    /// principal's token is still checked, and the response to a wrong one is `ServerBusy`.
     pub per_network: u32,
-    /// Maximum number of wrong tokens from all networks together.
+    /// Maximum number of wrong tokens from all networks together. At this number, the response to a wrong token is
+    /// `ServerBusy`, and so is the response to a join token that has expired or is used up. A valid token is still
+    /// accepted.
     pub total: u32,
     /// Time after which one wrong token is forgiven, in seconds. It applies to each network and to the total
     /// separately.
@@ -146,7 +150,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn s27_token_attempts_slow_down_after_failures_and_recover() {
+    fn s27_token_attempts_reach_both_limits_and_recover() {
         let attempts = TokenAttempts::new(AttemptLimits { per_network: 3, total: 5, refill_s: 10 });
         let (first, second, third) = ([10, 0, 0, 1].into(), [10, 0, 0, 2].into(), [10, 0, 0, 3].into());
         for _ in 0..3 {

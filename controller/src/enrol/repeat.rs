@@ -88,7 +88,8 @@ impl Enrolment {
 }
 
 /// Returns whether a node's agent joined with the token, certificate key and sealing key of the request, and has had no
-/// other certificate key since then. Returns false if the agent is retired (its node was deleted).
+/// other certificate key since then. Returns false if the agent is retired (its node was deleted), or if one of its
+/// certificates for that key was revoked.
 fn has_joined_with(record: &AgentRecord, repeat: &RepeatedJoin) -> bool {
     !record.retired
         && record.token == repeat.token

@@ -210,7 +210,7 @@ fn visible_token<'m>(model: &'m Model, id: &str) -> Result<&'m Versioned<TokenRe
     token.map(|token| &**token).ok_or_else(not_found_error)
 }
 
-/// Fails if the caller may not write a token for this target.
+/// Fails if the caller may not create or delete a token for this target.
 fn check_scope(context: &Context<'_>, target: TokenTarget) -> Result<(), ApiError> {
     let scope = context.model.token_scope(target);
     context.check_access(Some(Endpoint::CreateToken), scope, || "the token".to_owned())
@@ -236,7 +236,8 @@ pub(super) fn find_unjoined(context: &Context<'_>, node: &Arc<Node>) -> Result<O
     Ok((!has_joined).then(|| (Arc::clone(node), agent)))
 }
 
-/// Builds the error for a host that tries to join as a node that already has one.
+/// Builds the error for a node that already has a host, when another host tries to join as the node, or when a caller
+/// requests a token for the node.
 pub(super) fn has_host_error(node: &Node) -> ApiError {
     let name = node.display_name();
     let message = format!("{name} already has a host. To replace it: `stemma delete node {name}`, then make a new token.");

@@ -26,7 +26,7 @@ const DEFAULT_TIMEOUT_S: u64 = 5;
 /// for its write.
 const MAX_TIMEOUT_S: u64 = 10;
 
-/// A configured extension: a program that decides which tags a node has.
+/// A configured extension: a program of the site that decides which tags a role gives to a node.
 #[derive(Clone, Debug)]
 pub struct ExtensionConfig {
     /// The name by which releases refer to the extension.
@@ -114,7 +114,8 @@ impl ExtensionTable {
         Ok(declared)
     }
 
-    /// Returns the address of the extension. Fails unless exactly one of `unix`, `unit` and `url` is set.
+    /// Returns the address of the extension. Fails unless exactly one of `unix`, `unit` and `url` is set, and if its
+    /// value is invalid. `unit` stands for the socket that systemd creates for the extension.
     fn address(&self) -> Result<ExtensionAddress, String> {
         match (&self.unix, self.unit, &self.url) {
             (Some(path), false, None) if path.is_absolute() => Ok(ExtensionAddress::Socket(path.clone())),

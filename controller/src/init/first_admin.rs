@@ -55,7 +55,7 @@ pub(super) fn store_in(new_store: &Arc<dyn Store>, layout: &Layout, clock: Arc<d
 }
 
 /// Returns the spec of the first admin, with the certificate that `init` created. If the file of this certificate no
-/// longer exists, the spec accepts every certificate with the admin's name.
+/// longer exists or cannot be read, the spec accepts every certificate with the admin's name.
 pub fn first_admin(layout: &Layout) -> PrincipalSpec {
     let certificate = first_certificate(layout);
     PrincipalSpec {

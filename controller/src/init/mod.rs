@@ -66,7 +66,7 @@ impl Layout {
         self.admin().join("admin.pem")
     }
 
-    /// Returns the path of the socket for root.
+    /// Returns the path of the admin socket, a Unix socket on which the user root has the rights of an admin.
     pub fn socket(&self) -> PathBuf {
         self.directory.join("admin.sock")
     }
@@ -139,8 +139,8 @@ pub enum InitError {
         /// The path of the store.
         found: PathBuf,
     },
-    /// The directory contains the certificate authority of a fleet, but no store. The hosts of that fleet trust only
-    /// this authority, so a new one would lose these hosts.
+    /// The directory contains files of a fleet's certificate authority or of its first admin, but no store. The hosts
+    /// of that fleet trust only its authority, so a new authority would lose these hosts.
     #[error(
         "{}: this directory contains the authority of a fleet ({} exists), but not its store; nothing was changed: restore a backup (docs/backup.md) or put back a copy of {} that \
          was made while the controller was stopped; to give that fleet up, or if an `init` was interrupted, first move {} and {} away",
@@ -150,7 +150,7 @@ pub enum InitError {
     Authority {
         /// The data directory.
         directory: PathBuf,
-        /// The path of a file of the authority.
+        /// The path of the first file that was found in the directories `trust` and `admin`.
         found: PathBuf,
     },
     /// A name from `--name` is not valid in a certificate.
@@ -159,7 +159,7 @@ pub enum InitError {
     /// The system returned no random bytes.
     #[error("the system returned no random bytes")]
     Randomness(Unspecified),
-    /// The authority could not be created.
+    /// The authority or the first admin's certificate could not be created.
     #[error(transparent)]
     Ca(#[from] CaError),
     /// The store could not be created.
@@ -168,7 +168,8 @@ pub enum InitError {
     /// The first admin could not be stored.
     #[error("the first admin could not be stored: {0}")]
     First(String),
-    /// A file could not be written.
+    /// A file or directory could not be created, read or written, or the data directory could not be locked. Also if a
+    /// directory cannot be trusted, because another user owns it or may write in it.
     #[error(transparent)]
     File(#[from] FileError),
 }

@@ -31,8 +31,10 @@ use crate::records::reported::{ProfileRecord, ReleasedRecord};
 use crate::records::{codec, key};
 use crate::store::{ListQuery, Op, Precondition, Refusal, Revision, Store, StoreError, Transaction};
 
-/// Maximum number of nodes whose task sets one commit releases. Even if each of them adds a profile and the marks of a
-/// release, the commit is below the limit of operations of every storage engine.
+/// Maximum number of nodes whose decisions ([`NewRecord`]) one commit stores: a released task set, or changed data
+/// about a kept one. Even if each node adds a profile and the marks that pin releases ([`PinnedRelease`]), the commit
+/// is below the limit of operations of every storage engine. It is also the maximum number of unused values that one
+/// commit deletes.
 const MAX_NODES_PER_COMMIT: usize = 30;
 /// Maximum number of chunks of large texts in one commit.
 const MAX_CHUNKS_PER_COMMIT: usize = 60;
@@ -53,7 +55,8 @@ pub(super) struct NodeDecision {
 }
 
 /// The data to store for a node. Either a task set is released to the node, or its present task set is kept. In the
-/// second case, the release has another name, or versions whose content is not fixed yet ([`PinnedRelease`]).
+/// second case, data is stored only if the record must name another release, or if the release or one of its imports is
+/// not pinned yet ([`PinnedRelease`]).
 pub(super) struct NewRecord {
     /// The size of the node's own part of a released task set, in bytes; `None` if the present task set is kept.
     own_bytes: Option<u64>,
@@ -97,7 +100,8 @@ impl DesiredContent for NodeContent {
         encode::known_part(&self.resolved)
     }
 
-    /// Returns the task set, which is computed again or read from the record. `|_, _| None`: no input is encoded yet.
+    /// Returns the task set. It is computed again from the resolved node, read from the record, or empty if nothing was
+    /// ever released. The closure `|_, _| None` finds no encoded input, so each input is encoded here.
     fn task_set(&self) -> Cow<'_, TaskSet> {
         match &self.task_set {
             TaskSetSource::Nothing => Cow::Owned(TaskSet::default()),
@@ -171,7 +175,7 @@ impl NodeResolution<'_> {
             KeptProfile::Previous(name) => profiles.stored(name, || stored_profile(model, name)),
         };
         let obsolete_barriers = match (&profile, &current_profile) {
-            (Some(previous), Some(current)) if plan.has_obsolete_barriers => profiles.obsolete_barriers(previous, current),
+            (Some(previous), Some(current)) if plan.may_have_obsolete_barriers => profiles.obsolete_barriers(previous, current),
             _ => Arc::default(),
         };
         // If the next task set is withheld, the levels above the node may name another release by now. The kept task
@@ -240,8 +244,8 @@ fn stored_profile(model: &Model, hash: Hash) -> Option<SentProfile> {
     Some(SentProfile { encoded: Arc::new(EncodedProfile::new(&profile)), blobs: record.blobs.clone().into() })
 }
 
-/// Returns the message for a record that is not stored because the records of its cluster would then be too large
-/// together.
+/// Returns the reason why a node's next task set is not released: with its record, the stored records of the task sets
+/// of the node's cluster would be too large together.
 pub(super) fn over_budget_reason(cluster: &str) -> String {
     // `max_record_bytes(n)` is the limit of a cluster with `n` nodes. It grows by the same number for each node.
     format!(
@@ -252,13 +256,15 @@ pub(super) fn over_budget_reason(cluster: &str) -> String {
     )
 }
 
-/// Returns the message for a record that the store refuses, however often it is written.
+/// Returns the reason why a node's next task set is not released: the store refuses its record, and would refuse the
+/// same record again.
 pub(super) fn refused_reason(refusal: &Refusal) -> String {
     format!("the store refuses it: {refusal}; make the task set or what its tasks read smaller, or raise the limit")
 }
 
-/// Returns the size of each node's record before and after these decisions, in bytes. A node without a decision keeps
-/// its size.
+/// Returns the size of the record of each node's released task set, before and after these decisions, in bytes. Only
+/// values that are specific to the node count. The size after the decisions is `None` for a node without a decision, or
+/// whose present task set is kept.
 pub(super) fn record_sizes(
     model: &Model,
     nodes: impl Iterator<Item = Uuid>,
@@ -392,8 +398,9 @@ fn used_chunks(model: &Model, used_parts: &BTreeSet<Hash>) -> BTreeSet<Hash> {
     by_address.into_values().map(|chunk| message::hash_content(chunk.as_bytes())).collect()
 }
 
-/// Returns the commits that delete the entries of deleted nodes ([`key::node_entries`]), and the images of their
-/// Observations. The records of their agents remain.
+/// Returns the commits that delete what the store has about deleted nodes: what their hosts reported, what was released
+/// and sent to them ([`key::node_entries`]), and the images of their Observations. The records about the certificates
+/// of their agents remain.
 ///
 /// # Errors
 /// The error of the store.

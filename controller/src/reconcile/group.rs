@@ -21,11 +21,13 @@ pub(super) struct GroupInputCache<'a> {
     parts: HashMap<Hash, (Bytes, Arc<ValuePart>)>,
 }
 
-/// The inputs of one group for the tasks of one profile, in the form in which they are sent and stored.
+/// The inputs that one group provides for the tasks of one profile, in the form in which they are sent and stored. The
+/// reasons for left-out tasks and the tags that its nodes have in common are included.
 #[derive(Clone)]
 pub(super) struct EncodedGroup {
     group: Arc<GroupInputs>,
-    /// The inputs as common values, to which the records of nodes refer by their hash.
+    /// The inputs, reasons and tags as common values, to which the records of the nodes' released task sets refer by
+    /// their hash.
     pub(super) common: Arc<NamedValues>,
 }
 
@@ -35,7 +37,8 @@ impl<'a> GroupInputCache<'a> {
         Self { by_address: HashMap::new(), texts, parts: HashMap::new() }
     }
 
-    /// Returns the encoded inputs of a group. They are encoded at the first call for this group.
+    /// Returns the encoded inputs of a group for the tasks of one profile. They are encoded at the first call with this
+    /// `Arc`.
     pub(super) fn get_or_encode(&mut self, group: &Arc<GroupInputs>) -> EncodedGroup {
         // The cached value holds a reference to the group. So no other group can be allocated at the same address.
         let address = Arc::as_ptr(group);

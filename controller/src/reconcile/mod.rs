@@ -49,8 +49,9 @@ use waves::{PassChanges, Waves};
 
 /// Interval of the full resolve, which checks the other passes and should find nothing to do.
 const FULL_RESOLVE_INTERVAL: Duration = Duration::from_mins(10);
-/// Minimum number of common values that must be added to the store after a sweep before the next sweep. If the last
-/// sweep left more values than this, as many as it left must be added. A full resolve sweeps in any case.
+/// Minimum number of common values that must be added to the store after a sweep before the next sweep. A sweep deletes
+/// the values that no released task set names. If the last sweep left more values than this minimum, as many as it left
+/// must be added. A full resolve sweeps in any case.
 const MIN_NEW_VALUES_FOR_SWEEP: usize = 64;
 /// Delay before the next pass if nodes are left for it, for example because the store failed to write.
 const RETRY_DELAY: Duration = Duration::from_secs(1);
@@ -85,7 +86,7 @@ struct PassState {
     /// The time at which the first hold of each node ends.
     hold_ends: BTreeMap<NodeId, Timestamp>,
     /// The reason why a node cannot get a new desired state, for each such node.
-    blocked_reasons: HashMap<Uuid, String>,
+    undecided_reasons: HashMap<Uuid, String>,
     /// The number of common values in the store after the last sweep.
     values_after_sweep: usize,
 }
@@ -101,22 +102,22 @@ struct NodeChanges {
 
 impl PassState {
     /// Records why a node cannot get a new desired state. Returns whether the reason is new.
-    fn note_blocked(&mut self, node: Uuid, reason: &str) -> bool {
-        let previous_reason = self.blocked_reasons.insert(node, reason.to_owned());
+    fn note_undecided(&mut self, node: Uuid, reason: &str) -> bool {
+        let previous_reason = self.undecided_reasons.insert(node, reason.to_owned());
         previous_reason.is_none_or(|previous_reason| previous_reason != reason)
     }
 
     /// Returns the decision for a node. If the desired state is too large, records this and returns `None`. The node
     /// then keeps its present desired state.
-    fn decide_or_block(
+    fn decide_or_note(
         &mut self,
         model: &Model,
         node: NodeId,
         decision: Result<NodeDecision, TooLarge>,
     ) -> Option<(Uuid, NodeDecision)> {
         match &decision {
-            Ok(_) => drop(self.blocked_reasons.remove(&node.0)),
-            Err(error) if self.note_blocked(node.0, &error.to_string()) => {
+            Ok(_) => drop(self.undecided_reasons.remove(&node.0)),
+            Err(error) if self.note_undecided(node.0, &error.to_string()) => {
                 warn!(node:%, name = model.node_name(node.0), error:%; "the desired state of a node is too large and is not sent; the node keeps its state");
             }
             Err(_) => {}
@@ -152,19 +153,19 @@ impl Reconciler {
         receiver.await.ok()
     }
 
-    /// Returns the barriers that are shut for a node according to a model, with the nodes that they wait for. If the
+    /// Returns the barriers that are closed for a node according to a model, with the nodes that they wait for. If the
     /// last pass was for this model, the result is from that pass. Otherwise, or while the waves are locked, the result
     /// is computed from the model.
-    pub(crate) fn shut_barriers(&self, model: &Model, node: NodeId) -> Vec<waves::ShutBarrier> {
-        self.shut_barriers_in_last_pass(model, node)
-            .unwrap_or_else(|| waves::shut_barriers(waves::TaskOutcomes { table: &self.table, model }, node))
+    pub(crate) fn closed_barriers(&self, model: &Model, node: NodeId) -> Vec<waves::ClosedBarrier> {
+        self.closed_barriers_in_last_pass(model, node)
+            .unwrap_or_else(|| waves::closed_barriers(waves::TaskOutcomes { table: &self.table, model }, node))
     }
 
-    /// Returns the barriers that are shut for a node, as the last pass computed them. Returns `None` if that pass was
+    /// Returns the barriers that are closed for a node, as the last pass computed them. Returns `None` if that pass was
     /// for another model, if the node has no cluster or profile, or while a pass or another caller has locked the
     /// waves.
-    pub(crate) fn shut_barriers_in_last_pass(&self, model: &Model, node: NodeId) -> Option<Vec<waves::ShutBarrier>> {
-        self.waves.try_lock().ok().and_then(|mut waves| waves.shut_barriers(model, node))
+    pub(crate) fn closed_barriers_in_last_pass(&self, model: &Model, node: NodeId) -> Option<Vec<waves::ClosedBarrier>> {
+        self.waves.try_lock().ok().and_then(|mut waves| waves.closed_barriers(model, node))
     }
 
     /// Resolves all nodes once, and then the nodes that change, until the future is dropped.
@@ -225,8 +226,9 @@ impl Reconciler {
     }
 
     /// Runs a pass, and then resolves and publishes every node. If the result of a node still differs from what was
-    /// published, an earlier pass missed that node. Logs and returns the number of such nodes, without those that
-    /// changed in the meantime. Sweeps afterwards.
+    /// published, an earlier pass missed that node. Logs and returns the number of such nodes, without those for which
+    /// a difference is expected: nodes that changed in the meantime, that are left for the next pass, or whose release
+    /// the store refused. Sweeps afterwards.
     async fn resolve_all(&self) -> usize {
         let now = self.registry.now();
         self.run_pass().await;
@@ -366,7 +368,7 @@ impl Reconciler {
                 (Resolution::Complete(resolved_node), _) => resolved.push(Arc::clone(resolved_node)),
                 (Resolution::Incomplete(_), None) => {
                     let mut state = self.lock_state();
-                    state.blocked_reasons.remove(&uuid);
+                    state.undecided_reasons.remove(&uuid);
                     state.hold_ends.remove(&NodeId(uuid));
                     deleted_nodes.push(uuid);
                 }
@@ -374,7 +376,7 @@ impl Reconciler {
                     let (table, now) = (Some(&*self.table), self.registry.now());
                     self.table.set_state_inputs(uuid, state_inputs::state_inputs(model, table, (node, &resolution), now));
                     let missing = missing.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ");
-                    if self.lock_state().note_blocked(uuid, &missing) {
+                    if self.lock_state().note_undecided(uuid, &missing) {
                         let name = model.node_name(uuid);
                         warn!(node:% = uuid, name, missing; "a node cannot be resolved and keeps its state");
                     }
@@ -400,14 +402,15 @@ impl Reconciler {
                 ReleaseState::Due => context.release(&mut state.profiles, &mut groups),
                 other @ (ReleaseState::Current | ReleaseState::Withheld(_)) => context.keep_task_set(&mut state.profiles, other),
             };
-            decided.extend(state.decide_or_block(model, candidate.node, decision));
+            decided.extend(state.decide_or_note(model, candidate.node, decision));
         }
         decided
     }
 
-    /// Returns the decisions whose records fit into the quota of their cluster. Also returns the nodes whose record
-    /// does not fit, each with the reason. Such a node gets a decision to keep its present task set. A node whose
-    /// record did not fit before and fits now is left for the next pass.
+    /// Returns the decisions whose records fit into the quota of their cluster, which limits the total size of the
+    /// records of released task sets. Also returns the nodes whose record does not fit, each with the reason. Such a
+    /// node gets a decision to keep its present task set. A node whose record did not fit before and fits now is left
+    /// for the next pass.
     fn limit_to_quota(
         &self,
         model: &Model,
@@ -423,7 +426,7 @@ impl Reconciler {
         for node in resolved.iter().filter(|node| refused_nodes.contains(&node.id())) {
             let decision = decision::NodeResolution { model, resolved: node, now }
                 .keep_task_set(&mut state.profiles, ReleaseState::Withheld(None));
-            decided.extend(state.decide_or_block(model, node.id(), decision));
+            decided.extend(state.decide_or_note(model, node.id(), decision));
         }
         drop(state);
         let reason = |node: NodeId| {
@@ -433,8 +436,9 @@ impl Reconciler {
         (decided, refused_nodes.into_iter().map(reason).collect())
     }
 
-    /// Counts the sizes of records in the quota of each cluster. Returns the nodes whose record does not fit. A node
-    /// whose record did not fit before and fits now is left for the next pass.
+    /// Counts the sizes of the records of released task sets in the quota of each cluster, and no longer counts those
+    /// of deleted nodes. Returns the nodes whose next record does not fit. A node whose record did not fit before and
+    /// fits now is left for the next pass.
     fn admit_records(&self, model: &Model, sizes: &[RecordSize], deleted_nodes: &[Uuid]) -> BTreeSet<NodeId> {
         let deleted_nodes: Vec<NodeId> = deleted_nodes.iter().copied().map(NodeId).collect();
         let admitted = self.registry.record_quota().update_and_decide(sizes, &deleted_nodes, |id| model.count_nodes_in(id));
@@ -469,10 +473,10 @@ impl Reconciler {
     }
 
     /// Stores the newly released task sets, before anything is sent, and deletes the entries of deleted nodes. Returns
-    /// the nodes whose release the store can never accept, with the reason.
+    /// the nodes whose release the store refuses because it exceeds a limit of the store, with the reason.
     ///
     /// # Errors
-    /// An error of the store, if the same write may succeed later.
+    /// An error of the store other than such a refusal. The same write may succeed later.
     async fn store_released(
         &self,
         decided: &[(Uuid, NodeDecision)],
@@ -511,7 +515,8 @@ impl Reconciler {
         Ok(())
     }
 
-    /// Adds the bytes that were stored for each node to the counter of the node's cluster.
+    /// Charges the bytes that were stored for each node to the node's cluster. This limits the rate at which the
+    /// principals that are bound to the cluster may store.
     fn record_released_bytes(&self, stored: &[(Uuid, u64)]) {
         let model = self.cache.model();
         for (node, bytes) in stored {
@@ -574,7 +579,7 @@ impl Reconciler {
         tokio::time::sleep(RETRY_DELAY).await;
     }
 
-    /// Waits until the next hold ends, or forever if there is no hold.
+    /// Waits until the next hold ends, or forever if no hold has a time at which it ends.
     async fn wait_for_hold_end(&self) {
         loop {
             let Some(end) = self.lock_state().hold_ends.values().min().copied() else {

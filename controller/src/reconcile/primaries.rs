@@ -10,8 +10,8 @@ use crate::records::request::StoredAnswer;
 use crate::registry::work::PendingWrite;
 use crate::registry::{Caller, Context, Decision, DecisionError, Registry};
 
-/// Stores the primaries that are not stored as choices yet, in each cluster. A failure in one cluster does not affect
-/// the others.
+/// Stores, in each cluster, the present primary of each tag as the chosen node, unless it is stored as such already. A
+/// failure in one cluster does not affect the others.
 ///
 /// # Errors
 /// The last error of a write.

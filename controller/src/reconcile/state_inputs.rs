@@ -17,7 +17,7 @@ use stemma_wire::message::{PartDigest, WireVersion, digest_part, encode_part};
 use uuid::Uuid;
 
 use crate::cache::Model;
-use crate::cache::released::{candidate, counted_task_ids, observed_task_ids, task_ids, task_set_digests};
+use crate::cache::released::{candidate, counted_task_ids, observed_profile_task_ids, task_ids, task_set_digests};
 use crate::desired::size::{self, TooLarge};
 use crate::desired::{DesiredTable, encode};
 use crate::intake::SentParts;
@@ -71,7 +71,8 @@ pub(crate) fn state_inputs(
     }
 }
 
-/// Returns the rules of the errors that block only the next task set of a node, such as an unmet requirement.
+/// Returns the rules (codes) of the error findings of a node that withhold only its next task set, such as an unmet
+/// requirement. The node continues to run its released task set.
 pub(crate) fn blocking_rules(model: &Model, resolution: &Resolution) -> Vec<Rule> {
     resolution.resolved_node().map(|resolved| candidate(model, resolved).error_rules()).unwrap_or_default()
 }
@@ -174,6 +175,7 @@ pub(crate) fn is_host_awaited(model: &Model, node: Uuid) -> bool {
 /// node keeps its present desired state.
 pub(crate) fn desired_too_large(model: &Model, resolved: &ResolvedNode, now: Timestamp) -> Option<TooLarge> {
     let record = model.released.get(&resolved.id().0);
+    // This upper bound is fast to compute. The exact sizes are computed only if the bound exceeds the limit.
     if size::is_within_limit(resolved, record.map_or(0, |released| released.max_sent_bytes())) {
         return None;
     }
@@ -195,8 +197,8 @@ pub(crate) fn released_task_set_digests(model: &Model, node: Uuid) -> Vec<PartDi
     model.released.get(&node).map(|released| task_set_digests(model, released)).unwrap_or_default()
 }
 
-/// Returns a summary of the tasks that were released to a node. `task_set_digests` are the digests of the released task
-/// set.
+/// Returns a summary of the results of the tasks that were released to a node. Tasks whose own mode is `observe` do not
+/// count, and neither do results for other task sets. `task_set_digests` are the digests of the released task set.
 fn summarize_tasks(model: &Model, node: Uuid, task_set_digests: &[PartDigest]) -> TaskSummary {
     let results = model.results.get(&node);
     let outcomes = |released| {
@@ -218,7 +220,7 @@ pub(crate) fn unfinished_tasks(model: &Model, node: Uuid) -> impl Iterator<Item 
 /// Returns the status of each released task that counts for a node's state and has a result, in their order. Tasks
 /// whose own mode is `observe` do not count.
 pub(crate) fn counted_task_statuses(model: &Model, node: Uuid) -> impl Iterator<Item = TaskStatus<'_>> {
-    let observed = model.released.get(&node).and_then(|released| observed_task_ids(model, released));
+    let observed = model.released.get(&node).and_then(|released| observed_profile_task_ids(model, released));
     task_statuses(model, node).filter(move |status| observed.is_none_or(|observed| !observed.contains(status.task)))
 }
 
@@ -228,7 +230,7 @@ pub(crate) fn counted_task_statuses(model: &Model, node: Uuid) -> impl Iterator<
 pub(crate) fn is_observed(model: &Model, node: Uuid, result: &TaskResult) -> bool {
     // A result without a difference is not from a check.
     let is_unchecked = result.outcome == Outcome::WouldChange && result.diff.is_empty();
-    let observed_ids = || observed_task_ids(model, model.released.get(&node)?);
+    let observed_ids = || observed_profile_task_ids(model, model.released.get(&node)?);
     is_unchecked && observed_ids().is_some_and(|ids| ids.contains(&result.task))
 }
 

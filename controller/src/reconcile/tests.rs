@@ -30,7 +30,7 @@ const OTHER_GROUP: Uuid = Uuid::from_u128(9);
 /// Maximum size of the records of a cluster with three nodes, in bytes: 32 MiB, and 16 KiB for each node.
 const FULL_BYTES: u64 = 33_603_584;
 
-/// A reconciler with a store of its own, whose loop does not run.
+/// A reconciler with a store of its own. Most tests do not start the loop of the reconciler, and run single passes.
 struct ReconcilerSite {
     _directory: tempfile::TempDir,
     store: Arc<FaultyStore>,
@@ -128,8 +128,8 @@ impl ReconcilerSite {
         }
     }
 
-    /// Creates a site with the cluster of [`Self::put_waiting_cluster`], and runs passes until no change is pending.
-    /// The node of the second group then waits.
+    /// Creates a site with the cluster of [`Self::put_waiting_cluster`], and runs two passes. The node of the second
+    /// group then waits.
     async fn with_waiting_node() -> Self {
         let site = Self::new().await;
         site.put_waiting_cluster().await;
@@ -164,19 +164,20 @@ impl ReconcilerSite {
 
     /// Returns the nodes for which the node of the second group waits, as of the last pass.
     fn awaited_nodes(&self) -> Vec<NodeId> {
-        let shut = self.reconciler.lock_waves().shut_barriers(&self.cache.model(), NodeId(WAITING_NODE));
-        shut.expect("the last pass was for this model")
+        let closed = self.reconciler.lock_waves().closed_barriers(&self.cache.model(), NodeId(WAITING_NODE));
+        closed
+            .expect("the last pass was for this model")
             .into_iter()
-            .flat_map(|shut| shut.awaited_nodes)
+            .flat_map(|barrier| barrier.awaited_nodes)
             .map(|awaited| awaited.node)
             .collect()
     }
 }
 
-/// A node leaves the first group, and the pass that handles the move fails to store. After the next passes, the second
-/// group must no longer wait for that node.
+/// A node leaves the first group, and the pass that handles the move fails to store. After the next passes, the node of
+/// the second group must wait only for the node that stayed in the first group. So its barrier is still closed.
 #[tokio::test]
-async fn pass_opens_barrier_when_node_moved_during_failed_pass() {
+async fn pass_drops_awaited_node_when_node_moved_during_failed_pass() {
     let missing_group = Uuid::from_u128(99);
     for target_group in [None, Some(SECOND_GROUP), Some(OTHER_GROUP), Some(missing_group)] {
         let site = ReconcilerSite::with_waiting_node().await;
@@ -194,7 +195,8 @@ async fn pass_opens_barrier_when_node_moved_during_failed_pass() {
 }
 
 /// The stored record of the sent state decides whether a node is confirmed, because no host has checked in since the
-/// controller started. A record that an earlier version of Stemma wrote has no digests of the parts (`None`).
+/// controller started. A record that an earlier version of Stemma wrote has no digests of the parts (`None`). For such
+/// a record, the revision that was sent and the task set of the stored result decide.
 #[tokio::test]
 async fn y06_confirmation_follows_sent_record_before_first_check_in() {
     let site = ReconcilerSite::with_waiting_node().await;
@@ -246,8 +248,8 @@ async fn pass_opens_barrier_when_results_arrived_during_failed_pass() {
     assert_eq!(site.awaited_nodes(), []);
 }
 
-/// A full resolve finds results that no pass received, and counts them as a miss. Results that a pass received are not
-/// counted.
+/// If no pass received the results, the full resolve opens the barrier, and counts the waiting node as missed. If a pass
+/// received them, the full resolve counts nothing.
 #[tokio::test]
 async fn resolve_all_counts_miss_when_pass_saw_no_result() {
     for (is_seen, expected_misses) in [(true, 0), (false, 1)] {
@@ -278,7 +280,8 @@ async fn pass_opens_barrier_when_results_arrived_in_watch_gap() {
     let site = ReconcilerSite::with_waiting_node().await;
     site.put_result(NODE).await;
     site.put_result(STAYING_NODE).await;
-    // The list of the nodes with new results is lost, so the reload makes the pass read everything again.
+    // Another reader drains the changes, so the list of the nodes with new results is lost. After a reload of the cache,
+    // the next pass builds the waves again from the store.
     drop(site.cache.take_changes());
     site.cache.reload(site.store.as_ref()).await.unwrap();
     site.reconciler.run_pass().await;
@@ -423,7 +426,7 @@ async fn x03_f07_cluster_usage_equals_stored_bytes_after_start() {
     let restarted = Reconciler::new(registry, crate::desired::tests::table(), Arc::default());
     assert_eq!(usage(&restarted), [stored_bytes(NODE), stored_bytes(STAYING_NODE)], "before the first pass");
     restarted.run_first_pass().await;
-    assert_eq!(restarted.lock_state().blocked_reasons.len(), 3, "each node of the cluster has a reason");
+    assert_eq!(restarted.lock_state().undecided_reasons.len(), 3, "each node of the cluster has a reason");
     assert_eq!(usage(&restarted), [stored_bytes(NODE), stored_bytes(STAYING_NODE)]);
 }
 
@@ -441,8 +444,8 @@ async fn resolve_all_now_follows_first_pass_when_requested_before() {
 }
 
 #[test]
-fn note_blocked_returns_true_only_when_reason_is_new() {
+fn note_undecided_returns_true_only_when_reason_is_new() {
     let (mut state, node) = (PassState::default(), Uuid::from_u128(1));
-    let is_new = ["no release", "no release", "no cluster"].map(|reason| state.note_blocked(node, reason));
+    let is_new = ["no release", "no release", "no cluster"].map(|reason| state.note_undecided(node, reason));
     assert_eq!(is_new, [true, false, true]);
 }

@@ -1,5 +1,5 @@
 //! The waves of all clusters, kept from pass to pass, and the grants that follow from them. A wave is the state of all
-//! barriers of a cluster: which are open, and which nodes each shut one waits for.
+//! barriers of a cluster: which are open, and which nodes each closed one waits for.
 //!
 //! `stemma_core::rollout` decides what opens a barrier. This module passes it the changes of a pass, and has the result
 //! signed.
@@ -29,7 +29,8 @@ pub(crate) struct TaskOutcomes<'a> {
 }
 
 impl TaskOutcomes<'_> {
-    /// Returns the outcome of a task, if the last result is of the task set that the node must have.
+    /// Returns the outcome of a task on a node. Returns `None` if the task has no result, or if its last result is for
+    /// another task set than that of the node's published desired state.
     fn outcome(&self, node: NodeId, task: &str) -> Option<Outcome> {
         let result = &self.model.results.get(&node.0)?.tasks.get(task)?.result;
         self.table.is_task_set(node.0, result.task_set).then_some(result.outcome)
@@ -100,9 +101,9 @@ pub(super) struct Waves {
     obsolete_barriers: HashMap<Uuid, Arc<[desired::Barrier]>>,
     /// The revision of the last pass.
     revision: Revision,
-    /// The shut barriers that were computed since the last pass, by cluster, profile and index in the profile. Many
+    /// The closed barriers that were computed since the last pass, by cluster, profile and index in the profile. Many
     /// nodes of a cluster wait at the same barriers, which are then computed once.
-    shut_cache: HashMap<(ClusterId, ProfileHash, usize), ShutBarrier>,
+    closed_barrier_cache: HashMap<(ClusterId, ProfileHash, usize), ClosedBarrier>,
 }
 
 impl Waves {
@@ -117,31 +118,32 @@ impl Waves {
         previous_barriers.unwrap_or_default() != *barriers
     }
 
-    /// Returns the clusters in which a change of these nodes may open or shut barriers: the clusters of the nodes, and
+    /// Returns the clusters in which a change of these nodes may open or close barriers: the clusters of the nodes, and
     /// the clusters whose waves contain them.
     pub(super) fn clusters_of(&self, fleet: &Fleet, nodes: impl IntoIterator<Item = Uuid>) -> BTreeSet<ClusterId> {
         let clusters = |node| [fleet.cluster_of_node(NodeId(node)), self.cluster_of_node.get(&node).copied()];
         nodes.into_iter().flat_map(clusters).flatten().collect()
     }
 
-    /// Returns the barriers that are closed for a node: its task waits there for tasks of other nodes. Returns `None`
-    /// if the node has no cluster or profile, if its cluster has no wave, or if the wave is of another model.
-    pub(super) fn shut_barriers(&mut self, model: &Model, node: NodeId) -> Option<Vec<ShutBarrier>> {
+    /// Returns the closed barriers of a node. At each of them, a task of the node waits for tasks of other nodes. Returns
+    /// `None` if the node has no cluster or profile, if its cluster has no wave, or if the waves were computed at another
+    /// store revision than `model`.
+    pub(super) fn closed_barriers(&mut self, model: &Model, node: NodeId) -> Option<Vec<ClosedBarrier>> {
         let cluster = model.fleet.cluster_of_node(node)?;
         let wave = self.by_cluster.get(&cluster)?;
         let profile = model.fleet.profile(node).filter(|_| self.revision.0 == model.revision.get())?;
-        let cache = &mut self.shut_cache;
-        let shut_at = |index| {
-            let compute = || ShutBarrier::new(&model.fleet, wave, profile, index);
+        let cache = &mut self.closed_barrier_cache;
+        let closed_barrier_at = |index| {
+            let compute = || ClosedBarrier::new(&model.fleet, wave, profile, index);
             cache.entry((cluster, profile.hash, index)).or_insert_with(compute).clone()
         };
-        Some(wave.closed_barriers(node).into_iter().map(shut_at).collect())
+        Some(wave.closed_barriers(node).into_iter().map(closed_barrier_at).collect())
     }
 
     /// Removes all waves. Each is built again from the store when a node of its cluster is handled in a pass.
     pub(super) fn clear(&mut self) {
         self.by_cluster.clear();
-        self.shut_cache.clear();
+        self.closed_barrier_cache.clear();
     }
 
     /// Applies the changes of a pass to the waves, and grants the barriers that they open. Returns the nodes whose open
@@ -153,7 +155,7 @@ impl Waves {
         changes: &PassChanges<'_>,
         revision: Revision,
     ) -> (Vec<Uuid>, Vec<(Uuid, bool)>) {
-        self.shut_cache.clear();
+        self.closed_barrier_cache.clear();
         let mut affected: BTreeMap<ClusterId, AffectedNodeSet> = BTreeMap::new();
         let mut nodes: BTreeMap<ClusterId, Vec<NodeId>> = BTreeMap::new();
         for node in changes.nodes.union(changes.with_changed_blocking) {
@@ -235,16 +237,17 @@ impl Waves {
     }
 }
 
-/// A shut barrier at which a node waits.
+/// A closed barrier at which a node waits.
 #[derive(Clone)]
-pub(crate) struct ShutBarrier {
+pub(crate) struct ClosedBarrier {
     /// The barrier, as the messages between controller and agent name it.
     pub(crate) barrier: desired::Barrier,
-    /// The ids of the node's tasks that wait at the barrier, in the order in which they run.
+    /// The ids of the tasks of the node's profile that wait at the barrier, in the order in which they run. A task that
+    /// is left out on this node can be among them.
     pub(crate) waiting_tasks: Vec<String>,
-    /// The first few nodes that the barrier waits for, ordered by uuid.
+    /// The nodes that the barrier waits for, ordered by uuid. At most the first ten are listed.
     pub(crate) awaited_nodes: Vec<AwaitedNode>,
-    /// The number of nodes that the barrier waits for.
+    /// The number of all nodes that the barrier waits for, including those that `awaited_nodes` does not list.
     pub(crate) awaited_count: usize,
 }
 
@@ -260,15 +263,15 @@ pub(crate) struct AwaitedNode {
 /// Maximum number of nodes that are listed for one barrier.
 const MAX_LISTED_NODES: usize = 10;
 
-/// Returns the barriers that are shut for a node according to the model, with the nodes that they wait for.
-pub(super) fn shut_barriers(results: TaskOutcomes<'_>, node: NodeId) -> Vec<ShutBarrier> {
+/// Returns the barriers that are closed for a node according to the model, with the nodes that they wait for.
+pub(super) fn closed_barriers(results: TaskOutcomes<'_>, node: NodeId) -> Vec<ClosedBarrier> {
     let fleet = &results.model.fleet;
     let (Some(profile), Some(cluster)) = (fleet.profile(node), fleet.cluster_of_node(node)) else { return Vec::new() };
     let wave = Wave::for_profiles(fleet, cluster, &results, [profile]);
-    wave.closed_barriers(node).into_iter().map(|index| ShutBarrier::new(fleet, &wave, profile, index)).collect()
+    wave.closed_barriers(node).into_iter().map(|index| ClosedBarrier::new(fleet, &wave, profile, index)).collect()
 }
 
-impl ShutBarrier {
+impl ClosedBarrier {
     /// Describes the barrier with this index in a profile: the tasks that wait at it, and the nodes of the wave that it
     /// waits for.
     fn new(fleet: &Fleet, wave: &Wave, profile: &Profile, index: usize) -> Self {
@@ -318,7 +321,8 @@ mod tests {
         ObjectName::new(text).unwrap()
     }
 
-    /// The only node of a cluster is deleted. Then the waves contain neither the node nor a wave of the cluster.
+    /// In this test, the only node of a cluster is deleted. Then the waves contain neither the node nor a wave of the
+    /// cluster.
     #[test]
     fn waves_drop_node_and_wave_when_last_node_is_deleted() {
         let mut model = Model::default();

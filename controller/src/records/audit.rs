@@ -14,7 +14,7 @@ use uuid::Uuid;
 pub struct AuditEvent {
     /// The time of the commit.
     pub at: Timestamp,
-    /// The name of the principal that made the commit.
+    /// The name of the caller that made the commit: a principal, or for example root or the controller itself.
     pub principal: String,
     /// The identity of the principal, or `None` in a record of an older version.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -30,7 +30,7 @@ pub struct AuditEvent {
     /// The id of the request.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub request_id: String,
-    /// The objects that the commit changed, with the effect on each.
+    /// The objects that the commit changed or that the write is about, with the effect on each.
     pub objects: Vec<AuditedObject>,
     /// An action on the fleet as a whole, which is not an object.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -77,25 +77,27 @@ pub enum FleetAction {
 pub enum AuditRecord {
     /// A commit.
     Commit(AuditEvent),
-    /// The refusal of a request after authentication. It changes no object, and the record names none.
+    /// A refusal of a caller whose name is known ([`RefusalRecord`]). It changes no object, and the record names none.
     Refusal(RefusalRecord),
 }
 
-/// A refused request of an authenticated caller. The key of the record contains the revision of the store that wrote
-/// it.
+/// A refused request of a caller whose name is known from its certificate or token, also if these are invalid. A
+/// refused part of a host's report, and two hosts with one identity, are recorded in the same way. The key of the
+/// record contains the revision of the store that wrote it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RefusalRecord {
     /// The time of the refusal.
     pub at: Timestamp,
-    /// The name of the caller.
+    /// The name of the caller. It is `others` for callers that are counted together, because too many callers were
+    /// refused within a minute.
     pub principal: String,
     /// The identity of the caller, or `None` in a record of an older version.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub whose: Option<PrincipalRef>,
     /// The address of the client, such as `127.0.0.1:4711`.
     pub address: String,
-    /// The address of the other host, if the request was refused because two hosts share one identity.
+    /// The address of the other host, if the entry is about two hosts that share one identity. Otherwise `None`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub other_address: Option<String>,
     /// The code of the reason, as in `stemma_rejected_total{reason}`.
@@ -112,7 +114,7 @@ pub enum PrincipalRef {
     /// The stored principal with this uuid.
     Principal(Uuid),
     /// No stored principal. The caller is root, a host, the controller itself, or has a credential that belongs to no
-    /// principal.
+    /// principal. Also the value of an entry for several refused callers that are counted together.
     Nobody,
 }
 
@@ -135,7 +137,7 @@ pub struct AuditTime {
 pub enum Action {
     /// The object was created.
     Created,
-    /// The spec was changed.
+    /// The object existed before and was changed, for example in its spec or its name.
     Updated,
     /// The object was deleted.
     Deleted,

@@ -4,10 +4,11 @@ use serde::{Deserialize, Serialize};
 use stemma_core::clock::ClockDoubts;
 use stemma_core::object::Timestamp;
 
-/// The record of when the clock was last trusted, and of its jumps.
+/// The record of a time at which the clock was trusted, and of the jumps of the clock.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ClockRecord {
-    /// The time that the clock showed when it was last trusted.
+    /// While the clock is trusted, a time that it showed: the record is written again when it is a day old. While the
+    /// clock is suspect, the time that it should have shown when its jump was noticed.
     pub at: Timestamp,
     /// True if the clock has jumped since it was last trusted. `at` is then the time that the clock should have shown
     /// at the jump. What was written after the jump may have wrong timestamps.

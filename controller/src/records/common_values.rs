@@ -31,12 +31,12 @@ const MAX_COMMON_BYTES: usize = 512 * 1024;
 /// needed because some characters take several bytes when encoded. If the store refused the record of common values, no
 /// node that refers to it could get its task set.
 const MAX_RECORDS_BYTES: usize = 1024 * 1024;
-/// Approximate maximum number of parts of common values. One commit must be able to store all parts. If many parts are
-/// small, there can be four times as many.
+/// Number of parts into which common values are split if the parts are about equally large. There can be up to four
+/// times as many parts, because a part can be smaller. One commit must be able to store all of them.
 const TARGET_PARTS: usize = 24;
 
-/// Maximum size of an encoded entry without its texts, in bytes. This covers the lengths of the texts, the variant of
-/// an input, and the version of a secret.
+/// Maximum size of an entry (an input, a reason or a tag) without its texts, in bytes, as it is sent to a host. This
+/// covers the lengths of the texts, the variant of an input, and the version of a secret.
 const SENT_ENTRY_BYTES: usize = 32;
 
 /// Inputs, reasons and tags that the task sets of many nodes have in common. This type collects the values. It is also
@@ -73,7 +73,8 @@ pub struct ValuePart {
 /// A list of common values in memory: all parts, in the order of their keys.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ValueList {
-    /// The hashes of the records of the parts.
+    /// The hashes of the records of the parts. Empty if the values were read from a record of an older version, which
+    /// has no parts.
     pub part_hashes: Vec<Hash>,
     parts: Vec<Arc<ValuePart>>,
 }
@@ -157,7 +158,8 @@ impl CommonValues {
     }
 
     /// Splits the values into parts. A large value is a part of its own. Other values are collected until the part is
-    /// large enough and a key is a boundary ([`is_part_boundary`]). The tags are the last part.
+    /// large enough and a key is a boundary ([`is_part_boundary`]), or until the part is very large. The tags are the
+    /// last part.
     fn into_parts(self) -> Vec<Self> {
         let Self { inputs, left_out, tags, primaries, .. } = self;
         let input_sizes = inputs.iter().map(|(key, value)| entry_bytes(key, text_len(value)));
@@ -229,7 +231,8 @@ impl ValuePart {
 }
 
 impl ValueList {
-    /// Calls `share` for each part. `share` may replace the part with an equal part that other lists use.
+    /// Calls `share` for each part, with the hash of the part's record. `share` may replace the part with an equal part
+    /// that other lists use.
     pub fn intern_parts(&mut self, mut share: impl FnMut(&Hash, &mut Arc<ValuePart>)) {
         self.part_hashes.iter().zip(&mut self.parts).for_each(|(name, part)| share(name, part));
     }
@@ -536,8 +539,9 @@ mod tests {
         }
     }
 
-    /// The common values are those of another record. The second record lacks one of them (`labels.g4`), has another
-    /// value for `labels.host`, and stores only what is not common.
+    /// In this test, the common values are those of the first record. The second record lacks one of them
+    /// (`labels.g4`), has other values for `labels.host` and for the reason of task `b`, and stores only what is not
+    /// common.
     #[test]
     fn x03_released_record_round_trips_with_own_values_only() {
         let (first, second) = (record("one"), record("two"));

@@ -16,9 +16,9 @@ use uuid::Uuid;
 
 pub use super::key::{AGENT_KEYS as KEYS, AGENTS, TOKENS};
 
-/// Maximum number of certificates of a node that can still be presented. A node that renews in time has 45 of them at
-/// the end of its first month. A node with this number gets no more. Each certificate stays in the record until its
-/// grace period ends, so that it can be named and revoked.
+/// Maximum number of certificates of a node whose grace period has not ended, with the revoked ones. A node that renews
+/// in time has 45 of them at the end of its first month. A node with this number gets no more. Each certificate stays
+/// in the record until its grace period ends, so that it can be named and revoked.
 pub(crate) const MAX_CERTIFICATES: usize = 256;
 
 /// Returns the store key of an agent's record.
@@ -31,8 +31,8 @@ pub fn read_agent_key(key: &[u8]) -> Option<Uuid> {
     std::str::from_utf8(key).ok()?.strip_prefix(AGENTS)?.parse().ok()
 }
 
-/// Returns the store key of the entry that names the owner of a certificate's public key. `spki_sha256` is the SHA-256
-/// of that public key.
+/// Returns the store key of the entry that names the node which owns a certificate's public key. `spki_sha256` is the
+/// SHA-256 of that public key.
 pub fn public_key_entry(spki_sha256: &HexBytes<32>) -> String {
     format!("{KEYS}{}", stemma_core::digest::Hex(&spki_sha256.0))
 }
@@ -46,7 +46,8 @@ pub fn token_key(id: &str) -> String {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HexBytes<const N: usize>(pub [u8; N]);
 
-/// The certificates of an agent, and how it joined.
+/// What the store has about a node's agent: its certificates, its key for secrets, and when and with which token it
+/// joined.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AgentRecord {
     /// The X25519 public key of the agent's root process, with which secrets for the host are encrypted.
@@ -55,8 +56,9 @@ pub struct AgentRecord {
     pub joined_at: Timestamp,
     /// The id of the token that the agent joined with.
     pub token: String,
-    /// The certificates that can still be presented, the newest last. Revoked ones are included. A certificate whose
-    /// grace period has ended stays until the next join or renewal.
+    /// The certificates of the node whose grace period has not ended, the newest last. Revoked ones are included, and
+    /// those of an earlier agent of the node. A certificate whose grace period has ended may stay until the next
+    /// renewal.
     pub certificates: Vec<CertificateRecord>,
     /// True if the node was deleted. All of its certificates are then invalid.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -98,7 +100,8 @@ impl AgentRecord {
         list.iter().enumerate().filter(move |(n, _)| may_renew(*n)).map(|(_, certificate)| certificate.serial.0)
     }
 
-    /// Returns the number of certificates that can still be presented at the time `now_s`.
+    /// Returns the number of certificates whose grace period has not ended at the time `now_s`, in seconds since 1970.
+    /// Revoked certificates are counted too.
     pub(crate) fn usable_count(&self, now_s: u64) -> usize {
         self.certificates.iter().filter(|certificate| certificate.grace_ends_s() > now_s).count()
     }
@@ -137,15 +140,16 @@ pub struct TokenRecord {
     pub spent_at: Option<Timestamp>,
     /// The nodes for which the token can be used.
     pub bound: TokenTarget,
-    /// The mode of the nodes that are created when hosts join with the token.
+    /// The mode of a node for which a host joins with the token. An existing node that has a mode of its own keeps it.
+    /// `None` if the token gives no mode.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mode: Option<Mode>,
     /// The time at which the token was created.
     pub created_at: Timestamp,
     /// The name of the caller that created the token.
     pub created_by: String,
-    /// The uuid of the principal that created the token. `None` if the creator was not a principal, and in a token of
-    /// an older version.
+    /// The uuid of the principal that created the token. `None` if the creator was not a principal (for example root on
+    /// the local socket), and in a token of an older version.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub maker: Option<Uuid>,
     /// The cluster to which the creator of the token was bound, if any. With this token, a host can join no other
@@ -160,9 +164,11 @@ pub struct TokenRecord {
 pub enum TokenTarget {
     /// Any new node, without a group.
     Fleet,
-    /// New nodes of this group, and nodes of this group that have no agent or a retired one.
+    /// New nodes of this group, and existing nodes of this group that no host has joined as. A retired agent, which an
+    /// earlier node of the same uuid had before it was deleted, does not count.
     Group(Uuid),
-    /// This node, if it has no agent or a retired one.
+    /// This node, if no host has joined as it. A retired agent, which an earlier node of the same uuid had before it
+    /// was deleted, does not count.
     Node(Uuid),
 }
 
@@ -195,8 +201,8 @@ mod tests {
         }
     }
 
-    /// A certificate is valid for a day, and its grace period ends 30 days later. Each renewal removes the certificates
-    /// whose grace period has ended.
+    /// In this test, a certificate is valid for a day, and its grace period ends 30 days later. Each renewal removes
+    /// the certificates whose grace period has ended.
     #[test]
     fn agent_record_drops_certificate_when_grace_has_ended() {
         let record = AgentRecord {

@@ -24,7 +24,8 @@ pub struct FleetRecord {
     pub fleet: String,
     /// The uuid of this controller, which is in its certificates.
     pub controller: Uuid,
-    /// The names given with `init --name`.
+    /// The names and addresses of the controller that were given with `init --name`. Its server certificate is valid
+    /// for them and for further names.
     pub names: Vec<String>,
 }
 

@@ -16,7 +16,7 @@ struct MetaTime {
 }
 
 impl ImageTime {
-    /// Returns the time of the last update.
+    /// Returns the time of the change that gave the object the state of this image.
     pub const fn updated_at(self) -> Timestamp {
         self.meta.updated_at
     }

@@ -30,13 +30,15 @@ pub const OBSERVATION_IMAGES: &str = "observed/";
 pub const RELEASED: &str = "released/";
 /// Prefix of the profiles to which released task sets refer, by hash.
 pub const PROFILES: &str = "profile/";
-/// Prefix of the common values to which released task sets refer, by hash. At a start and within a commit, they are
-/// read before the task sets. The entries of a commit are read in the order of their keys, and a start reads the
-/// prefixes in an order of its own.
+/// Prefix of the common values to which released task sets refer, by hash. Each entry lists the hashes of its parts
+/// ([`COMMON_PARTS`]). At a start and after each commit, the cache reads these entries before the task sets. It reads
+/// the entries of a commit in the order of their keys. At a start, it reads the prefixes in an order of its own.
 pub const COMMON_VALUES: &str = "common/";
-/// Prefix of the parts of common values, by hash. They are read before the common values.
+/// Prefix of the parts of common values, by hash. A part has some of the values. The cache reads the parts before the
+/// lists of parts ([`COMMON_VALUES`]).
 pub const COMMON_PARTS: &str = "common-part/";
-/// Prefix of the chunks of large texts, by hash. They are read before the common values and their parts.
+/// Prefix of the chunks of large texts of inputs, by hash. Released task sets and parts of common values refer to them.
+/// The cache reads the chunks before the common values and their parts.
 pub const COMMON_CHUNKS: &str = "common-chunk/";
 /// Prefix of the task results of each node, by node.
 pub const RESULTS: &str = "result/";
@@ -45,11 +47,12 @@ pub const REPORTS: &str = "report/";
 /// Prefix of the state that was set on a node's host itself, such as a pause, by node. A node without such a state has
 /// no entry.
 pub const REPORTED_STATES: &str = "said/";
-/// Prefix of the time at which a node's silence began or ended, by node.
+/// Prefix of the last change of each node from silent to not silent, or back, by node. A node is silent if its agent
+/// does not check in.
 pub const LIVENESS: &str = "seen/";
-/// Prefix of the desired state that was last sent to each node's host: epoch, revision, the digests of both parts, and
-/// whether the host has confirmed the state. The record is stored before the state is sent. So if a host holds a later
-/// state, it received that from another copy of the store.
+/// Prefix of what identifies the desired state that was last sent to each node's host: epoch, revision, and the digests
+/// of the known part and the task set. It also has whether the host has confirmed the state. The record is stored
+/// before the state is sent. So if a host holds a later state, it received that from another copy of the store.
 pub const SENT_STATES: &str = "told/";
 /// Prefix of the records of agents, by node. A record outlives its node (see [`super::enrolled`]).
 pub const AGENTS: &str = "agent/";
@@ -61,8 +64,8 @@ pub const TOKENS: &str = "token/";
 /// catalogue first named the type. The entry stays even if no namespace names the type any more.
 pub const RESOURCE_TYPES: &str = "resource-type/";
 
-/// The key of the revision of the store at which the first record under [`SENT_STATES`] was written. If a host has no
-/// such record, nothing was sent to it after that revision.
+/// The key of the epoch and the revision of the store just before the first record under [`SENT_STATES`] was written.
+/// If a host has no such record, no state of a later revision was sent to it.
 pub const SENT_SINCE: &str = "told-since";
 /// The key of the history of the store's epochs. It is absent until the first epoch has ended.
 pub const EPOCH_LINE: &str = "epoch/line";
@@ -81,8 +84,9 @@ pub const MARKS: [&str; 9] = ["referred/", "order/", "placed/", "fixed/", "alloc
 /// concurrent writes cannot remove the last two of these admins.
 pub const ADMINS: &str = "admins/";
 
-/// The prefixes of entries by node that are deleted with the node: what its host reported, and what was sent to its
-/// host.
+/// The prefixes of entries by node that are deleted with the node: what its host reported, whether it was silent, and
+/// what was released and sent to its host. The images of a node's Observations are deleted too, but have keys of
+/// another form ([`observation_images`]).
 const NODE_PREFIXES: [&str; 7] = [OBSERVATIONS, REPORTED_STATES, RELEASED, RESULTS, REPORTS, LIVENESS, SENT_STATES];
 
 /// Returns the key of an object.
@@ -95,8 +99,9 @@ pub fn history(kind: Kind, uuid: Uuid) -> String {
     format!("{HISTORY}{}/{uuid}/", kind.word())
 }
 
-/// Returns the key of the entry that names the object with a name. A name is unique within a `scope`: for a node group
-/// or a primary its cluster, otherwise the fleet (`None`).
+/// Returns the key of the index entry for a name. The value of the entry is the uuid of the object with this name. A
+/// name is unique among the objects of its kind within a `scope`: for a node group or a primary its cluster, otherwise
+/// the fleet (`None`).
 pub fn name(kind: Kind, scope: Option<Uuid>, name: &str) -> String {
     match scope {
         Some(scope) => format!("name/{}/{scope}/{name}", kind.word()),
@@ -113,14 +118,17 @@ pub fn reference_mark(kind: Kind, id: &dyn fmt::Display) -> String {
 }
 
 /// Returns the key of the mark (an empty entry that orders writes) for the tasks of a cluster. Every write that extends
-/// the cluster, as `registry::work::order` defines it, writes the mark. Every write that places nodes in the cluster
-/// requires it unchanged, because it relies on the cluster's tasks.
+/// the cluster writes the mark. A write extends the cluster if it could close a cycle of tasks together with a
+/// concurrent write. An example is a node with a task list that no node of the cluster had. `registry::work::order`
+/// lists all cases. Every write that places nodes in the cluster requires the mark unchanged, because it relies on the
+/// cluster's tasks.
 pub fn order_mark(cluster: Uuid) -> String {
     format!("order/{cluster}")
 }
 
 /// Returns the key of the mark (an empty entry that orders writes) for the nodes of a cluster. Every write that places
-/// a node in the cluster writes it. Every write that extends the cluster requires it unchanged.
+/// a node in the cluster, or extends the cluster, writes the mark. A write that extends the cluster ([`order_mark`])
+/// also requires the mark unchanged, because it relies on the nodes that were placed before.
 pub fn placement_mark(cluster: Uuid) -> String {
     format!("placed/{cluster}")
 }
@@ -133,7 +141,8 @@ pub fn pin_mark(release: &str) -> String {
 }
 
 /// The key of the mark (an empty entry that orders writes) for inspection rules. Every write of an inspection rule
-/// writes it. Every write that relies on what the rules give a node requires it unchanged.
+/// writes the mark. An allocation that chooses a node, and a move of a node into a group, may rely on what the rules
+/// give the node, and then require the mark unchanged.
 pub const RULES: &str = "rules/";
 
 /// Returns the key of an audit event.
@@ -148,9 +157,10 @@ pub fn allocation_mark(resource_class: &str) -> String {
     format!("allocated/{resource_class}")
 }
 
-/// Returns the key of the mark (an empty entry that orders writes) for an instance, as in Ironic. Every write that
-/// gives the instance to a node or an allocation writes it and requires it unchanged. So concurrent writes cannot give
-/// one instance to two nodes. The mark is deleted when no node and no allocation has the instance any more.
+/// Returns the key of the mark (an empty entry that orders writes) for an instance. As in Ironic, an instance is the
+/// uuid of the workload that uses a node. Every write that gives the instance to a node or an allocation, or takes it
+/// from one, requires the mark unchanged and writes it. So concurrent writes cannot give one instance to two nodes. The
+/// write that takes the instance from the last node or allocation deletes the mark.
 pub fn instance_mark(uuid: Uuid) -> String {
     format!("instance/{uuid}")
 }

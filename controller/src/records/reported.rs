@@ -53,8 +53,9 @@ pub struct ResultsRecord {
 }
 
 impl ResultsRecord {
-    /// Returns the last result of a task, or `None` if the result belongs to another task set. The task may have been
-    /// different in that set. `task_set` lists the digests of the current task set, one for each wire version.
+    /// Returns the last result of a task. Returns `None` if the task has no result, or if the result belongs to another
+    /// task set, because the task may have been different in that set. `task_set` lists the digests of the current task
+    /// set, one for each wire version.
     pub fn result_for(&self, task_set: &[PartDigest], task: &str) -> Option<&StoredResult> {
         self.tasks.get(task).filter(|outcome| task_set.contains(&outcome.result.task_set))
     }
@@ -108,9 +109,10 @@ pub(crate) fn agent_facts(report: &Report) -> impl Iterator<Item = (&String, &St
 /// The last change of a node from silent to not silent, or back. A node is silent if its agent does not check in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LivenessRecord {
-    /// True if the node became silent at `since`, false if it checked in again at `since`.
+    /// True if the node is silent since `since`, false if it checked in again at `since`.
     pub lost: bool,
-    /// The time at which the node became silent or checked in again.
+    /// If the node is silent, the end of its last check-in, from which the silence counts. Otherwise the time at which
+    /// the node checked in again.
     pub since: Timestamp,
     /// True if the node became silent before it confirmed the desired state that was last sent to it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -124,7 +126,7 @@ pub struct SentRecord {
     pub epoch: Uuid,
     /// The revision of the sent state within the epoch.
     pub revision: u64,
-    /// The digests of the two parts of the sent state, or `None` in a record of an older version.
+    /// The digests of the known part and of the task set that were sent, or `None` in a record of an older version.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parts: Option<SentParts>,
     /// True if the host has not confirmed the sent state yet. Always false in a record of an older version, which did
@@ -142,14 +144,14 @@ impl SentRecord {
 
 /// The task set that was released to a node. It is in force until another task set is released to the node. The record
 /// consists of the values that are specific to the node, and a reference to the common values, which many nodes share.
-/// It has this form both in memory and in the store.
+/// In memory, the record also holds the common values to which the reference refers.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ReleasedRecord {
     /// The revision of the store from which the task set was computed.
     pub revision: u64,
     /// The time at which the task set was released.
     pub at: Timestamp,
-    /// The task set without the entries that are among the common values.
+    /// The task set without the entries that it takes from the common values. The whole task set if `taken` is `None`.
     #[serde(rename = "task_set", deserialize_with = "deserialize_task_set")]
     own: TaskSet,
     /// The name of the release that the task set was computed from, for `stemma explain`. `None` if no level of the node
@@ -162,7 +164,8 @@ pub struct ReleasedRecord {
     /// entries.
     #[serde(default, skip_serializing_if = "StoredTexts::is_empty")]
     texts: StoredTexts,
-    /// The common values that `taken` refers to, or `None` if the task set uses none.
+    /// The common values that `taken` refers to. `None` if the task set uses none, and in a decoded record until
+    /// `resolve` finds them.
     #[serde(skip)]
     values: Option<Arc<ValueList>>,
 }
@@ -190,7 +193,8 @@ impl ReleasedRecord {
     }
 
     /// Encodes the record for the store. Also returns the chunks of long input texts, which are stored separately. A
-    /// record with references is encoded in the newest version, because an older program would not resolve them.
+    /// record that refers to common values, or has texts in chunks, is encoded with the newest schema version, so that
+    /// an older program refuses it. Any other record is encoded with the first schema version.
     pub fn encode(&self) -> (Bytes, ChunksByHash) {
         let (mut stored, mut chunks) = (self.clone(), ChunksByHash::new());
         stored.texts = chunks::extract_texts(&mut stored.own.inputs, &mut chunks);
@@ -232,9 +236,9 @@ impl ReleasedRecord {
         Cow::Owned(task_set)
     }
 
-    /// Returns the size of the values that are specific to the node, in bytes: tags, inputs, and the reasons why tasks
-    /// are left out. A chunk of a text that is stored separately counts only as a reference. The stored record is
-    /// larger, because of the JSON syntax around each value and of its other fields.
+    /// Returns the size of the values that are specific to the node, in bytes: tags, primaries, inputs, and the reasons
+    /// why tasks are left out. A chunk of a text that is stored separately counts only as a reference. The stored
+    /// record is larger, because of the JSON syntax around each value and of its other fields.
     pub fn own_bytes(&self) -> u64 {
         let TaskSet { tags, primaries, left_out, inputs, .. } = &self.own;
         let texts = tags.iter().chain(primaries).map(String::len);
@@ -257,7 +261,8 @@ impl ReleasedRecord {
         &self.own
     }
 
-    /// Returns whether the node runs a task of its profile, that is, whether the task is not left out.
+    /// Returns whether the node runs `task`, the id of a task of its profile. The node runs each task of the profile
+    /// that is not left out. This function does not check that the profile has the task.
     pub fn runs_task(&self, task: &str) -> bool {
         let is_left_out =
             || self.taken.as_ref().zip(self.values.as_ref()).is_some_and(|(common, values)| common.is_left_out(task, values));

@@ -114,7 +114,8 @@ impl SharedBudget {
     }
 
     /// Waits for a share, at most for the duration `max_wait`. Returns `None` if no share was free by then, or if too
-    /// many requests of the same principal wait already.
+    /// many requests of the same principal wait already. If the shares of the budget can yield, also requests long-held
+    /// shares of principals that hold more to yield, one after another.
     pub(crate) async fn take(&self, requester: &Requester, amount: u64, max_wait: Duration) -> Option<Share> {
         if let Some(share) = self.try_take(requester, amount) {
             return Some(share);
@@ -158,7 +159,7 @@ impl Drop for QueueTicket<'_> {
 impl BudgetState {
     /// Changes the amount of one share from `from` to `to`, in the amounts that its principal, its cluster and all
     /// principals hold.
-    fn change_holding(&mut self, holder: &ShareHolder, from: u64, to: u64) {
+    fn change_share(&mut self, holder: &ShareHolder, from: u64, to: u64) {
         self.total = self.total.saturating_sub(from).saturating_add(to);
         self.holdings.update(holder, from, to);
     }
@@ -201,7 +202,7 @@ impl BudgetInner {
     /// Acquires a share without a check of the limits. If the shares of the budget can be requested to yield, registers
     /// the share for this notification.
     fn take(self: &Arc<Self>, state: &mut BudgetState, holder: ShareHolder, amount: u64) -> Share {
-        state.change_holding(&holder, 0, amount);
+        state.change_share(&holder, 0, amount);
         let yield_notification = self.yields_after.map(|_| {
             let (ticket, notify) = (state.next_ticket(), Arc::new(Notify::new()));
             let (principal, since) = (holder.name.clone(), Instant::now());
@@ -276,11 +277,11 @@ impl BudgetInner {
 }
 
 impl Share {
-    /// Sets the actual amount of the share when the amount is known. It may exceed the limits, because the resource is
-    /// already in use.
+    /// Sets the actual amount of the share when the amount is known. The amount may exceed the limits, because the
+    /// resource is already in use. Then gives free shares to waiting requests, because a smaller amount makes room.
     pub(crate) fn set_amount(&mut self, amount: u64) {
         let mut state = self.budget.lock();
-        state.change_holding(&self.holder, self.amount, amount);
+        state.change_share(&self.holder, self.amount, amount);
         drop(state);
         self.amount = amount;
         self.budget.serve_waiters();

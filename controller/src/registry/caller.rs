@@ -20,17 +20,19 @@ const CONTROLLER_NAME: &str = "stemma-controller";
 pub struct Caller {
     /// The requester and its rights.
     pub requester: Requester,
-    /// The manager name that owns the written fields and keys. It is the principal's name, unless the request names
+    /// The manager name that owns the written fields and keys. It is the requester's name, unless the request names
     /// another manager.
     pub manager: Manager,
     /// The client's address and port, such as `127.0.0.1:4711`, or `unix` for a client of the local socket. Empty for
     /// the controller itself.
     pub address: String,
-    /// The reason that the user gave for the write.
+    /// The reason for the write, for the audit: from the user, or from the controller for a write of its own or of an
+    /// agent.
     pub reason: Option<String>,
-    /// The request's id, as in the response and the journal.
+    /// The id of the request to the API, as in the response and the journal. Empty for writes of agents and of the
+    /// controller itself.
     pub request_id: String,
-    /// The request's `Idempotency-Key`, if it has one.
+    /// The request's `Idempotency-Key`, if it has one. `None` for a dry run, which stores no answer.
     pub idempotency_key: Option<IdempotencyKey>,
     /// True for a dry run: the controller decides and answers the write as usual, but does not commit it.
     pub dry_run: bool,
@@ -43,7 +45,8 @@ pub struct Caller {
 #[derive(Clone, Debug, Default)]
 pub struct Canceled(Arc<AtomicBool>, #[cfg(test)] CancelChecks);
 
-/// Counts the checks of the flag. A test cancels the request at a check with a certain number, not at a certain time.
+/// Counts the checks of a [`Canceled`] flag. A test cancels the request at a check with a certain number
+/// (`canceled_from`), not at a certain time.
 #[cfg(test)]
 #[derive(Clone, Debug, Default)]
 struct CancelChecks {

@@ -13,7 +13,8 @@ use tokio::sync::{Mutex as Queue, OwnedMutexGuard};
 
 use crate::store::{Precondition, Transaction};
 
-/// Number of queues at which queues without a waiting write are removed.
+/// Number of queues at which unused queues are removed when another queue is created. A queue is unused if no write
+/// waits in it or has its turn.
 const MAX_IDLE_QUEUES: usize = 1024;
 
 /// The entries over which writes failed recently, each with the queue of the writes that try again.

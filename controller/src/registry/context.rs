@@ -35,8 +35,8 @@ pub struct Context<'a> {
     pub caller: &'a Caller,
     /// The time of the write. It may be wrong if the clock is suspect.
     pub now: Timestamp,
-    /// The time of the write, or `None` if the clock is suspect. Without a trusted time nothing expires and nothing is
-    /// dropped.
+    /// The time of the write, or `None` if the clock is suspect. Without a trusted time, a write removes no expired
+    /// certificates and tokens from the records that list them. Whether a token is still valid is checked with `now`.
     pub trusted_now: Option<Timestamp>,
     /// Maximum number of nodes in the fleet, as configured.
     pub(super) max_nodes: usize,
@@ -65,7 +65,7 @@ pub(super) struct ContextReads {
 }
 
 impl ContextReads {
-    /// Reads a part of the store that a decision needs, and stores it for the next attempt.
+    /// Reads a part of the store that a decision needs, and keeps it in memory for the repetition of the decision.
     pub(super) async fn read(&mut self, store: &dyn Store, missing_read: MissingRead) -> Result<(), ApiError> {
         let snapshot = store.snapshot().await.map_err(|e| store_error(&e))?;
         match missing_read {
@@ -90,8 +90,8 @@ pub(super) fn may_write(rights: Rights, api: Option<Endpoint>, scope: AccessScop
 }
 
 impl Context<'_> {
-    /// Returns the time before which an entry must have expired to be dropped. The time is 0 if the clock is suspect,
-    /// so that nothing is dropped.
+    /// Returns the time by which a certificate or token must have ended, so that a write may remove it from the record
+    /// that lists it. The time is 0 if the clock is suspect, so that nothing is removed.
     pub fn prune_before(&self) -> Timestamp {
         self.trusted_now.unwrap_or(Timestamp(0))
     }

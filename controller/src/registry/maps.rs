@@ -16,7 +16,7 @@ use stemma_core::object::{Inherited, Timestamp};
 use stemma_core::ownership::{Intent, Manager, OwnedMap, OwnerMatch, ProvidedValue};
 use stemma_wire::error::{ApiError, ErrorType};
 
-/// A map of keys and values of an object.
+/// The name of an inherited map of an object: labels, annotations or parameters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MapName {
     /// The map `labels`.
@@ -27,12 +27,12 @@ pub enum MapName {
     Parameters,
 }
 
-/// A write to one map of an object.
+/// A write to one map of an object: its labels, annotations or parameters.
 #[derive(Clone, Copy, Debug)]
 pub enum MapWrite<'a> {
     /// Replaces the object's whole map.
     Replace(&'a RawValue),
-    /// Sets single keys. The value `null` removes the value that this level provides.
+    /// Sets single keys. The value `null` removes what this level provides for the key, a value or a tombstone.
     SetKeys(&'a RawValue),
     /// Adds tombstones at this level, so that these keys are not inherited.
     AddTombstones(&'a [String]),
@@ -99,7 +99,7 @@ impl MapName {
         Ok(())
     }
 
-    /// Returns the API error for an invalid entry of this map.
+    /// Returns the API error for an invalid entry of this map, or for a map that is too large.
     fn refusal(self, reason: impl fmt::Display) -> ApiError {
         let kind = match self {
             Self::Labels => ErrorType::LabelInvalid,
@@ -146,7 +146,7 @@ where
     Ok(new_map)
 }
 
-/// Parses a body as a map. The error names the invalid entry.
+/// Parses a body as a map. The body `null` gives an empty map. The error names the invalid entry.
 fn read_map<K: Ord + FromStr<Err: fmt::Display>, V: FromJson>(map: MapName, json: &RawValue) -> Result<Intent<K, V>, ApiError> {
     let to_error = |e: InvalidEntry| map.refusal(&e).field(e.field(map.name())).reason(e.reason());
     Ok(IntentJson::from_json(json).map_err(to_error)?.map(|intent| intent.0).unwrap_or_default())

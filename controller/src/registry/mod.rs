@@ -61,7 +61,8 @@ use crate::records::request::{REQUEST_RETENTION_MS, RequestRecord, RequesterReco
 use crate::records::{codec, key};
 use crate::store::{Entry, Precondition, Revision, Store, StoreError, Transaction, sweep};
 
-/// Maximum number of attempts at a write. An attempt fails if another write commits first.
+/// Maximum number of attempts at a write. An attempt fails if another write to the same entries commits first or waits
+/// for its turn, or if answers of extensions are missing.
 const MAX_ATTEMPTS: usize = 16;
 /// Maximum number of times that a write sends questions to extensions (programs that decide tags). It sends them again
 /// if the nodes of a question changed after the question was sent.
@@ -101,7 +102,8 @@ pub struct Decision {
 pub enum DecisionError {
     /// The write is refused with this error.
     Refused(Box<ApiError>),
-    /// The decision needs an entry that was not read yet. The decision is repeated with that entry.
+    /// The decision needs an entry of the store, or the keys with a prefix, that were not read yet. They are then read,
+    /// and the decision is repeated.
     NeedsRead(MissingRead),
     /// The decision needs answers of extensions (programs that decide tags). It is repeated with these answers, on the
     /// then current state.
@@ -110,7 +112,8 @@ pub enum DecisionError {
 
 /// The reason why an attempt at a write failed.
 enum AttemptError {
-    /// The write is refused with this error.
+    /// The write ends with this error, without a further attempt: the decision refused the write, the requester may no
+    /// longer make it, too many writes are in progress, or the store failed.
     Refused(Box<ApiError>),
     /// Another write changed one of these entries, or other writes wait for them. This write waits for its turn in the
     /// queues of these entries. It is then decided again at this revision or later.
@@ -137,8 +140,8 @@ struct DecidedWrite {
     decision: Decision,
     revision: Revision,
     now: Timestamp,
-    /// The precondition that the requester's principal is unchanged, or still does not exist, at the commit. `None` if a
-    /// listener identified the requester.
+    /// The precondition that the requester's principal is unchanged, or still does not exist, at the commit. `None` if
+    /// the requester presented no credential of a principal, for example root on its socket.
     requester_precondition: Option<Precondition>,
     requester: RequesterRecord,
 }
@@ -161,8 +164,9 @@ pub struct Registry {
     extensions: Arc<dyn ExtensionClient>,
     /// Limits how much each principal stores, by the principal's name.
     principal_limiter: ByteRateLimiter<String>,
-    /// Limits how much all principals that are bound to one cluster store together. Without this limit, an admin of the
-    /// cluster could create more principals to store more.
+    /// Limits how much all principals that are bound to one cluster store together. The stored task sets that are
+    /// released to the cluster's nodes count too. Without this limit, an admin of the cluster could create more
+    /// principals to store more.
     cluster_limiter: ByteRateLimiter<ClusterId>,
     /// The permits for concurrent decisions, shared between principals.
     decision_budget: SharedBudget,
@@ -211,7 +215,7 @@ impl Registry {
     }
 
     /// Sets the rate at which each principal may store. An admin of the fleet, and all principals of a cluster together,
-    /// may store a fixed multiple of this rate. Resets all debts.
+    /// may store a fixed multiple of this rate. What they stored before no longer counts.
     #[must_use]
     pub fn with_byte_rate(self, rate: ByteRate) -> Self {
         Self { principal_limiter: ByteRateLimiter::new(rate), cluster_limiter: ByteRateLimiter::new(rate), ..self }
@@ -270,8 +274,9 @@ impl Registry {
         Ok(self.write_at(caller, decide).await?.0)
     }
 
-    /// Makes a write as [`Registry::write`] does. Returns the answer and the revision of the commit. If nothing was
-    /// committed, returns the revision that the decision read.
+    /// Makes a write as [`Registry::write`] does. Returns the answer and the revision of the commit. If the
+    /// request repeats an answered request, this is the revision of the earlier commit. If a dry run or a write without
+    /// changes commits nothing, it is the revision that the decision read.
     ///
     /// # Errors
     /// In the same cases as [`Registry::write`].
@@ -405,14 +410,15 @@ impl Registry {
     }
 
     /// Charges the stored bytes of task sets that were released to nodes of a cluster to the rate of the cluster. A
-    /// changed value that many nodes share causes these bytes. So all principals that are bound to the cluster are
-    /// charged together.
+    /// change of one value that many nodes share can cause many such bytes. All principals that are bound to the
+    /// cluster are charged together, and no single principal is charged.
     pub(crate) fn record_released(&self, cluster: ClusterId, bytes: u64) {
         self.cluster_limiter.spend(cluster, bytes / CLUSTER_FACTOR, Instant::now());
     }
 
-    /// Decides a write on the current fleet. If the decision needs an entry of the store that was not read yet, reads
-    /// that entry and repeats the decision.
+    /// Decides a write on the current fleet, as far as the requester can see it. First checks that the requester's
+    /// credential and rights are still valid. If the decision needs entries of the store that were not read yet, reads
+    /// them and repeats the decision.
     async fn decide<F>(&self, caller: &Caller, decide: &F, answers: &ExtensionAnswers) -> Result<DecidedWrite, AttemptError>
     where
         F: Fn(&Context<'_>) -> Result<Decision, DecisionError>,
@@ -467,8 +473,8 @@ impl Registry {
         Ok(PriorRequest::Answered(record.answer.with_revision(revision.get()), revision))
     }
 
-    /// Returns the record of a request and the revision of its commit, or `None` if there is no record or its retention
-    /// time has ended.
+    /// Returns the record of the requester's request with the idempotency key `id`, and the revision of its commit.
+    /// Returns `None` if there is no record or its retention time has ended.
     ///
     /// # Errors
     /// Fails if the requester had wider rights when the request was answered, or if the store fails.
@@ -479,8 +485,9 @@ impl Registry {
         Ok(entry)
     }
 
-    /// Fails if the requester had wider rights when the request was answered. The answer may show objects that the
-    /// requester can no longer see.
+    /// Fails unless the requester of the recorded request is this requester and still has all rights that it had when
+    /// the request was answered. The answer may show objects that the requester can no longer see.
+    /// If the record has no requester, only a requester that is bound to a cluster is refused.
     fn check_answer_access(&self, requester: &Requester, record: &RequestRecord, id: Uuid) -> Result<(), ApiError> {
         if record.is_visible_to(&requester.to_record(&self.cache.model())) {
             return Ok(());

@@ -15,7 +15,7 @@ use crate::cache::Model;
 /// The names that objects had at an earlier revision, by uuid. A node group's name is `CLUSTER/GROUP`.
 pub type PastNames = BTreeMap<Uuid, String>;
 
-/// Finds objects in a model by name.
+/// Finds the uuids of objects in a model (the cached fleet) by name, and the names of objects by uuid.
 pub struct ModelNames<'a> {
     model: &'a Model,
     traits: &'a TraitNames,

@@ -105,7 +105,7 @@ mod tests {
 
     /// A node that stores exactly its rate, in ten small reports per second, never waits.
     #[test]
-    fn w10_01_limiter_refills_equally_when_reports_are_frequent() {
+    fn w10_01_limiter_admits_frequent_small_reports_at_exact_rate() {
         let (limiter, start) = (ByteRateLimiter::new(ByteRate::RESULTS), Instant::now());
         for tenths in 0..10_000_u64 {
             let now = start + Duration::from_millis(100 * tenths);
@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn wait_time_returns_duration_when_bucket_is_empty() {
+    fn wait_time_returns_duration_when_debt_reaches_burst() {
         let (limiter, start) = (ByteRateLimiter::new(ByteRate { burst_bytes: 100, bytes_per_second: 10 }), Instant::now());
         limiter.spend((), 100, start);
         assert_eq!(limiter.wait_time(&(), start), Some(Duration::ZERO), "the debt is as large as the burst");

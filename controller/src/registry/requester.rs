@@ -22,7 +22,8 @@ use crate::records::key;
 use crate::records::request::RequesterRecord;
 use crate::store::{Precondition, Revision};
 
-/// The principal that sends a request, or a caller without a principal that a listener accepts.
+/// Who makes a request or a write: a principal, or a requester that is none, such as root on its socket, a host, the
+/// holder of a join token, an anonymous caller, or the controller itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Requester {
     /// The requester's name.

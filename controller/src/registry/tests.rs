@@ -59,8 +59,8 @@ fn commit_concurrently(store: &dyn Store, transaction: Transaction) {
     std::thread::scope(|scope| scope.spawn(commit).join().unwrap());
 }
 
-/// The request is recorded, and the same request gets the same answer. Another request with its key is refused. A dry
-/// run, and a write without a key, record nothing.
+/// The request is recorded, and the same request gets the same answer. Another request with its idempotency key is
+/// refused. A dry run records nothing, with a key or without.
 #[tokio::test]
 async fn write_is_idempotent_when_request_changes_no_object() {
     let directory = tempfile::tempdir().unwrap();
@@ -140,7 +140,8 @@ async fn prune_requests_drops_all_pages() {
     assert_eq!(registry.prune_requests().await.unwrap(), 0);
 }
 
-/// A page has at most 4 MiB, unless its only entry is larger. The pages together have every entry once, in both orders.
+/// A page has at most 4 MiB, unless its only entry is larger. (The test allows up to 6 MiB, which is the size of the
+/// largest entry.) The pages together have every entry once, in both orders.
 #[tokio::test]
 async fn read_audit_ends_page_by_bytes_without_repeating_entries() {
     let directory = tempfile::tempdir().unwrap();

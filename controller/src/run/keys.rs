@@ -36,7 +36,7 @@ pub(super) struct TlsConfigs {
 }
 
 impl ControllerKeys {
-    /// Issues a certificate with a new key, and returns the signer that uses the key.
+    /// Issues a signer's certificate with a new key, and returns the signer of desired states that uses both.
     pub(super) fn new_signer(&self) -> Result<Signer, CaError> {
         let signer_certificate = self.authority.issue_signer(self.controller, self.clock.unix_seconds())?;
         let key = signer_certificate.key.expect("a signer's key is made with its certificate");

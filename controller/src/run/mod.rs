@@ -68,7 +68,7 @@ pub enum StartError {
     /// The content of the store cannot be read.
     #[error("the store cannot be read")]
     Store(#[from] StoreError),
-    /// The store does not contain the record of the fleet that `stemma-controller init` writes.
+    /// The store contains no valid record of the fleet. `stemma-controller init` writes this record.
     #[error("{}: it contains no record of a fleet: it was not created by `stemma-controller init`", path.display())]
     NoFleet {
         /// The path of the store.
@@ -141,7 +141,7 @@ pub struct Components {
     pub identities: Arc<Identities>,
     /// The intake, which stores the reports of hosts.
     pub intake: Arc<HostIntake>,
-    /// The store of blobs: files that tasks copy to hosts.
+    /// The store of blobs: the files and scripts of releases.
     pub blobs: Arc<BlobStore>,
     /// The enrolment, which enrols agents and renews their certificates.
     pub enrolment: Arc<Enrolment>,

@@ -58,7 +58,7 @@ pub struct Options {
     pub agent_limits: ListenerLimits,
     /// The limits of the admin listener.
     pub admin_limits: ListenerLimits,
-    /// The limits on wrong tokens that a client may present.
+    /// The limits on wrong tokens that clients may present: from one network, and from all networks together.
     pub attempt_limits: AttemptLimits,
     /// The source of the desired states of nodes.
     pub publishing: PublishMode,
@@ -66,7 +66,8 @@ pub struct Options {
     pub newest_wire: WireVersion,
     /// The options of the store.
     pub store: RedbOptions,
-    /// Maximum rate at which each principal may write.
+    /// Maximum rate, in stored bytes, at which each principal may write: a burst, then a number of bytes per second. An
+    /// admin of the fleet, and all principals of a cluster together, may write a fixed multiple of this rate.
     pub write_rate: ByteRate,
 }
 
@@ -174,8 +175,9 @@ fn trait_names(config: &Config) -> Result<TraitNames, StartError> {
     })
 }
 
-/// Returns all names by which clients reach this controller: those given to `init`, those of the configuration, those
-/// of this machine, and its listen addresses. The server certificate is issued for these names.
+/// Returns all names by which clients reach this controller: those given to `init`, those of the configuration,
+/// `localhost` with its addresses, and the listen addresses unless they are unspecified (`0.0.0.0`, `::`). The server
+/// certificate is issued for these names.
 fn server_names(config: &Config, record: &FleetRecord) -> Result<Vec<ServerName>, StartError> {
     let mut names = init_names(record)?;
     names.extend(config.names.iter().cloned());
@@ -305,7 +307,8 @@ struct ServeContext {
 }
 
 impl ServeContext {
-    /// Starts the threads, listeners and background tasks, and returns the running controller.
+    /// Starts the threads, listeners and background tasks, and returns the running controller. Also writes the file
+    /// with which the first admin's `stemma` connects to the admin listener.
     async fn begin(
         self,
         (admin_socket, admin): (TcpAcceptor, SocketAddr),
@@ -357,7 +360,8 @@ impl ServeContext {
     }
 }
 
-/// Starts the background task that writes refusals into the audit.
+/// Starts the background task that writes refusals into the audit: refused requests of authenticated clients, and
+/// requests with an invalid certificate or token.
 fn audit_refusals(components: &Components, tasks: &mut BackgroundTasks) {
     let cache = Arc::clone(components.registry.cache());
     let find_principal = move |identity: &Identity| certificate_holder(&cache.model(), identity);

@@ -27,12 +27,12 @@ const KEY_CHECK_INTERVAL: Duration = Duration::from_secs(10);
 /// behind, they are replaced.
 const MAX_SET_BACK_S: u64 = 60;
 /// The age, in seconds, at which the certificate of the signer is replaced. The signer signs what agents receive. The
-/// certificate is valid for 30 days, so 10 days remain for agents whose clocks lag.
+/// certificate is valid for 30 days, so an agent whose clock is up to 10 days ahead still accepts it.
 const MAX_SIGNER_AGE_S: u64 = 20 * 24 * 3600;
 /// The age, in seconds, at which the server certificate is replaced. It is valid for 90 days.
 const MAX_SERVER_AGE_S: u64 = 60 * 24 * 3600;
-/// The time for which a blob (the content of a file) is retained after it was last sent, although no release and no
-/// task set refers to the blob any more.
+/// The time for which a blob (the content of a file) is retained after a client last sent it to the controller,
+/// although no release and no task set refers to the blob any more.
 const BLOB_RETENTION: Duration = Duration::from_hours(24);
 /// The interval at which expired records are deleted.
 const PRUNE_INTERVAL: Duration = Duration::from_hours(1);
@@ -42,8 +42,9 @@ const CLOCK_CHECK_INTERVAL: Duration = Duration::from_secs(10);
 /// The time between a change of the hosts that are ahead of the store and the log of their number. After a start, many
 /// such hosts check in at once, and one log then counts all of them.
 const AHEAD_DELAY: Duration = Duration::from_secs(5);
-/// The minimum time between two logs about hosts that are ahead of the store. It does not apply if a new host is among
-/// them. Without this minimum, a host that alternates between "ahead" and "not ahead" would fill the log.
+/// The minimum time between two logs about hosts that are ahead of the store. It does not apply if one of the hosts is
+/// in neither of the last two logs. Without this minimum, a host that alternates between "ahead" and "not ahead" would
+/// fill the log.
 const AHEAD_INTERVAL: Duration = Duration::from_mins(1);
 /// The interval at which the sizes of history, audit log and stored requests are compared with their limits.
 const RETENTION_CHECK_INTERVAL: Duration = Duration::from_mins(1);
@@ -273,7 +274,8 @@ async fn renew_keys(parts: Arc<Components>, keys: ControllerKeys, tls: Arc<TlsCo
     }
 }
 
-/// The name and age of one of the controller's own certificates. `created_s` is in seconds since 1970.
+/// One of the controller's own certificates: its name, the age in seconds at which it is renewed, and the time at which
+/// it was issued, in seconds since 1970.
 struct OwnCertificate {
     name: &'static str,
     renew_after_s: u64,
@@ -336,7 +338,7 @@ async fn prune_expired(parts: Arc<Components>) -> String {
 
 /// Deletes history, audit events and stored requests beyond their limits. Checks their sizes once a minute, and their
 /// ages once an hour. First counts the size of the entries that existed when the store was opened, from `snapshot`.
-/// Never returns.
+/// Deletes nothing while the clock is not trusted, because it has jumped. Never returns.
 async fn enforce_retention(parts: Arc<Components>, snapshot: Box<dyn Snapshot>, limits: RetentionLimits) -> String {
     let registry = &parts.registry;
     if let Err(error) = registry.store().stats().count_sizes(snapshot.as_ref()).await {
@@ -354,9 +356,9 @@ async fn enforce_retention(parts: Arc<Components>, snapshot: Box<dyn Snapshot>, 
     }
 }
 
-/// Deletes blobs (contents of files) that no stored release and no released task set refers to, a day after they were
-/// last sent. The time of sending is the time stamp of the blob's file. A wrong clock may have set it, so nothing is
-/// deleted until the clock has been trusted for a day.
+/// Deletes blobs (contents of files) that no stored release and no released task set refers to, a day after a client
+/// last sent them to the controller. That time is the time stamp of the blob's file. A wrong clock may have set it, so
+/// nothing is deleted until the clock has been trusted for a day.
 async fn prune_blobs(parts: &Arc<Components>) {
     if parts.registry.clock().trusted_for(BLOB_RETENTION.as_secs() * 1000).is_none() {
         return;
@@ -381,7 +383,8 @@ mod tests {
     use crate::store::faulty::{FaultyStore, InjectedFault};
     use crate::store::{CreateOptions, Epoch, RedbOptions, RedbStore, Transaction};
 
-    /// A few seconds after the last host became ahead of the store, one log counts all hosts that are ahead.
+    /// A few seconds after the first of several hosts became ahead of the store, one log counts all hosts that are
+    /// ahead. In this test, the hosts of each group become ahead at once.
     #[tokio::test(start_paused = true)]
     async fn x02_ahead_report_is_due_soon_after_each_change() {
         let (table, mut report) = (StatusTable::default(), AheadReport::default());
@@ -399,8 +402,8 @@ mod tests {
         assert!(second_log.is_err(), "without a further change, there is no further log");
     }
 
-    /// A host that is alternately ahead of the store and not is logged at most once a minute. A new host is logged at
-    /// once.
+    /// A host that is alternately ahead of the store and not is logged at most once a minute. A host that is in neither
+    /// of the last two logs is logged after a few seconds, without the wait of a minute.
     #[tokio::test(start_paused = true)]
     async fn x02_ahead_report_is_due_each_minute_when_host_flaps() {
         let (table, mut report) = (StatusTable::default(), AheadReport::default());

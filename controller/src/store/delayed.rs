@@ -11,11 +11,12 @@ use super::{
     StoreIdentity, Transaction, Watch, WatchError,
 };
 
-/// Duration by which a [`DelayedStore`] delays each answer, except the answers to commits.
-pub(crate) const READ_DELAY: Duration = Duration::from_millis(5);
+/// Duration by which a [`DelayedStore`] delays the answers to reads and the changes that a watch returns. The delay of
+/// commits is set for each store.
+pub(crate) const ANSWER_DELAY: Duration = Duration::from_millis(5);
 
-/// An engine whose answers are delayed, and the delay of its answers to commits. [`READ_DELAY`] delays the answers to
-/// reads.
+/// An engine whose answers are delayed, and the delay of its answers to commits. The delay of its answers to reads and
+/// watches is [`ANSWER_DELAY`].
 pub(crate) struct DelayedStore(Arc<dyn Store>, Duration);
 
 /// A snapshot whose reads are delayed.
@@ -31,9 +32,9 @@ impl DelayedStore {
     }
 }
 
-/// Performs a read at once, and returns its answer after [`READ_DELAY`].
+/// Performs a read at once, and returns its answer after [`ANSWER_DELAY`].
 fn delay_read<'a, T: Send + 'a>(answer: BoxFuture<'a, T>) -> BoxFuture<'a, T> {
-    delay_answer(READ_DELAY, answer)
+    delay_answer(ANSWER_DELAY, answer)
 }
 
 /// Performs an operation at once, and returns its answer after the delay.
@@ -91,7 +92,8 @@ impl Snapshot for DelayedSnapshot {
 }
 
 impl ChangeSource for DelayedChanges {
-    /// Returns the change of a revision, after [`READ_DELAY`]. Reads it with a new watch of the inner engine.
+    /// Waits until the inner engine has the change of a revision, and returns it [`ANSWER_DELAY`] later. Reads it with
+    /// a new watch of the inner engine.
     fn change(&self, revision: Revision) -> BoxFuture<'_, Result<Arc<Change>, WatchError>> {
         delay_read(Box::pin(async move {
             // The strong reference is dropped before the wait for the change, because a watch must not prevent the

@@ -7,7 +7,8 @@ use bytes::Bytes;
 pub struct Revision(u64);
 
 impl Revision {
-    /// The revision before the first commit.
+    /// The revision of a new fleet's store before its first commit. A store that continues the revisions of another
+    /// store begins at a higher revision.
     pub const ZERO: Self = Self(0);
 
     /// Creates a revision from its number.
@@ -128,7 +129,7 @@ fn after_prefix(prefix: &[u8]) -> Option<Bytes> {
     Some(end.into())
 }
 
-/// The direction of a list.
+/// The order in which a list returns entries: ascending or descending by key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum SortOrder {
     /// From the first key to the last.

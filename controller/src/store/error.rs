@@ -39,7 +39,8 @@ pub enum StoreError {
         #[source]
         cause: EngineError,
     },
-    /// A read failed.
+    /// A read failed. Damage that redb (the embedded database) itself reports is this error too, not
+    /// [`StoreError::Corrupt`].
     #[error("the store could not be read")]
     Read {
         /// The error of the engine.
@@ -52,7 +53,8 @@ pub enum StoreError {
         /// A text for people that names the record and the remedy.
         what: String,
     },
-    /// The record that was read is not one that this program could have written.
+    /// The record that was read is not one that this program could have written, or the engine panicked during the
+    /// read.
     #[error("the store is damaged: {what}")]
     Corrupt {
         /// A text for people that describes the damage.
@@ -71,7 +73,7 @@ impl StoreError {
     }
 }
 
-/// The reason why a watch ended.
+/// The reason why a watch could not return the next change.
 #[derive(Debug, Clone, Error)]
 pub enum WatchError {
     /// The requested changes were compacted, so the store does not have them any more. The caller must list again, and
@@ -89,7 +91,8 @@ pub enum WatchError {
 }
 
 /// The reason why a store could not be created or opened. An existing file is unchanged, unless the error is
-/// [`OpenError::Io`]: then an accepted file can contain a part of what redb writes when it opens a file.
+/// [`OpenError::Io`]. With that error, a file that was recognized as a complete store can contain a part of what redb
+/// (the embedded database) writes when it opens a file.
 #[derive(Debug, Error)]
 pub enum OpenError {
     /// There is no file to open.
@@ -98,7 +101,7 @@ pub enum OpenError {
         path.display(), parent_directory(path), restore_advice(path)
     )]
     Missing {
-        /// The path that was opened.
+        /// The path at which no file exists.
         path: PathBuf,
     },
     /// The file has 0 bytes. A store lost its content, or another program created the file. The file is not treated as
@@ -114,7 +117,7 @@ pub enum OpenError {
         /// The path of the file.
         path: PathBuf,
     },
-    /// Another process has the file open.
+    /// The file is locked, because another process or this process has it open.
     #[error(
         "the store {} is in use by another process: only one controller can run on it; stop the other one first (`fuser {}` \
          shows which)",
@@ -124,7 +127,7 @@ pub enum OpenError {
         /// The path of the file.
         path: PathBuf,
     },
-    /// A newer program wrote the file.
+    /// The schema version of the file is newer than the versions that this program supports.
     #[error(
         "the store {} has schema version {found}{}, this program supports up to version {supported}; it was not changed: \
          run the newer stemma-controller, or {}", path.display(), written_by(program.as_deref()), restore_advice(path)
@@ -140,7 +143,8 @@ pub enum OpenError {
         /// The newest schema version that this program supports.
         supported: u32,
     },
-    /// The file is not a store, or is damaged.
+    /// The file is not a store, or is damaged. The error is the same if redb panicked while it opened the file, or if
+    /// the schema version or the properties of the store could not be read.
     #[error("the store {} is damaged and was not changed: {}", path.display(), restore_advice(path))]
     Damaged {
         /// The path of the file.
@@ -149,12 +153,13 @@ pub enum OpenError {
         #[source]
         cause: EngineError,
     },
-    /// The file could not be accessed.
+    /// The file could not be accessed, a new store could not be filled, for example with the entries of a backup, or
+    /// the writer thread of the store could not be started.
     #[error("the store {} could not be opened", path.display())]
     Io {
         /// The path of the file.
         path: PathBuf,
-        /// The system's error.
+        /// The system's error, or an error of the kind `Other` with the reason why a new store could not be filled.
         #[source]
         source: io::Error,
     },

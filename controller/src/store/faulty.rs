@@ -49,7 +49,8 @@ impl FaultyStore {
     }
 
     /// Adds faults for the next commits, after those that are still pending: one for each commit, in order. `None` means
-    /// a commit without a fault. All commits after these have no fault.
+    /// a commit without a fault. The commits after these have no fault of their own, but all of them fail after
+    /// [`InjectedFault::BecomesReadOnly`].
     pub(crate) fn inject_faults(&self, faults: impl IntoIterator<Item = Option<InjectedFault>>) {
         self.commit_faults.lock().unwrap().extend(faults);
     }
@@ -76,8 +77,8 @@ impl FaultyStore {
         transaction.ops.iter().any(writes_refused_key)
     }
 
-    /// Commits a transaction, or performs the fault that is injected for this commit. A read-only store refuses every
-    /// commit.
+    /// Commits a transaction, or performs the fault that is injected for this commit. Refuses a commit without a fault
+    /// if it puts the key that [`Self::refuse_key`] set. A store that became read-only refuses every commit.
     async fn commit_with(&self, fault: Option<InjectedFault>, transaction: Transaction) -> Result<Revision, StoreError> {
         match fault {
             _ if self.read_only.load(Ordering::SeqCst) => Err(StoreError::ReadOnly { cause: injected_error() }),
@@ -179,7 +180,7 @@ mod tests {
     use super::*;
     use crate::store::redb::testing::memory_store;
 
-    /// The keys `a` and `b` are written. The answer to the commit of `b` is lost.
+    /// In this test, only the keys `a` and `b` are written, and the answer to the commit of `b` is lost.
     #[tokio::test]
     async fn faulty_store_injects_faults_in_order() {
         let store = FaultyStore::new(memory_store());

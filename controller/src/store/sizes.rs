@@ -9,7 +9,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::{KeyRange, ListQuery, Snapshot, StoreError};
 
-/// Maximum size of the entries that are read at once, in bytes.
+/// Maximum size of the entries that are read at once, in bytes. A single larger entry is read alone.
 const PAGE_BYTES: usize = 1 << 20;
 
 /// Changes in the total size of entries, in bytes, by the first segment of their keys (`history/` of `history/node/a`).

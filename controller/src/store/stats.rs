@@ -37,8 +37,8 @@ impl Stats {
         self.revision.load(Ordering::Relaxed)
     }
 
-    /// Counts the entries that existed when the store was opened, so that [`Stats::prefix_bytes`] returns sizes. The
-    /// snapshot must have been obtained after the opening and before the first commit.
+    /// Adds up the sizes of the entries that existed when the store was opened, so that [`Stats::prefix_bytes`] returns
+    /// sizes. The snapshot must have been obtained after the opening and before the first commit.
     ///
     /// # Errors
     /// Fails if the store cannot be read.
@@ -53,8 +53,8 @@ impl Stats {
         self.sizes.get(segment)
     }
 
-    /// Counts the commits, puts and deletes of one batch that became durable. `last_revision` is the revision of its
-    /// last commit. `sizes` are the changes in the size of entries.
+    /// Adds one batch that became durable to the counters and to the sizes of entries. `last_revision`, the revision of
+    /// its last commit, becomes the last durable revision. `sizes` are the changes in the size of entries.
     pub(super) fn count_batch(&self, last_revision: Revision, commits: u64, puts: u64, deletes: u64, sizes: SizeChanges) {
         self.revision.store(last_revision.get(), Ordering::Relaxed);
         self.sizes.add(sizes);

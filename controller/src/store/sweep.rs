@@ -7,7 +7,7 @@ use super::{Entry, KeyRange, ListQuery, Op, Precondition, Store, StoreError, Tra
 
 /// Maximum number of entries that are read at once.
 const PAGE_ENTRIES: usize = 1000;
-/// Maximum size of the entries that are read at once, in bytes.
+/// Maximum size of the entries that are read at once, in bytes. A single larger entry is read alone.
 const PAGE_BYTES: usize = 4 << 20;
 /// Maximum number of expired entries that one commit deletes.
 const MAX_DROPS_PER_COMMIT: usize = 50;
@@ -53,9 +53,9 @@ pub async fn sweep(
     }
 }
 
-/// Deletes expired entries that have not changed since they were read, in commits of up to 50 entries. If one of these
-/// entries has changed, its whole commit is skipped without an error, and the next sweep deletes the others. Returns
-/// the number of deleted entries.
+/// Deletes expired entries that have not changed since they were read, in commits of up to 50 entries. Each commit also
+/// contains the other operations of its entries. If one of these entries has changed, its whole commit is skipped
+/// without an error, and a later sweep can delete the others. Returns the number of deleted entries.
 ///
 /// # Errors
 /// Fails if the store fails.
@@ -72,7 +72,7 @@ pub async fn drop_if_unchanged(store: &dyn Store, expired: Vec<ExpiredEntry>) ->
         }
         match store.commit(transaction).await {
             Ok(_) => total += count,
-            // One of the entries has changed, so none of this commit is deleted. The next sweep deletes the others.
+            // One of the entries has changed, so none of this commit is deleted. A later sweep can delete the others.
             Err(StoreError::PreconditionFailed(_)) => {}
             Err(error) => return Err(error),
         }

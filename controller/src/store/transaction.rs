@@ -17,7 +17,7 @@ use super::entry::Revision;
 pub struct Transaction {
     /// The preconditions. All are checked before the first operation.
     pub preconditions: Vec<Precondition>,
-    /// The operations. No key is in two of them. Deletes are done first.
+    /// The operations. [`Self::check`] refuses a key that is in two of them. Deletes are done first.
     pub ops: Vec<Op>,
 }
 
@@ -86,7 +86,8 @@ impl Transaction {
         self.check_keys(limits)
     }
 
-    /// Checks that no key is empty or too long, and that no two operations have the same key.
+    /// Checks that no key of an operation is empty or too long, and that no two operations have the same key. A `Put`
+    /// and a `PutAtRevision` that could write the same key at some revision are refused too.
     fn check_keys(&self, limits: &TransactionLimits) -> Result<(), Refusal> {
         let mut keys = HashSet::with_capacity(self.ops.len());
         let mut prefixes = HashSet::new();
@@ -187,7 +188,7 @@ pub enum Precondition {
     Unchanged {
         /// The key of the entry.
         key: Bytes,
-        /// The revision of the last write that the caller read (`mod_revision`).
+        /// The `mod_revision` of the entry when the caller read it: the revision that had last written the entry.
         mod_revision: Revision,
     },
 }
@@ -265,9 +266,10 @@ impl fmt::Display for UnmetPrecondition {
 pub struct TransactionLimits {
     /// Maximum number of operations and preconditions together.
     pub max_ops: usize,
-    /// Maximum size of keys and values together, in bytes.
+    /// Maximum total size of all keys and values of a transaction, in bytes. The keys of the preconditions count too.
     pub max_bytes: usize,
-    /// Maximum length of one key, in bytes. It includes the revision at the end of a key that has one.
+    /// Maximum length of the key of an operation, in bytes. It includes the revision that a `PutAtRevision` appends to
+    /// its prefix.
     pub max_key_bytes: usize,
     /// The flag that raises `max_ops`, if the limit is that of another program (etcd: `--max-txn-ops`).
     pub ops_raised_by: Option<&'static str>,
@@ -285,7 +287,7 @@ pub enum Refusal {
         ops: usize,
         /// The limit.
         max: usize,
-        /// The flag that raises the limit.
+        /// The flag of another program (etcd) that raises the limit, or `None` if the limit is Stemma's own.
         raised_by: Option<&'static str>,
     },
     /// The transaction is larger than [`TransactionLimits::max_bytes`].
@@ -295,26 +297,26 @@ pub enum Refusal {
         bytes: usize,
         /// The limit, in bytes.
         max: usize,
-        /// The flag that raises the limit.
+        /// The flag of another program (etcd) that raises the limit, or `None` if the limit is Stemma's own.
         raised_by: Option<&'static str>,
     },
     /// A key is longer than [`TransactionLimits::max_key_bytes`].
     #[error("a key of {bytes} bytes, but the limit max_key_bytes allows {max}: {key}")]
     LongKey {
-        /// Length of the key, in bytes.
+        /// Length of the key, in bytes. For a `PutAtRevision`, the length of the prefix, without the revision.
         bytes: usize,
-        /// The limit, in bytes.
+        /// Maximum value of `bytes`. For a prefix, the revision at the end of the key is already subtracted.
         max: usize,
-        /// The key.
+        /// The key, or the prefix of a `PutAtRevision`.
         key: KeyDisplay,
     },
-    /// A key is empty.
+    /// The key of an operation, or the prefix of a `PutAtRevision`, is empty.
     #[error("a key must not be empty")]
     EmptyKey,
-    /// A key is in two operations, so the result would be undefined.
+    /// Two operations write or delete the same key, or a `Put` writes a key that a `PutAtRevision` could get too.
     #[error("two operations of one transaction on the key {key}")]
     DuplicateKey {
-        /// The key.
+        /// The key, or the prefix if two `PutAtRevision` have the same prefix.
         key: KeyDisplay,
     },
 }

@@ -18,7 +18,8 @@ use super::error::WatchError;
 pub struct Change {
     /// The revision.
     pub revision: Revision,
-    /// The changes of single keys, in the order of the operations.
+    /// The changes of single keys, in the order in which the operations were done: deletes first. A delete of a missing
+    /// entry changes nothing and has no event.
     pub events: Vec<Event>,
 }
 
@@ -58,7 +59,7 @@ impl Change {
     }
 }
 
-/// The last changes, in memory, limited in number and size.
+/// The last changes of the store, in memory once for all watches. Their number and their total size are limited.
 #[derive(Debug)]
 pub(super) struct RecentBuffer {
     max_changes: usize,
@@ -118,7 +119,7 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// Creates a watch that starts at a revision.
+    /// Creates a watch whose first change is that of the revision `from`, or of revision 1 if `from` is zero.
     pub fn new(source: Box<dyn ChangeSource>, from: Revision) -> Self {
         // Revision zero has no change, so a watch from zero starts at the first change.
         Self { source, next: from.max(Revision::ZERO.next()) }

@@ -21,8 +21,8 @@ async fn send_join_token_request(fleet: &Fleet, method: Method, headers: &[(&str
     (status, if status < 400 { String::new() } else { error_response(&response).kind })
 }
 
-/// A browser names the site of a page in its headers. Also refused are the media types of forms, which a browser sends
-/// to other sites without a check.
+/// A browser names the site of a page in the headers of its requests. A write with the media type of a form is refused
+/// too, because a browser sends such a request to other sites without a check.
 #[tokio::test]
 async fn w10_08_admin_listener_rejects_write_from_other_site() {
     let fleet = Fleet::start().await;

@@ -193,8 +193,8 @@ async fn node_resolution_shows_origin_of_each_value() {
     assert_eq!((&explanation["value"], &explanation["used_by"]), (&json!("gold"), &json!(["conf"])));
 }
 
-/// A repeated manifest changes nothing. An apply with one invalid object changes none of its objects. A label of
-/// another manager is a conflict.
+/// A repeated manifest changes nothing. An apply with one invalid object changes none of its objects. An apply of
+/// another value for a label that another manager owns is a conflict.
 #[tokio::test]
 async fn apply_is_atomic() {
     let api = TestApi::start().await;
@@ -312,7 +312,7 @@ async fn api_error_names_field_cause_and_fix() {
 }
 
 #[tokio::test]
-async fn plain_listener_rejects_foreign_client_and_origin() {
+async fn plain_listener_rejects_foreign_host_and_origin() {
     let api = TestApi::start().await;
     for (headers, status, kind) in [
         (vec![("host", "evil.example:80")], 400, "request.host"),
@@ -354,7 +354,24 @@ async fn nil_uuid_is_rejected_as_node() {
     assert_eq!(api.get("/v1/nodes").await["nodes"], json!(no_nodes));
 }
 
-/// Returns labels `KEY00`, `KEY01`, …, each with a value of this size.
+/// One apply creates a group with 50 KiB of labels, and two nodes in the group. The first node has no labels of its
+/// own. The second node has 20 KiB, which exceed the limit of 64 KiB together with the labels of the group. Regression
+/// test: labels were checked only for the first node of a group.
+#[tokio::test]
+async fn write_fails_when_labels_of_second_node_are_too_large() {
+    let api = TestApi::start().await;
+    let cluster = json!({"kind": "Cluster", "name": "c"});
+    let group = json!({"kind": "NodeGroup", "cluster": "c", "name": "g", "labels": labels("g", 50, 1021)});
+    let node = |name: &str, labels: Value| json!({"kind": "Node", "name": name, "nodegroup": "c/g", "labels": labels});
+    let objects = json!([cluster, group, node("a", json!({})), node("b", labels("b", 20, 1021))]);
+    let response = api.send("POST", "/v1/apply", &[], Some(&json!({"objects": objects}))).await;
+    let expected = "the effective labels have at most 65536 bytes together, these 71680 of node b would; nothing was changed";
+    assert_eq!((response.status, response.message()), (400, expected));
+    let no_nodes: Vec<Value> = Vec::new();
+    assert_eq!(api.get("/v1/nodes").await["nodes"], json!(no_nodes));
+}
+
+/// Returns `count` labels. Each key is `key` with a number from `00` on, and each value has `bytes` bytes.
 fn labels(key: &str, count: usize, bytes: usize) -> Value {
     (0..count).map(|n| (format!("{key}{n:02}"), json!("v".repeat(bytes)))).collect::<serde_json::Map<_, _>>().into()
 }
@@ -410,10 +427,10 @@ async fn write_fails_when_desired_state_would_be_too_large() {
     assert_eq!(api.get("/v1/clusters/c").await["annotations"], json!({}), "nothing was changed");
 }
 
-/// A number is stored as the text that was sent, as in `1.50`. Annotations over the limit of size are refused. The
-/// field `merge_labels` is changed only by true and false.
+/// A number is stored as the text that was sent, as in `1.50`. Annotations over the limit of size are refused. An
+/// apply sets `merge_labels` to true or false, and a text in this field is refused.
 #[tokio::test]
-async fn map_writes_apply_same_bounds_and_merge_in_every_form() {
+async fn writes_keep_text_of_numbers_and_reject_invalid_map_fields() {
     let api = TestApi::start().await;
     let apply = [("content-type", "application/apply-patch+json")];
     let merge = [("content-type", "application/merge-patch+json")];

@@ -8,7 +8,8 @@ use crate::served::TestApi;
 
 const NAMESPACES: &str = "/v2/metadefs/namespaces";
 
-/// Returns the namespace `Site`, which binds keys of labels, properties and parameters.
+/// Returns the namespace `Site`, which restricts the values of two keys, `tier` and `memory_mb`. The restrictions apply
+/// to labels, properties of nodes and parameters with these keys.
 fn site_namespace() -> Value {
     json!({
         "namespace": "Site", "visibility": "public",
@@ -78,7 +79,7 @@ async fn catalog_returns_400_when_glance_fails_on_bad_input() {
 /// Clients remove `.` and `..` from a URL before they send it (RFC 3986, 5.2.4). So a member with such a name would
 /// have no usable URL.
 #[tokio::test]
-async fn y04_catalog_rejects_path_step_as_name_in_each_form() {
+async fn y04_catalog_rejects_dots_as_name_of_namespace_member() {
     let api = TestApi::start().await;
     api.expect("POST", NAMESPACES, &json!({"namespace": "N", "tags": [{"name": "t"}]}), 201).await;
     let member_path = |below: &str| format!("{NAMESPACES}/N/{below}");
@@ -111,7 +112,7 @@ async fn catalog_not_found_error_suggests_closest_name() {
 
 /// A tag is created once by two requests with one idempotency key. A write with an outdated `If-Match` is refused.
 #[tokio::test]
-async fn namespace_has_etag_and_is_created_once_when_repeated() {
+async fn tag_is_created_once_and_stale_namespace_write_fails() {
     let api = TestApi::start().await;
     api.expect("POST", NAMESPACES, &site_namespace(), 201).await;
     let key = [("idempotency-key", "0d8e1f4a-5b6c-4d7e-8f90-a1b2c3d4e5f6")];
@@ -126,7 +127,7 @@ async fn namespace_has_etag_and_is_created_once_when_repeated() {
 
 /// While `protected` is true, no write may remove a part of the namespace.
 #[tokio::test]
-async fn protected_namespace_rejects_removal_in_each_form() {
+async fn protected_namespace_rejects_removal_of_parts() {
     let api = TestApi::start().await;
     let mut namespace = site_namespace();
     for (field, value) in
@@ -157,7 +158,7 @@ async fn protected_namespace_rejects_removal_in_each_form() {
         assert!(message.contains("is protected and cannot be deleted"), "{message}");
     }
     assert_eq!(api.get(&format!("{NAMESPACES}/Site")).await, namespace_before);
-    // A protected namespace can be extended and changed, including its names.
+    // A protected namespace can be extended and changed, and its members can be renamed.
     api.expect("PUT", &member_path("tags/a"), &json!({"name": "z"}), 200).await;
     api.expect("POST", &member_path("objects"), &json!({"name": "p"}), 201).await;
     api.expect("POST", &member_path("tags"), &json!({"tags": [{"name": "z"}, {"name": "b"}, {"name": "c"}]}), 201).await;
@@ -228,8 +229,8 @@ async fn apply_fails_when_object_revision_differs() {
     apply(json!([namespace(Value::Null, "C")]), 200).await;
 }
 
-/// The catalogue allows gold and silver for `tier`, and whole numbers for `memory_mb`. A requirement may use only the
-/// operators that a key allows.
+/// The catalogue allows gold and silver for `tier`, and whole numbers for `memory_mb`. A property of a node may have
+/// the number as a text, and a parameter may not. A requirement may use only the operators that a key allows.
 #[tokio::test]
 async fn catalog_rejects_disallowed_values_and_requirements() {
     let api = TestApi::start().await;
@@ -265,9 +266,10 @@ async fn catalog_rejects_disallowed_values_and_requirements() {
     api.expect("POST", "/v1/clusters/c/nodegroups", &body, 202).await;
 }
 
-/// A new catalogue turns existing values into findings, and is accepted. A later write of such a value is refused.
+/// A change of the catalogue is accepted, even if it disallows existing values. They become findings. A later write of
+/// a value that the catalogue does not allow is refused.
 #[tokio::test]
-async fn apply_rejects_only_new_findings_when_catalog_changes() {
+async fn apply_rejects_only_new_disallowed_values_when_catalog_changes() {
     let api = TestApi::start().await;
     let labels = json!({"kind": "ClusterTemplate", "name": "t", "labels": {"tier": "iron", "teir": "gold"}});
     api.expect("POST", "/v1/apply", &json!({"objects": [labels]}), 200).await;
@@ -418,7 +420,7 @@ async fn y09_tag_write_appends_when_append_header_is_true() {
 
 /// The limit of 80 characters is that of Glance's schema of a property.
 #[tokio::test]
-async fn y05_namespace_member_name_has_same_limit_in_each_form() {
+async fn y05_namespace_member_name_has_at_most_80_characters() {
     let api = TestApi::start().await;
     let (longest_name, too_long_name) = ("n".repeat(80), "n".repeat(81));
     let property = |name: &str| json!({"name": name, "title": "T", "type": "string"});
@@ -452,7 +454,8 @@ async fn y05_namespace_member_name_has_same_limit_in_each_form() {
 }
 
 /// Glance stores the name within a property that is created by itself, but not within one that is created with its
-/// namespace. Its clients see the name in the responses of the property calls.
+/// namespace. Glance's clients see the name in the responses of the property calls. Stemma stores the name in neither
+/// case, and adds it to the responses of the property calls.
 #[tokio::test]
 async fn y05_property_is_equal_when_written_by_call_or_manifest() {
     let api = TestApi::start().await;
@@ -479,7 +482,8 @@ async fn y05_property_is_equal_when_written_by_call_or_manifest() {
     assert_eq!(owners, json!({"properties": ["git:apply"]}));
 }
 
-/// For a duplicate tag, Glance responds with 409, and an apply with 400. Both errors name the second of the two tags.
+/// For a duplicate tag, the call of Glance's API fails with 409, as in Glance, and an apply fails with 400. Both errors
+/// name the second of the two tags.
 #[tokio::test]
 async fn y05_duplicate_tag_error_names_index() {
     let api = TestApi::start().await;

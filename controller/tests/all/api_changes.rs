@@ -27,7 +27,8 @@ async fn create_site(api: &TestApi) {
     apply(api, objects, "").await;
 }
 
-/// Returns the names of the objects in a list of this kind, which is the name of the list's field.
+/// Returns the names of the objects in the response `list`. `kind` is the field that contains the objects, such as
+/// `nodes`.
 fn names(list: &Value, kind: &str) -> Vec<String> {
     list[kind].as_array().expect("a list").iter().map(|object| object["name"].as_str().expect("a name").to_owned()).collect()
 }
@@ -78,8 +79,8 @@ async fn w05_group_filter_returns_nodes_or_fails_when_group_is_unknown() {
     }
 }
 
-/// As in Magnum, a group without a role of its own has the role `worker`, so this filter lists it. The filter uses
-/// Magnum's role of a group, or a role that the group gives to its nodes.
+/// The filter `role` selects groups by their role in Magnum's API, or by a role that they give to their nodes. As in
+/// Magnum, a group for which no role was set in that API is a `worker`.
 #[tokio::test]
 async fn w05_group_list_filters_by_role() {
     let api = TestApi::start().await;
@@ -105,7 +106,9 @@ async fn w05_group_list_filters_by_role() {
     }
 }
 
-/// Clusters show a count too. As in Magnum, masters are not part of it.
+/// Groups and clusters show the number of their nodes in `node_count`. As in Magnum, the count of a cluster does not
+/// include the masters, which are the nodes in groups with Magnum's role `master`. A cluster that was created by a
+/// request of Magnum's API shows the requested count until it has a node.
 #[tokio::test]
 async fn w05_group_shows_node_count() {
     let api = TestApi::start().await;
@@ -418,10 +421,10 @@ async fn w11_warning_stays_short_when_edit_affects_many_tasks() {
     assert!(warning.len() < 1_000, "{} bytes", warning.len());
 }
 
-/// An unassignment ends when the node loses the last role that produces the tag, by any kind of write. An unassignment
-/// of a tag that no role produced before remains.
+/// An unassignment of a tag ends when the node loses the last role that produces the tag. This test removes the role by
+/// a call. An unassignment of a tag that no role produced before the write remains, after a call and after an apply.
 #[tokio::test]
-async fn unassignment_ends_by_same_rule_in_call_and_manifest() {
+async fn unassignment_ends_only_when_role_of_tag_is_removed() {
     let api = TestApi::start().await;
     create_site(&api).await;
     let release = json!({"name": "r", "roles": {"db": {"tags": ["mysql"]}, "web": {"tags": ["http"]}},
@@ -442,7 +445,7 @@ async fn unassignment_ends_by_same_rule_in_call_and_manifest() {
     assert_eq!(api.get("/v1/nodes/n1/tags").await["unassigned"], json!([]), "the unassignment ends with the role");
 }
 
-/// `connection` is not a field of Ironic, so only a client without these headers gets it.
+/// `connection` is not a field of Ironic, so only a client that sends none of Ironic's version headers gets this field.
 #[tokio::test]
 async fn node_has_ironic_fields_with_either_client_header() {
     let api = TestApi::start().await;
@@ -501,7 +504,7 @@ async fn w11_apply_warns_only_about_findings_of_own_objects() {
 /// Regression: the response to an edit of a release did not mention groups without hosts, or roles that produce
 /// nothing.
 #[tokio::test]
-async fn release_edit_warns_about_lost_labels_and_referring_groups() {
+async fn release_edit_warns_about_orphaned_tasks_and_lost_tags() {
     let api = TestApi::start().await;
     let tasks = json!([
         {"id": "conf", "type": "shell", "tags": ["http"], "parameters": {"script": "true"}},

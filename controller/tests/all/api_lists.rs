@@ -1,5 +1,5 @@
-//! Tests of lists: every filter finds the right objects, with and without the index of nodes. Paging continues while
-//! others write. Unknown filters are refused.
+//! Tests of lists: the filters of nodes find the right nodes in every order. Paging continues while others write.
+//! Unknown filters and invalid values are refused.
 
 use std::collections::BTreeSet;
 
@@ -8,10 +8,12 @@ use stemma_wire::endpoint::{Endpoint, Method, PAGING_PARAMETERS, SocketKind};
 
 use crate::served::TestApi;
 
-/// Number of nodes, enough to fill several blocks of the list's index.
+/// Number of nodes with a name in the fleet of these tests, enough to fill several blocks of the list's index. One more
+/// node has no name.
 const NODES: usize = 1_300;
 
-/// Returns the node of the fleet with this number. Every field that a filter reads differs between some of the nodes.
+/// Returns the node of the fleet with this number. Most fields that a filter of [`FILTER_CASES`] reads differ between
+/// some of the nodes.
 fn node(number: usize) -> Value {
     let mut node = json!({
         "kind": "Node", "name": format!("n{number:04}"), "labels": {"rack": format!("r{}", number % 7)},
@@ -139,8 +141,10 @@ const FILTER_CASES: &[FilterCase] = &[
     ("deleting=false&owner=anna", |row| row["owner"] == "anna"),
 ];
 
+/// Each filter is tested in the order of creation and in the order of names, ascending and descending. In the order of
+/// uuids, only the number of the nodes is compared.
 #[tokio::test]
-async fn list_filters_return_matches_in_every_order() {
+async fn list_filters_return_matches_by_creation_and_by_name() {
     let api = TestApi::start().await;
     create_fleet(&api).await;
     let nodes = nodes_on_all_pages(&api, "/v1/nodes/detail".to_owned()).await;
@@ -267,7 +271,8 @@ const IRONIC_LISTS: [&str; 3] = ["/v1/nodes", "/v1/allocations", "/v1/inspection
 /// The version header of Ironic's clients.
 const IRONIC_HEADER: (&str, &str) = ("x-openstack-ironic-api-version", "latest");
 
-/// Tests every list in the endpoint table, on an empty fleet with one cluster.
+/// Tests every list of the admin listener in the endpoint table that has pages, except the lists of Glance's API
+/// (`/v2/`). The fleet has one cluster and no nodes. The last loop tests filters of the node list.
 #[tokio::test]
 async fn list_rejects_invalid_filter_and_empty_value() {
     let api = TestApi::start().await;
@@ -379,9 +384,10 @@ async fn list_rejects_unknown_field_selection() {
     assert!(tested_count > 15, "{tested_count}");
 }
 
-/// Principals, certificates and join tokens are not objects, but their lists have filters and pages too.
+/// A manifest cannot contain principals, certificates or join tokens, but their lists have filters too, and the list of
+/// principals is read page by page.
 #[tokio::test]
-async fn non_object_lists_are_paged() {
+async fn principal_list_is_paged_and_access_lists_check_filters() {
     let api = TestApi::start().await;
     api.expect("POST", "/v1/clusters", &json!({"name": "c1"}), 202).await;
     for name in ["bea", "anna", "carl"] {

@@ -32,7 +32,8 @@ async fn patch(api: &TestApi, path: &str, operations: &Value) -> (u16, Value) {
     (response.status, response.body)
 }
 
-/// A test compares numbers by value, so 80.0 equals 80. A test of an unset field compares with its default.
+/// The operation `test` compares numbers by value, so 80.0 equals 80. For an unset field, `test` compares with
+/// the default of the field.
 #[tokio::test]
 async fn json_patch_tests_copies_and_moves_fields_and_keys() {
     let api = TestApi::start().await;
@@ -137,7 +138,8 @@ async fn json_patch_names_failed_operation_and_changes_nothing() {
     assert_eq!(api.get("/v1/clusters/eu").await, cluster_before);
 }
 
-/// `upgrade` is an action of Magnum's API, which gives a cluster another template.
+/// `upgrade` is an action of Magnum's API, which gives a cluster another template. If the template has a release, the
+/// action removes the cluster's own release, so that the release of the template takes effect.
 #[tokio::test]
 async fn cluster_upgrade_sets_release_of_template() {
     let api = TestApi::start().await;
@@ -148,15 +150,16 @@ async fn cluster_upgrade_sets_release_of_template() {
     let cluster = api.get("/v1/clusters/eu").await;
     assert_eq!(response["uuid"], cluster["uuid"]);
     assert_eq!(api.get("/v1/nodes/n1/resolved").await["release"]["name"], "site@2");
-    // An upgrade to a template without a release leaves the cluster's own release in place, as it does with any other
-    // field.
+    // An upgrade to a template without a release leaves the cluster's own release unchanged, like every other field of
+    // the cluster.
     let own_release = json!([{"op": "replace", "path": "/release", "value": "site@1"}]);
     assert_eq!(patch(&api, "/v1/clusters/eu", &own_release).await.0, 202);
     api.expect("POST", path, &json!({"cluster_template": "bare"}), 202).await;
     assert_eq!(api.get("/v1/clusters/eu").await["release"], "site@1");
 }
 
-/// Magnum's action `upgrade` is supported only for a whole cluster, and `resize` is not supported.
+/// Magnum's action `upgrade` is supported only for a whole cluster and with a batch size of 1, and `resize` is not
+/// supported. Invalid bodies are refused too.
 #[tokio::test]
 async fn unsupported_action_is_rejected() {
     let api = TestApi::start().await;
@@ -276,7 +279,7 @@ async fn instance_uuid_is_unique_among_nodes_and_allocations() {
 
 /// As in Ironic, any form of a uuid is accepted. Only one form is stored, so two forms of a uuid are one instance.
 #[tokio::test]
-async fn instance_uuid_is_normalized_in_every_form() {
+async fn instance_uuid_is_stored_in_one_form() {
     let api = TestApi::start().await;
     let nodes = ["one", "other"].map(|name| json!({"kind": "Node", "name": name}));
     api.expect("POST", "/v1/apply", &json!({"objects": nodes}), 200).await;
@@ -439,10 +442,10 @@ async fn y05_release_rename_succeeds_when_release_is_unreferenced() {
     }
 }
 
-/// This path names the field `reason`, and other forms of a write name it `maintenance_reason`. docs/api.md has the
-/// table of such names.
+/// The call `PUT /v1/nodes/{node}/maintenance` names the field `reason`, and other forms of a write name the field
+/// `maintenance_reason`. An error of this call names `reason`. docs/api.md has the table of such names.
 #[tokio::test]
-async fn y05_maintenance_error_names_reason_when_blank() {
+async fn y05_maintenance_error_names_reason_when_invalid() {
     let api = TestApi::start().await;
     create_site(&api).await;
     for reason in [json!(" "), json!("\u{200b}"), json!(5), json!("x".repeat(256))] {

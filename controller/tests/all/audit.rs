@@ -233,7 +233,7 @@ async fn y09_audit_entry_shows_old_and_new_values() {
     );
 }
 
-/// A rule becomes sensitive in its second version. The audit then hides the actions of all versions.
+/// An inspection rule becomes sensitive in its second version. The audit then hides the actions of all versions.
 #[tokio::test]
 async fn y09_audit_entry_omits_values_when_field_is_secret() {
     let api = TestApi::start().await;
@@ -253,10 +253,10 @@ async fn y09_audit_entry_omits_values_when_field_is_secret() {
     }
 }
 
-/// The first stored version of the node is deleted, as a compaction does. Two entries need it: the entries of the
-/// creation and of the first edit.
+/// The first stored version of the node is deleted, as a sweep of the history does. Two entries need this version: the
+/// entries of the creation and of the first edit.
 #[tokio::test]
-async fn y09_audit_entry_reports_missing_values_when_history_is_compacted() {
+async fn y09_audit_entry_reports_missing_values_when_history_lacks_version() {
     let api = start_filled().await;
     let list = api.get("/v1/audit?object=node/web-1").await;
     let uuid: Uuid = objects_of_kind(&list, "node")[0]["uuid"].as_str().unwrap().parse().unwrap();
@@ -274,7 +274,7 @@ async fn y09_audit_entry_reports_missing_values_when_history_is_compacted() {
 }
 
 /// An entry shows the changes of at most 100 objects. Without this limit, a list of a write of many objects would need
-/// too much memory.
+/// too much memory. A list for one object shows only the changes of this object, even if it is the last of the entry.
 #[tokio::test]
 async fn y09_audit_entry_limits_changes_unless_object_is_selected() {
     const NODES: usize = 120;

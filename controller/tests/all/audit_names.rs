@@ -90,7 +90,7 @@ async fn y09_audit_value_shows_template_name_at_write_time() {
 
 /// The primary of a tag changes between two nodes. One of these is then renamed and deleted.
 #[tokio::test]
-async fn y09_audit_value_shows_tag_holder_name_at_write_time() {
+async fn y09_audit_value_shows_primary_node_name_at_write_time() {
     let api = TestApi::start().await;
     let node = |name: &str| json!({"kind": "Node", "name": name, "nodegroup": "prod/db"});
     let tags = json!({"pg": {"has_primary": true}});
@@ -100,8 +100,8 @@ async fn y09_audit_value_shows_tag_holder_name_at_write_time() {
         {"kind": "NodeGroup", "cluster": "prod", "name": "db", "roles": ["db"]}, node("q1"), node("q2"),
     ]);
     apply(&api, objects).await;
-    for holder in ["q2", "q1", "q2"] {
-        api.expect("PUT", "/v1/clusters/prod/primaries/pg", &json!({"node": holder}), 200).await;
+    for primary_node in ["q2", "q1", "q2"] {
+        api.expect("PUT", "/v1/clusters/prod/primaries/pg", &json!({"node": primary_node}), 200).await;
     }
     rename(&api, "/v1/nodes/q1", "q9").await;
     let [q1, q2] = [json!("q1"), json!("q2")];
@@ -113,7 +113,7 @@ async fn y09_audit_value_shows_tag_holder_name_at_write_time() {
 
 /// Regression: the cluster of a principal was missing after the cluster was deleted.
 #[tokio::test]
-async fn y09_audit_value_shows_cluster_name_when_principal_is_deleted() {
+async fn y09_audit_value_shows_principals_cluster_when_both_are_deleted() {
     let api = start_filled().await;
     let vera = json!({"name": "vera", "role": "viewer", "cluster": "prod"});
     api.expect("POST", "/v1/principals", &vera, 201).await;
@@ -126,8 +126,8 @@ async fn y09_audit_value_shows_cluster_name_when_principal_is_deleted() {
     assert_eq!(value_changes(&api, "principal/vera", "cluster").await, expected);
 }
 
-/// The stored version of the group from its creation is deleted, as a compaction does. The earlier name is then
-/// unknown.
+/// The stored version of the group from its creation is deleted, as a sweep of the history does. The earlier name is
+/// then unknown.
 #[tokio::test]
 async fn y09_audit_value_shows_uuid_when_history_lacks_name() {
     let api = start_filled().await;

@@ -20,7 +20,7 @@ async fn wait_until_failure_blocks(fleet: &Fleet, first_host: &mut Host, state: 
     wait_until_state(fleet, "n2", "blocked", &format!("b waits for {awaited}: n1 (a failed there)")).await;
 }
 
-/// Task b of n2 waits for task a of n1. Each of the five responses with the state of n2 shows it.
+/// Task b of n2 waits for task a of n1. When a fails, each of the five responses with the state of n2 shows `blocked`.
 #[tokio::test]
 async fn y06_node_is_blocked_in_each_answer_when_awaited_host_fails() {
     let (fleet, mut first_host, _second) = start_with_two_hosts(site("1")).await;
@@ -51,7 +51,9 @@ async fn y09_blocked_reason_names_waiting_task() {
     fleet.controller.stop().await;
 }
 
-/// A drifted task makes n2 `drifted` only after its other tasks have run. Until then, n2 is `changing` or `blocked`.
+/// A drifted task makes n2 `drifted` only after its other tasks have run. Until then, n2 is `changing`, and `blocked`
+/// once task a has failed on n1, for which its task b waits. The five responses with the state (the node, two lists,
+/// the counts of the cluster, the metrics) agree on `blocked` and on `drifted`.
 #[tokio::test]
 async fn y06_drifted_task_hides_no_blocking_host_or_running_task() {
     let (fleet, mut first_host, mut second_host) = start_with_two_hosts(site_with_tasks([shell_task("c", "y", json!({}))])).await;

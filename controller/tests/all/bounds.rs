@@ -93,8 +93,8 @@ async fn x06_empty_trait_name_is_rejected() {
     assert_eq!(api.get("/v1/nodes/n/traits").await["traits"], json!(["CUSTOM_A"]));
 }
 
-/// Only an empty object is allowed, and it counts as no body. Regression: all traits were deleted, whatever the body
-/// named.
+/// A `DELETE` accepts no body but an empty object, which counts as no body. Regression: a `DELETE` of the traits of a
+/// node deleted all traits, whatever the body named.
 #[tokio::test]
 async fn x06_delete_rejects_body() {
     let api = TestApi::start().await;
@@ -173,8 +173,8 @@ fn endpoint_path(endpoint: Endpoint) -> String {
     path
 }
 
-/// Tests every parameter of every endpoint, for operators and for the clients of Ironic. The constant lists the
-/// parameters that Ironic's clients may leave empty.
+/// Tests every parameter of every endpoint of the admin listener. Parameters of the paths of nodes are also tested for
+/// the clients of Ironic, except the parameters in the constant, which these clients may leave empty.
 #[tokio::test]
 async fn x06_every_query_parameter_rejects_empty_value() {
     const MAY_BE_EMPTY_IN_IRONIC: [&str; 8] =
@@ -223,7 +223,8 @@ async fn x06_map_call_rejects_empty_keys() {
     assert_eq!(api.get("/v1/clusters/c").await, cluster_before);
 }
 
-/// Regression test: the calls ignored other members of the body, for example a misspelled one.
+/// Regression test: the calls `owners` and `tombstones` of a map ignored unknown fields of the body, for example a
+/// misspelled one.
 #[tokio::test]
 async fn map_call_rejects_unknown_field() {
     let api = TestApi::start().await;
@@ -270,7 +271,7 @@ async fn x06_ironic_fields_reject_empty_name_and_key() {
 }
 
 #[tokio::test]
-async fn x06_empty_list_entry_is_rejected_in_every_form() {
+async fn x06_empty_host_label_pattern_is_rejected() {
     let api = TestApi::start().await;
     for object in
         [json!({"kind": "Cluster", "name": "c", "tags": {"t": {}}}), json!({"kind": "NodeGroup", "cluster": "c", "name": "g"})]
@@ -295,8 +296,8 @@ async fn x06_empty_list_entry_is_rejected_in_every_form() {
     }
 }
 
-/// Here each principal may store 2 MiB of bodies that no release names. Regression: file bodies had no limit, so any
-/// principal that may send them could fill the disk.
+/// In this test, each principal may store 2 MiB of file bodies that neither a release nor a released task set names.
+/// Regression: file bodies had no limit, so any principal that may send them could fill the disk.
 #[tokio::test]
 async fn x03_unnamed_file_bodies_are_limited() {
     let api = TestApi::start().await;
@@ -323,7 +324,7 @@ async fn x03_unnamed_file_bodies_are_limited() {
 
 /// Regression: an operator that was bound to a cluster created 24,000 nodes in a minute, without any limit.
 #[tokio::test]
-async fn x03_object_count_is_limited_for_each_kind() {
+async fn x03_node_count_is_limited_per_fleet_and_cluster() {
     let api = TestApi::start_with_max_nodes(4).await;
     let node = |name: &str, group: &str| json!({"kind": "Node", "name": name, "nodegroup": group});
     let send = async |objects: Value| api.send("POST", "/v1/apply", &[], Some(&json!({"objects": objects}))).await;
@@ -346,7 +347,8 @@ async fn x03_object_count_is_limited_for_each_kind() {
     assert_eq!(refusal.message(), "the fleet would have 5 nodes (4 now), and the limit is 4; nothing was changed");
     let detail = refusal.body["error"]["detail"].as_str().unwrap_or_default();
     assert!(detail.contains("most_nodes in the controller's configuration"), "{}", refusal.body);
-    // A move adds a node to the new cluster. A node without a cluster can still be created.
+    // A move adds a node to the new cluster, so it is refused. An edit that adds no node is accepted, and so is a new
+    // node after a deletion.
     let refusal = send(json!([node("n4", "c/g")])).await;
     assert_eq!((refusal.status, refusal.kind()), (409, "object.too_many"), "{}", refusal.body);
     let update = send(json!([{"kind": "Node", "name": "n4", "nodegroup": "d/g", "description": "x"}])).await;

@@ -156,7 +156,8 @@ fn is_recorded_lost(fleet: &Fleet, node: Uuid) -> Option<bool> {
     fleet.components().registry.cache().model().silence.get(&node).map(|record| record.lost)
 }
 
-/// Each of the two changes is one commit. Check-ins of a host that is not silent write nothing.
+/// The start and the end of a silence are one commit each. A check-in of a host that is not silent writes nothing, if
+/// neither the host nor the controller has anything new.
 #[tokio::test]
 async fn liveness_is_stored_only_when_silence_starts_or_ends() {
     let fleet = Fleet::start().await;
@@ -177,8 +178,8 @@ async fn liveness_is_stored_only_when_silence_starts_or_ends() {
     assert_eq!(fleet.last_revision().await, revision_before + 2);
 }
 
-/// A host whose check-in is held open is not silent. The controller checks all hosts in turn. So between two silences
-/// of the other host, it also checked this host.
+/// A host whose check-in is held open is not silent. The controller checks all hosts in turn, so between two silences
+/// of the other host, the controller also checked this host.
 #[tokio::test]
 async fn y06_liveness_ignores_host_when_check_in_waits() {
     let fleet = Fleet::start().await;
@@ -244,8 +245,9 @@ async fn next_desired(host: &mut Host) -> SignedDesired {
     panic!("no desired state arrives");
 }
 
-/// A release that a host received is pinned below `fixed/` with its imports, and cannot be edited. A release that no
-/// host received can be edited. The deletion of the node removes its observation.
+/// A release from which a task set was released is pinned, with its imports: the store has a key below `fixed/` for
+/// each. A pinned release cannot be edited, also after the deletion of the node. A release that no task set uses can be
+/// edited. The deletion of the node removes the node's observation from the store.
 #[tokio::test]
 async fn release_pins_versions_and_node_deletion_removes_records() {
     let fleet = Fleet::start_reconciled().await;
@@ -361,8 +363,8 @@ async fn audit_finds_refused_check_in_of_deleted_node() {
     }
 }
 
-/// A confirmation of an earlier state does not confirm a newer one. The 1000 confirmations of an unknown host are more
-/// than fit into one commit, and must not prevent that the other confirmation is stored.
+/// A confirmation of an earlier state does not confirm a newer one. The 1000 confirmations of an unknown host fill one
+/// commit, so the confirmation of the known host is in a second commit. It must be stored nevertheless.
 #[tokio::test]
 async fn y06_confirmation_is_stored_only_for_recorded_state() {
     let fleet = Fleet::start().await;

@@ -1,5 +1,5 @@
-//! What enrolment refuses (docs/trust.md, S20 to S25, S30), and that a token is used up exactly when it created
-//! something.
+//! What enrolment refuses (docs/trust.md, S20 to S27, S29, S30), and that a join consumes a use of its token exactly
+//! when the join creates a node or takes one over.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on ends")]
 
@@ -38,7 +38,7 @@ fn bad_token_error() -> ErrorResponse {
     ErrorResponse { status: 403, kind: "token.invalid".into(), message: BAD_TOKEN_MESSAGE.into() }
 }
 
-/// Creates a node as an operator does, and returns its uuid.
+/// Creates a node as an operator does, and returns its uuid. The uuid is the same in each call.
 async fn create_node(fleet: &Fleet, name: &str) -> Uuid {
     let uuid = Uuid::from_u128(0x0190_b6c8_4c1e_7d2a_9f00_0000_0000_0001);
     let name = NodeName::new(name).unwrap();
@@ -98,7 +98,7 @@ async fn s20_repeated_join_returns_certificate_for_same_key() {
     {
         assert_eq!(fleet.enrol(&token, name, csr).await.unwrap_err(), bad_token_error(), "{difference}");
     }
-    // A valid token of another join is refused too.
+    // Another valid token is refused too, because the key of the request belongs to the node of the first join.
     let error = fleet.enrol(&other_token, "web-1", &request.csr).await.unwrap_err();
     assert!(error.message.contains("another node"), "{error:?}");
     fleet.clock.advance(3600);
@@ -387,8 +387,8 @@ async fn enrol_checks_name_and_key_in_store_when_cache_lags() {
     let first_request = new_key_and_request();
     let node = fleet.enrol(&token, "web-1", &first_request.csr).await.unwrap().node;
     let mut other_host = fleet.join("web-3").await;
-    // The cache of identities is updated after the commit. Its removal of the node imitates a cache that is not updated
-    // yet.
+    // The cache of identities is updated after the commit. The removal of the node from the cache imitates a cache that
+    // is not updated yet.
     let remove_from_cache = || fleet.components().identities.remove(node, StoreRevision::new(u64::MAX));
     remove_from_cache();
     let error = fleet.enrol(&token, "web-2", &first_request.csr).await.unwrap_err();
@@ -439,7 +439,7 @@ async fn s26_certificate_is_rejected_when_node_was_recreated() {
     fleet.wait_until_audited(&format!("node/{node}"), "auth.revoked", 4).await;
 }
 
-/// Deletes a node as an operator does, and publishes the deletion as the reconciler does.
+/// Deletes a node as the API does, and publishes the deletion as the reconciler does.
 async fn delete_node(fleet: &Fleet, node: Uuid) {
     let caller = admin_caller();
     let deletion = fleet.components().registry.write(&caller, |context| -> Result<Decision, _> {
@@ -453,8 +453,8 @@ async fn delete_node(fleet: &Fleet, node: Uuid) {
     fleet.components().desired.publish(PassResult { revision: Revision(fleet.last_revision().await), changes });
 }
 
-/// After five wrong tokens from one network, each token from there is refused for a time. Joins with a good token are
-/// not limited.
+/// In this test, the limit is five wrong tokens from one network. After that, each token from the network is refused
+/// for a time, also a good one. Joins with a good token do not count towards this limit.
 #[tokio::test]
 async fn s27_wrong_tokens_are_limited_without_delaying_joining_fleet() {
     let fleet =
@@ -525,8 +525,8 @@ async fn enrol_from(fleet: &Fleet, source_address: &str, token: &str, name: &str
     answer.map(|answer| answer.node).map_err(|error| (error.status(), error.kind.name()))
 }
 
-/// A network may send five wrong tokens, and all networks together eight. A good token is refused only in a network
-/// that has reached its own limit.
+/// In this test, a network may send five wrong tokens, and all networks together eight. A good token is refused only in
+/// a network that has reached its own limit.
 #[tokio::test]
 async fn s27_s29_enrol_accepts_good_token_when_many_guess_tokens() {
     let limits = AttemptLimits { per_network: 5, total: 8, refill_s: 3 };
@@ -548,8 +548,8 @@ async fn s27_s29_enrol_accepts_good_token_when_many_guess_tokens() {
         let result = enrol_from(&fleet, &format!("10.0.0.{site}:1"), &unknown_token, "web-1").await;
         assert_eq!(result, Err((403, "token.invalid")));
     }
-    // The limit of all networks together is used up. An invalid token gets this error, whatever is wrong with it, and a
-    // valid token still joins.
+    // The limit of all networks together is used up. An invalid token now gets `server.busy`, whatever is wrong with it,
+    // and a host with a valid token still joins.
     let revision = fleet.last_revision().await;
     for (source_address, token) in [("10.0.0.4:1", &unknown_token), ("10.0.0.5:1", &other_token), ("10.0.0.6:1", &spent_token)] {
         assert_eq!(enrol_from(&fleet, source_address, token, "web-1").await, Err((503, "server.busy")), "{source_address}");
@@ -654,7 +654,8 @@ async fn s30_node_names_are_revealed_only_to_good_tokens() {
     fleet.enrol(&good_token, "free", &new_key_and_request().csr).await.unwrap();
 }
 
-/// Each name could also be an option, a path of the API, or the name of every host.
+/// Each name could also be an option, a path of the API, the name of every host, or (with a final dot) another host's
+/// name.
 #[tokio::test]
 async fn y04_enrol_rejects_foreign_or_ambiguous_host_name() {
     let fleet = Fleet::start().await;

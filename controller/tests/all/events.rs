@@ -215,7 +215,8 @@ async fn event_stream_sends_keep_alive_after_30_seconds() {
     }
 }
 
-/// A token expires without a write. So the stream checks the token again only before it sends a keep-alive comment.
+/// A token expires without a write. If nothing else is written, the stream checks the token again only before it sends a
+/// keep-alive comment.
 #[tokio::test]
 async fn event_stream_closes_at_keep_alive_when_token_expired() {
     let server = site().await;
@@ -238,7 +239,8 @@ async fn event_stream_closes_at_keep_alive_when_token_expired() {
     assert_eq!(stream.next_text().await, None);
 }
 
-/// The client waits nine or eleven seconds before it reads 20 events.
+/// The client waits nine or eleven seconds before it begins to read. After nine seconds it gets all 20 events. After
+/// eleven seconds the stream ends before the client has all of them.
 #[tokio::test]
 async fn event_stream_closes_when_client_reads_nothing_for_ten_seconds() {
     let server = TestApi::start().await;
@@ -393,8 +395,8 @@ async fn event_stream_hides_other_clusters_when_principal_is_bound() {
     );
 }
 
-/// Each principal sees the name that the node had in its cluster, and not the name that the node gets when it leaves.
-/// Regression: a principal that is bound to a cluster was sent the later name of a node that had left the cluster.
+/// A principal that is bound to a cluster sees the name that the node had in that cluster, and not the name that the
+/// node gets when it leaves. Regression: such a principal was sent the later name of a node that had left the cluster.
 #[tokio::test]
 async fn x04_f15_event_stream_shows_old_name_when_object_leaves_cluster() {
     let server = site().await;
@@ -431,8 +433,8 @@ async fn x04_f15_event_stream_shows_old_name_when_object_leaves_cluster() {
     }
 }
 
-/// There can be 250 streams. Other requests still succeed then. When the controller stops, each stream ends with an
-/// event.
+/// One principal can have 250 streams. Other requests still succeed then. When the controller stops, each stream ends
+/// with an event.
 #[tokio::test]
 async fn event_streams_have_own_limit_and_final_event() {
     let server = site().await;

@@ -195,9 +195,9 @@ async fn result_opens_barrier_of_other_host() {
     fleet.controller.stop().await;
 }
 
-/// Returns the tasks whose barriers are open for the host. The host forgets its desired state first, so the response
-/// contains all open barriers. The reconciler publishes a state before its barriers, so this waits for a full resolve
-/// first.
+/// Returns, for each open barrier of the host, the task that had to succeed on other hosts. The host forgets its desired
+/// state first, so the response contains all open barriers. The reconciler publishes a state before its barriers, so
+/// this function waits for a full resolve first.
 async fn open_barriers(fleet: &Fleet, host: &mut Host) -> Vec<String> {
     assert_nothing_missed(fleet).await;
     host.held_desired = None;
@@ -209,7 +209,8 @@ async fn open_barriers(fleet: &Fleet, host: &mut Host) -> Vec<String> {
     open_tasks.unwrap_or_default()
 }
 
-/// Builds a site in which the tasks in `after` wait for `first` on the databases. The task `never` has this condition.
+/// Builds a site in which the tasks in `after` wait for task `first` on the nodes with tag `db`. The task `never` has
+/// this condition. `tier` is the value of a label of the cluster.
 fn ordered_tasks(tier: &str, condition: &str, after: &[&str]) -> Value {
     let task = |id: &str, tag: &str| json!({"id": id, "type": "shell", "tags": [tag], "parameters": {"script": "true"}});
     let mut never_task = task("never", "common");
@@ -227,7 +228,7 @@ fn ordered_tasks(tier: &str, condition: &str, after: &[&str]) -> Value {
 /// Two releases with the same content share the results of resolving. Each node's record still has the release of its
 /// group. An edit of a release that a node runs is refused.
 #[tokio::test]
-async fn w01_release_is_recorded_and_pinned_under_group_name() {
+async fn w01_release_of_group_is_recorded_and_pinned() {
     let fleet = Fleet::start_reconciled().await;
     let mut objects = site("one");
     let mut twin = objects[0].clone();
@@ -262,8 +263,9 @@ async fn wait_until_recorded(fleet: &Fleet, name: &str) -> Value {
     panic!("the task set is not recorded under {name}");
 }
 
-/// A node that gets another release with the same content runs the same tasks. Nothing is released, and the new name is
-/// recorded.
+/// A node that gets another release with the same content runs the same tasks. Nothing is released, the new name is
+/// recorded, and the new release is pinned (it cannot be edited). After a restart, this also happens for a store of an
+/// older version, which has the old name and no pin.
 #[tokio::test]
 async fn w01_release_with_equal_content_is_pinned_and_not_sent() {
     let mut fleet = Fleet::start_reconciled().await;
@@ -323,9 +325,10 @@ async fn assert_edit_refused(fleet: &Fleet, release: &Value) {
     assert_eq!((status, &body["error"]["type"]), (409, &json!("object.in_use")), "{body}");
 }
 
-/// Each form of the move into a group reports that the node does not meet the group's requirement.
+/// Each write that brings a node without the required trait into a group lists the finding `requirement.unmet` in its
+/// response. The header `warning` of the response names the node too, except after an apply.
 #[tokio::test]
-async fn w07_move_reports_finding_when_node_lacks_required_trait() {
+async fn w07_placement_reports_finding_when_node_lacks_required_trait() {
     let fleet = Fleet::start_reconciled().await;
     let mut objects = site("one");
     objects.as_array_mut().unwrap().extend([
@@ -351,7 +354,8 @@ async fn w07_move_reports_finding_when_node_lacks_required_trait() {
             "message": "requirement trait:CUSTOM_FAST required is not met: the node lacks it"});
         let findings = answer["findings"].as_array().unwrap();
         assert_eq!(findings.contains(&expected_finding), name != "able", "{name}: {answer}");
-        // An apply lists all findings that it causes. A warning contains the same text as the finding (y09).
+        // Each response about a node without the trait lists the finding in its body. All but that of the apply also have
+        // a warning, which names the node (y09).
         let expected_warning =
             format!("error: requirement trait:CUSTOM_FAST required is not met by {name} (the node lacks it): ");
         let has_warning = |text: &String| text.contains(&expected_warning);
@@ -393,7 +397,8 @@ async fn w07_requirement_edit_warns_about_unmet_nodes() {
     fleet.controller.stop().await;
 }
 
-/// A condition that exceeds its step limit is not false. A host that runs the task keeps it until the condition can be
+/// A condition whose evaluation would exceed a limit of steps is not evaluated. The limit shrinks with the number of
+/// nodes in the cluster. A host that runs the task of such a condition keeps its task set until the condition can be
 /// evaluated.
 #[tokio::test]
 async fn w10_05_costly_condition_keeps_task_on_running_host() {

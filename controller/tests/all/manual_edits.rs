@@ -100,7 +100,7 @@ async fn y05_unowned_default_gets_no_owner_when_unchanged() {
 }
 
 /// Creates a cluster whose group gives its node `n` the tag `x` by a role.
-async fn start_tagged(server: &TestApi) {
+async fn create_tagged_node(server: &TestApi) {
     let objects = json!([
         {"kind": "Release", "name": "r", "version": "1", "roles": {"all": {"tags": ["x"]}}, "tags": {"x": {}, "y": {}}},
         {"kind": "Cluster", "name": "c", "release": "r@1"},
@@ -111,7 +111,7 @@ async fn start_tagged(server: &TestApi) {
 }
 
 /// Returns the tags that operators assigned to the node and unassigned from it.
-async fn assigned_tags(server: &TestApi) -> Value {
+async fn stored_tags(server: &TestApi) -> Value {
     let stored_node = server.get("/v1/nodes/n?stored=true").await["stored"].clone();
     stored_node.get("tags").cloned().unwrap_or_else(|| json!({"assigned": [], "unassigned": []}))
 }
@@ -121,41 +121,41 @@ async fn assigned_tags(server: &TestApi) -> Value {
 #[tokio::test]
 async fn y05_manual_tag_removal_conflicts_with_manifest() {
     let server = TestApi::start().await;
-    start_tagged(&server).await;
+    create_tagged_node(&server).await;
     let manifest = json!({"objects": [{"kind": "Node", "name": "n", "nodegroup": "c/g", "tags": {"assigned": ["x"]}}]});
     let assigned = json!({"assigned": ["x"], "unassigned": []});
     for query in ["force=true", "adopt=ann", "adopt=ann:update"] {
         server.expect("POST", "/v1/apply?manager=git&force=true", &manifest, 200).await;
         let answer = server.send("DELETE", "/v1/nodes/n/tags/x?manager=ann", &[], None).await;
         assert_eq!(answer.status, 204, "{}", answer.body);
-        assert_eq!(assigned_tags(&server).await, json!({"assigned": [], "unassigned": ["x"]}));
+        assert_eq!(stored_tags(&server).await, json!({"assigned": [], "unassigned": ["x"]}));
         let refusal = server.send("POST", "/v1/apply?manager=git", &[], Some(&manifest)).await;
         assert_eq!(error_parts(&refusal), (409, "label.conflict".to_owned(), "tags.x".to_owned()), "{}", refusal.body);
         let conflict = json!([{"map": "tags", "key": "x", "manager": "ann:update", "value": "unassigned"}]);
         assert_eq!(refusal.body["conflicts"], conflict, "{}", refusal.body);
         server.expect("POST", &format!("/v1/apply?manager=git&{query}"), &manifest, 200).await;
-        assert_eq!(assigned_tags(&server).await, assigned, "{query}");
+        assert_eq!(stored_tags(&server).await, assigned, "{query}");
     }
     let unassign_manifest =
         json!({"objects": [{"kind": "Node", "name": "n", "nodegroup": "c/g", "tags": {"unassigned": ["x"]}}]});
     let refusal = server.send("POST", "/v1/apply?manager=ops", &[], Some(&unassign_manifest)).await;
     assert_eq!(error_parts(&refusal), (409, "label.conflict".to_owned(), "tags.x".to_owned()), "{}", refusal.body);
     server.expect("POST", "/v1/apply?manager=ops&force=true", &unassign_manifest, 200).await;
-    assert_eq!(assigned_tags(&server).await, json!({"assigned": [], "unassigned": ["x"]}));
+    assert_eq!(stored_tags(&server).await, json!({"assigned": [], "unassigned": ["x"]}));
     for (headers, body) in [
         (MERGE, json!({"tags": {"assigned": ["x"]}})),
         (PATCH, json!([{"op": "add", "path": "/tags", "value": {"assigned": ["x"]}}])),
     ] {
         server.expect("POST", "/v1/apply?manager=ops&force=true", &unassign_manifest, 200).await;
         let answer = server.send("PATCH", "/v1/nodes/n?manager=ann", headers, Some(&body)).await;
-        assert_eq!((answer.status, assigned_tags(&server).await), (200, assigned.clone()), "{body}: {}", answer.body);
+        assert_eq!((answer.status, stored_tags(&server).await), (200, assigned.clone()), "{body}: {}", answer.body);
     }
 }
 
 #[tokio::test]
 async fn y05_write_rejects_assigning_and_unassigning_same_tag() {
     let server = TestApi::start().await;
-    start_tagged(&server).await;
+    create_tagged_node(&server).await;
     let tags = json!({"assigned": ["x"], "unassigned": ["x"]});
     let manifest = json!({"objects": [{"kind": "Node", "name": "n", "tags": tags}]});
     let json_patch = json!([{"op": "add", "path": "/tags", "value": tags}]);
@@ -173,9 +173,9 @@ async fn y05_write_rejects_assigning_and_unassigning_same_tag() {
 /// A merge patch (RFC 7396) and a JSON patch (RFC 6902) edit the tags that are stored with the node. A read of the node
 /// also shows tags from other sources.
 #[tokio::test]
-async fn y05_json_patch_edits_tags_of_node() {
+async fn y05_patch_edits_tags_of_node() {
     let server = TestApi::start().await;
-    start_tagged(&server).await;
+    create_tagged_node(&server).await;
     let tags = json!({"assigned": ["y"], "unassigned": ["x"]});
     let manifest = json!({"objects": [{"kind": "Node", "name": "n", "nodegroup": "c/g", "tags": tags}]});
     let remove = |path: &str| json!([{"op": "remove", "path": path}]);
@@ -201,7 +201,7 @@ async fn y05_json_patch_edits_tags_of_node() {
         server.expect("POST", "/v1/apply?manager=git&force=true", &manifest, 200).await;
         let answer = server.send("PATCH", "/v1/nodes/n?manager=ann", headers, Some(&body)).await;
         assert_eq!(answer.status, 200, "{body}: {}", answer.body);
-        assert_eq!(assigned_tags(&server).await, json!({"assigned": assigned, "unassigned": unassigned}), "{body}");
+        assert_eq!(stored_tags(&server).await, json!({"assigned": assigned, "unassigned": unassigned}), "{body}");
     }
     server.expect("POST", "/v1/apply?manager=git&force=true", &manifest, 200).await;
     for (headers, body, field) in [
@@ -212,7 +212,7 @@ async fn y05_json_patch_edits_tags_of_node() {
     ] {
         let answer = server.send("PATCH", "/v1/nodes/n?manager=ann&force=false", headers, Some(&body)).await;
         assert_eq!(error_parts(&answer), (409, "label.conflict".to_owned(), field.to_owned()), "{body}: {}", answer.body);
-        assert_eq!(assigned_tags(&server).await, tags, "{body}");
+        assert_eq!(stored_tags(&server).await, tags, "{body}");
     }
     // If a node has no tags, they behave like any other field at its default.
     apply(&server, &json!([{"kind": "Node", "name": "bare", "nodegroup": "c/g"}])).await;

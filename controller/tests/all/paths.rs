@@ -1,5 +1,6 @@
-//! Edits by which two tasks get the same path. Each call that can cause this reports the conflict, in a dry run and in
-//! a real run.
+//! Edits by which two tasks of a node get the same path. If a template gives one of the paths, each call that can cause
+//! this reports the conflict, in a dry run and in a real run. A release that newly brings two equal literal paths to a
+//! node is refused.
 
 use serde_json::{Value, json};
 
@@ -18,9 +19,10 @@ fn file(id: &str, path: &str, tag: &str) -> Value {
     json!({"id": id, "type": "file", "tags": [tag], "parameters": {"path": path, "content": id}})
 }
 
-/// Builds a node whose tasks write `/etc/z` and paths that each level decides. If one of these becomes `/etc/z`, two
-/// tasks conflict. All paths but the first are templates, because a write of a level that brings two equal literal
-/// paths to a node is refused.
+/// Builds a site with the node n, whose task a writes `/etc/z`. An edit can give another task of n the same path in two
+/// ways. It changes a label or parameter in the path of a task of n, or it brings a task with this path to n, by a
+/// role, tag, condition, group or release. All paths but that of task a are templates, because a write of a level that
+/// brings two equal literal paths to a node is refused.
 fn site() -> Value {
     // A level has a label and a parameter whose value is their own name. An edit sets one of them to `z`.
     let level = |name: &str| json!({name: name});
@@ -49,7 +51,7 @@ fn site() -> Value {
     ])
 }
 
-/// Returns each edit that causes a path conflict.
+/// Returns edits of the objects of [`site`]. Each edit alone gives two tasks of node n the same path.
 fn edits() -> Vec<EditCall> {
     let (node, group, cluster, template) =
         ("/v1/nodes/n", "/v1/clusters/c/nodegroups/g", "/v1/clusters/c", "/v1/clustertemplates/t");

@@ -33,7 +33,8 @@ async fn write(server: &TestApi, method: &str, path: &str, body: &Value) -> ApiR
     server.send(method, path, &headers, Some(body).filter(|body| !body.is_null())).await
 }
 
-/// Returns the primary of tag mysql in cluster eu. Checks that the cluster has no other primary.
+/// Returns the entry of tag mysql in the list of primaries of cluster eu, an object with fields such as `node` and
+/// `chosen_by`. Checks that the list has no other entry.
 async fn primary(server: &TestApi) -> Value {
     let list = server.get("/v1/clusters/eu/primaries").await;
     let entries = list["primaries"].as_array().expect("a list");
@@ -41,7 +42,7 @@ async fn primary(server: &TestApi) -> Value {
     entries[0].clone()
 }
 
-/// Returns the objects of the findings in a response that are about a parked primary.
+/// Returns the object of each finding `primary.parked` in a response, such as `node/db-1`.
 fn parked_findings(answer: &Value) -> Vec<String> {
     let findings = answer["findings"].as_array().expect("a list").iter();
     let selected = findings.filter(|finding| finding["code"] == "primary.parked");
@@ -74,9 +75,10 @@ async fn x07_park_keeps_primary_and_reports_finding() {
     assert_eq!((answer.status, primary(&server).await["node"].clone()), (202, json!("db-1")));
 }
 
-/// Regression: the audit named a primary by its tag only, and several clusters can have the same tag.
+/// Regression: the audit named a primary by its tag only, and several clusters can have the same tag. Now its name is
+/// `CLUSTER/TAG`. A query for the tag alone still finds it.
 #[tokio::test]
-async fn y09_audit_finds_primary_by_cluster_name() {
+async fn y09_audit_finds_primary_by_cluster_and_tag() {
     let server = TestApi::start().await;
     site(&server).await;
     for node in ["db-1", "db-2"] {
@@ -101,7 +103,7 @@ async fn y09_audit_finds_primary_by_cluster_name() {
 }
 
 #[tokio::test]
-async fn x07_node_write_reports_moved_primary() {
+async fn x07_write_reports_moved_primary() {
     let server = TestApi::start().await;
     site(&server).await;
     server.expect("PUT", "/v1/clusters/eu/primaries/mysql", &json!({"node": "db-1"}), 200).await;
@@ -148,7 +150,7 @@ async fn x07_node_write_reports_moved_primary() {
     assert_eq!((create_answer.status, &create_answer.body["moved_primaries"]), (201, &expected), "{}", create_answer.body);
 }
 
-/// While `primaries` of the cluster names db-3, no other write can make another node primary.
+/// While `primaries` of the cluster names db-3, the choice of another primary and `release_primary` of db-3 are refused.
 #[tokio::test]
 async fn x07_cluster_primaries_take_precedence_over_other_writes() {
     let server = TestApi::start().await;
@@ -251,7 +253,9 @@ async fn x07_apply_names_primary_created_by_same_apply() {
     assert_eq!(server.get("/v1/nodes/as-1").await["primary_tags"], json!(["seat"]));
 }
 
-/// The errors and the finding contain the commands that edit `primaries` of the cluster.
+/// In this test, `primaries` of the cluster names node db-3. A write that would take the primary from this node, or
+/// rename the node, is refused. Each of these errors, and the finding about the parked primary, contains the commands
+/// that edit `primaries`.
 #[tokio::test]
 async fn x07_primary_error_says_how_to_change_cluster_primaries() {
     let server = TestApi::start().await;
@@ -339,8 +343,8 @@ async fn x07_node_deletion_reports_moved_primary() {
     }
 }
 
-/// `release_primary` is allowed only in a write that parks the node. The last node that is not parked cannot release
-/// its primary.
+/// `release_primary` is allowed only in a write after which the node is parked. The last node that is not parked cannot
+/// release its primary.
 #[tokio::test]
 async fn x07_release_primary_moves_to_next_node_or_fails() {
     let server = TestApi::start().await;

@@ -54,7 +54,9 @@ async fn s38_observation_keeps_valid_traits_and_reports_rest() {
     assert!(node["findings"].as_array().unwrap().contains(&finding), "{}", node["findings"]);
 }
 
-/// The trait that the group requires comes from an inspection rule only.
+/// In this test, the trait that the group requires comes only from an inspection rule, which also sets the label
+/// `rack`. A write of the rule reports the number of affected hosts, the labels that nodes lose, and the node that no
+/// longer has the trait.
 #[tokio::test]
 async fn w07_rule_write_names_affected_nodes_and_lost_values() {
     let fleet = Fleet::start().await;
@@ -98,7 +100,7 @@ async fn w07_rule_write_names_affected_nodes_and_lost_values() {
     assert!(warning.contains("CUSTOM_A"), "{warning}");
 }
 
-/// Regression: the effect of a rule was reported twice, for the node and for the rule.
+/// Regression: a finding that an inspection rule causes on a node was reported twice, for the node and for the rule.
 #[tokio::test]
 async fn y08_rule_effect_is_reported_once_in_each_answer() {
     let fleet = Fleet::start().await;
@@ -169,7 +171,7 @@ async fn s38_51_detected_traits_block_no_operator_or_host() {
 }
 
 /// Many observations of each node are stored, in two halves with a restart after each. The last one survives, and the
-/// store has ten earlier observations (images) of each node.
+/// store has the last ten observations of each node as images (stored versions).
 #[tokio::test]
 async fn x01_observations_survive_restart_when_sent_in_bulk() {
     const OBSERVATIONS: usize = 1000;
@@ -332,8 +334,8 @@ async fn x01_refused_report_is_a_finding_until_report_changes() {
         .store_observation(host.node, observation_digest(&small_observation), small_observation.clone())
         .await
         .unwrap();
-    // The store would contain the observation twice, as the current value and as a past value (image). Both together
-    // exceed the limit of one transaction.
+    // The store would contain the observation twice, as the current value and as an image (a stored version). Both
+    // together exceed the limit of one transaction.
     assert!(!observe(&mut host, &large_labels(15)).await);
     let node = fleet.read("/v1/nodes/web-1").await;
     let findings = node["findings"].as_array().unwrap();
@@ -463,7 +465,8 @@ async fn observation_is_truncated_at_label_limit_and_digest_is_checked() {
     assert_eq!((error.status, error.kind.as_str()), (400, "message.malformed"), "the digest must match the observation");
 }
 
-/// Builds results of tasks with consecutive numbers from `from`, each with a difference of 16,000 bytes.
+/// Builds `count` results of tasks with consecutive sequence numbers from `from`, each with a difference of 16,000
+/// bytes.
 fn results(from: u64, count: u64) -> Vec<TaskResult> {
     let result = |sequence| TaskResult {
         diff: "d".repeat(16_000),

@@ -33,7 +33,7 @@ fn with_primary(mut site: Value) -> Value {
 }
 
 /// Checks in until the last list of open barriers from the controller has this length, and the host has a desired
-/// state. Returns the tasks of these barriers.
+/// state. Returns, for each of these barriers, the task that had to succeed on other hosts.
 async fn wait_for_barriers(host: &mut Host, count: usize) -> Vec<String> {
     let (mut open_tasks, deadline) = (Vec::new(), Instant::now() + TIMEOUT);
     while Instant::now() < deadline {
@@ -60,7 +60,7 @@ fn parked_state() -> LocalState {
     LocalState { parked: Some("repair".to_owned()), ..LocalState::default() }
 }
 
-/// Returns the number of hosts whose local state is stored.
+/// Returns the number of hosts whose local state (pause, hold and park that root set on the host) is stored.
 async fn stored_state_count(fleet: &Fleet) -> usize {
     let snapshot = fleet.components().registry.store().snapshot().await.unwrap();
     snapshot.list(&ListQuery::prefix("said/")).await.unwrap().entries.len()
@@ -127,7 +127,8 @@ async fn y06_node_reports_no_task_set_when_held_before_first() {
     fleet.controller.stop().await;
 }
 
-/// An expired hold withholds no task set, and no response shows it.
+/// In this test, a node has a hold of an operator and a hold that its host reports. After both have expired, neither
+/// the explanation of a task nor the findings of the node and its cluster mention a hold.
 #[tokio::test]
 async fn expired_hold_is_absent_from_explain_and_findings() {
     let clock = Arc::new(TestClock::default());
@@ -335,8 +336,9 @@ async fn task_set_changes_only_without_hold_on_host() {
     fleet.controller.stop().await;
 }
 
-/// A host reports the labels `zone` and `rack`, which its cluster accepts. A write that removes such a label from the
-/// node lists the label, and a write that replaces its value does not.
+/// A host reports the labels `zone` and `rack`, which its cluster accepts. The dry run of a write after which the node
+/// lacks such a label lists the label in `lost_labels`. If the write only replaces the value of the label, it is not
+/// listed.
 #[tokio::test]
 async fn w06_write_names_lost_labels_when_hosts_filled_values() {
     let fleet = Fleet::start_reconciled().await;

@@ -109,8 +109,8 @@ async fn x02_hosts_ahead_are_reported_and_follow_in_new_epoch() {
     assert_eq!(read_untold_reason().await, json!(null), "the host has confirmed its state");
 }
 
-/// A reported backup is stored, audited and shown with its age. A dry run stores none, and a revision that the store
-/// does not have is refused.
+/// The report that a backup was made is stored and audited, and the age of the backup is shown. A dry run stores no
+/// report. A report with a revision that the store does not have is refused.
 #[tokio::test]
 async fn x02_metrics_show_age_of_last_backup() {
     let fleet = Fleet::start().await;
@@ -329,8 +329,9 @@ fn copy_directory(source: &Path, destination: &Path) {
     }
 }
 
-/// A resume also applies to hosts that check in later with an earlier epoch. It does not apply to a host whose epoch
-/// began later, in another store.
+/// After a resume, a host in an epoch of another store gets a desired state if that epoch began before the current
+/// epoch, also if the host checks in only later. A host whose epoch began after the current epoch gets nothing until a
+/// second resume.
 #[tokio::test]
 async fn x02_hosts_of_foreign_epochs_follow_after_resume() {
     const DAY_MS: u64 = 24 * 3600 * 1000;

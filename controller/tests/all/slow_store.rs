@@ -10,7 +10,7 @@ use tokio::task::JoinSet;
 use crate::fleet::TIMEOUT;
 use crate::served::TestApi;
 
-/// The delay with which the store answers a commit. A read is always shorter.
+/// The delay with which the store answers a commit. The test ends long before.
 const COMMIT_DELAY: Duration = Duration::from_hours(1);
 
 /// The maximum number of writes of one principal at the same time, which is half of the limit for all.

@@ -1,4 +1,5 @@
-//! Starts that are refused, each with a message that describes the correction (S71, S75).
+//! Starts of a controller: those that are refused, with a message that describes the correction (S71, S75), a start that
+//! waits for the store, and what a start removes and writes.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on ends")]
 
@@ -58,8 +59,8 @@ async fn s71_start_names_fixing_command_when_key_is_open() {
     start(new_config(data), Options::default()).await.unwrap().stop().await;
 }
 
-/// The data directory, or its directory `trust`, belongs to user 65534. A start fails, and `init` creates nothing
-/// there.
+/// The data directory, or its directory `trust`, belongs to user 65534, and a start fails. In another directory of that
+/// user, `init` fails and creates nothing.
 #[tokio::test]
 #[allow(clippy::print_stdout, reason = "a test that is left out says so")]
 async fn w10_11_start_rejects_directory_of_other_user() {
@@ -170,10 +171,10 @@ async fn start_waits_when_other_controller_releases_store_soon() {
     second_start.await.unwrap().stop().await;
 }
 
-/// Each file of the data directory in turn may be written by others, and each secret may be read by others. A start
-/// names the file.
+/// Nine files of the data directory in turn may be written by others, and the secrets among them may be read by others.
+/// Each start fails and names the file.
 #[tokio::test]
-async fn s71_start_checks_every_file_before_serving() {
+async fn s71_start_rejects_listed_file_when_open_to_others() {
     let directory = new_fleet();
     let data = directory.path().join("data");
     let writable = |path_text: &str, mode: u32| {
@@ -207,7 +208,7 @@ async fn s71_start_checks_every_file_before_serving() {
 }
 
 #[tokio::test]
-async fn start_creates_no_fleet_when_directory_is_empty() {
+async fn start_creates_no_fleet_when_data_directory_is_missing() {
     let directory = tempfile::tempdir().unwrap();
     let data = directory.path().join("data");
     let error = start_error(new_config(data.clone())).await;

@@ -115,8 +115,9 @@ async fn y09_metrics_use_accepted_format_and_keep_counter_type() {
     fleet.controller.stop().await;
 }
 
-/// Returns whether each of five responses shows a node with this state: the node, its entry in the list, the list
-/// filtered by the state, the counts of cluster c, and the metrics.
+/// Returns for each of five responses whether it shows this state: the node `name`, its entry in the list, the list
+/// filtered by the state, the counts of cluster c, and the metrics. The last two count all nodes, so another node may
+/// have the state.
 pub(crate) async fn is_state_in_answers(fleet: &Fleet, name: &str, state: &str) -> [bool; 5] {
     let node = fleet.read(&format!("/v1/nodes/{name}")).await;
     let list = fleet.read("/v1/nodes?fields=name,state,state_reason,notes").await;
@@ -218,10 +219,11 @@ async fn first_event_state(fleet: &Fleet, name: &str) -> String {
     found_state.unwrap()
 }
 
-/// `stemma wait` reads the object and follows the events. If it starts right after a write that ends the awaited state,
-/// neither the read nor the events may show the state from before the write.
+/// A client that waits for a state reads the object (as `stemma wait` does) or follows the events. In this test, a
+/// write ends the state `converged`. Neither a read right after the write nor the first event of a new event stream
+/// shows that state. A changed label and the deletion of the node are visible to the next read too.
 #[tokio::test]
-async fn y06_wait_after_write_ignores_earlier_state() {
+async fn y06_read_and_events_after_write_omit_earlier_state() {
     let (fleet, mut host) = start_converged().await;
     for round in 2..8_u64 {
         fleet.apply(site(&round.to_string())).await;
@@ -270,8 +272,9 @@ async fn y06_node_is_held_in_answers_when_task_set_is_kept() {
     fleet.controller.stop().await;
 }
 
-/// Regression: the node was `failed`, because an unmet requirement is an error finding. That is right only for a node
-/// without a task set.
+/// Regression: a node that kept its task set, because the node did not meet a requirement of its next task set, was
+/// `failed`, because an unmet requirement is an error finding. The state `failed` is right only for a node that has no
+/// task set, or for which no newer task set waits.
 #[tokio::test]
 async fn y06_node_is_held_in_each_answer_when_requirement_is_unmet() {
     let (fleet, _host) = start_converged().await;
@@ -320,8 +323,8 @@ async fn y06_node_has_note_when_host_has_not_confirmed_label() {
     fleet.controller.stop().await;
 }
 
-/// One host gets the label, and hangs before it confirms the label. The other host confirms it, and an orderly stop of
-/// the controller stores that.
+/// In this test, two hosts get a new label. One host hangs before it confirms the label. The other host confirms the
+/// label, and an orderly stop of the controller stores the confirmation.
 #[tokio::test]
 async fn y06_unconfirmed_node_stays_unconfirmed_after_restart() {
     let (mut fleet, mut host) = start_converged().await;
@@ -331,7 +334,7 @@ async fn y06_unconfirmed_node_stays_unconfirmed_after_restart() {
     wait_until(&fleet, "m", |node| node["state"] == "converged").await;
     let group = json!([{"kind": "NodeGroup", "cluster": "c", "name": "gx", "roles": ["rx"], "labels": {"rack": "7"}}]);
     fleet.apply(group).await;
-    // This receives the label, but makes no further check-in that would confirm it.
+    // `new_parts` receives the label, but makes no further check-in that would confirm the label.
     new_parts(&mut host).await;
     take_over_next(&mut other_host).await;
     wait_until(&fleet, "n", |node| node["state"] == "changing" && node["notes"] == json!(["untold"])).await;
@@ -407,8 +410,8 @@ async fn y09_explain_shows_published_and_confirmed_state() {
     fleet.controller.stop().await;
 }
 
-/// The agent reports that it is stuck, two kinds of findings, and orphaned paths. Two later reports first omit all but
-/// the stuck agent, and then that too.
+/// The agent reports that it is stuck, two findings (the first repeats why it is stuck), and orphaned paths. The second
+/// report has only the stuck agent and the first finding. The third report has none of these.
 #[tokio::test]
 async fn y06_agent_report_is_in_each_answer_until_cleared() {
     let (fleet, mut host) = start_converged().await;

@@ -21,7 +21,7 @@ async fn wait_for_results(fleet: &Fleet, count: u64) -> Value {
     read_until("/v1/tasks", async || fleet.read("/v1/tasks").await, is_complete).await
 }
 
-/// Regression: the reason of a node with missing results did not name the task that runs.
+/// Regression: the state reason of a node with missing results did not name the first task without a result.
 #[tokio::test]
 async fn y09_reason_names_task_with_missing_result() {
     let after = |required_task: &str, id: &str| shell_task(id, "x", json!({"requires": [required_task]}));
@@ -44,7 +44,8 @@ fn site_with_observed(task: Value) -> Value {
 }
 
 /// A node is converged without a result of task a, whose mode is `observe`. Task b of another host waits for a, so that
-/// host is blocked. The result at the end is of an older agent, which reports that a would change something.
+/// host is blocked. The second result is that of an older agent, which reports that a would change something. The first
+/// node stays converged.
 #[tokio::test]
 async fn y06_observed_task_is_awaited_only_across_hosts() {
     let (fleet, mut first_host, _second_host) =
@@ -94,7 +95,8 @@ async fn y06_observed_task_is_shown_and_named_by_dependents() {
     fleet.controller.stop().await;
 }
 
-/// A task in mode `noop` follows one in mode `observe`, whose possible changes are unknown.
+/// In this test, both a task in mode `observe` and a task in mode `noop` report that they would change something. The
+/// state reason names only the task in mode `noop`, because a task in mode `observe` is not checked.
 #[tokio::test]
 async fn y06_noop_reason_omits_observed_task() {
     let noop_task = shell_task("z", "x", json!({"mode": "noop"}));
@@ -126,8 +128,8 @@ async fn y09_skipped_task_is_not_counted_as_failed() {
     fleet.controller.stop().await;
 }
 
-/// Regression: the reason of a failed node named the task, but not the reason of a drifted node or of one in mode
-/// `noop`.
+/// Regression: for the state `failed`, the state reason of a node named the task that caused the state. For the states
+/// `drifted` and `noop`, it named no task.
 #[tokio::test]
 async fn y06_state_reason_names_causing_task() {
     let fleet = start_fleet(site("1")).await;

@@ -1,5 +1,6 @@
-//! Tests of the handshakes that both listeners refuse (docs/trust.md, S01 to S11). The controller counts each refusal,
-//! stores nothing, and serves the next valid request.
+//! Tests of the handshakes, requests and renewals that the listeners refuse because of the client's certificate or TLS
+//! version (docs/trust.md, S01 to S11). The controller counts each refusal, stores nothing but an audit record if the
+//! caller is known, and serves the next valid request.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on ends")]
 
@@ -109,7 +110,8 @@ async fn s02_w15_08_renewal_in_grace_is_marked_in_audit() {
     assert_eq!(reasons, ["renewed", "renewed after expiry"]);
 }
 
-/// A certificate that was renewed and has expired cannot be renewed again, because a copy of the host may hold it.
+/// A certificate that was renewed and has expired cannot be renewed again with another key, because a copy of the host
+/// may hold the certificate.
 #[tokio::test]
 async fn s02_renewal_in_grace_requires_newest_certificate() {
     let (fleet, mut host) = fleet_with_host().await;
@@ -125,8 +127,8 @@ async fn s02_renewal_in_grace_requires_newest_certificate() {
     assert!(newest_host.renew(&new_key_and_request().csr).await.is_ok());
 }
 
-/// An expired certificate was renewed already. It can be renewed again only with the same key, because then the host
-/// itself repeats its request.
+/// An expired certificate was renewed already. It can be renewed again only with the key of that renewal, because then
+/// the host itself repeats its request.
 #[tokio::test]
 async fn f21_renewal_repeats_when_response_was_lost_and_certificate_expired() {
     let (fleet, mut host) = fleet_with_host().await;

@@ -1,5 +1,5 @@
 //! Tests that an invalid time, number or name causes the same error in each form of a write (POST, PUT, merge patch,
-//! JSON patch and apply).
+//! JSON patch and apply), and that each form stores a valid value in the same way.
 
 use serde_json::{Value, json};
 
@@ -27,8 +27,8 @@ async fn site() -> TestApi {
     api
 }
 
-/// Writes one value of a field by POST, merge patch, JSON patch and apply. Returns the name of each form with its
-/// response.
+/// Writes one value of a field by POST, merge patch, JSON patch and apply. POST creates an object named `new`, and the
+/// other forms change the object at the path. Returns the name of each form with its response.
 async fn write_in_each_form(
     api: &TestApi,
     (kind, list, path): KindPaths,
@@ -120,9 +120,10 @@ async fn y04_number_above_2_53_is_rejected_in_every_form() {
     }
 }
 
-/// Regression: a number with a point or an exponent was accepted, and changed.
+/// Regression: a number above 2^53 that a float cannot hold was accepted if it had a point or an exponent, and another
+/// number was stored. A large number whose float is printed with the same digits is accepted.
 #[tokio::test]
-async fn y04_number_above_2_53_is_rejected_in_any_notation() {
+async fn y04_inexact_number_is_rejected_in_any_notation() {
     let api = site().await;
     for number in ["9007199254740993.0", "9007199254740993e0", "9007199254740992.5", "123456789012345678e3"] {
         for field in ["parameters", "properties", "extra"] {
@@ -140,7 +141,8 @@ async fn y04_number_above_2_53_is_rejected_in_any_notation() {
             }
         }
     }
-    // A float holds these numbers exactly. They are accepted repeatedly, and also in the form in which they are shown.
+    // The double of each of these numbers is printed with the same digits. The numbers are accepted repeatedly, and
+    // also in the form in which they are shown.
     let body = r#"{"properties": {"a": [1e21, 9007199254740992.0, 1e300, 1.5]}}"#;
     for _ in 0..2 {
         let answer = api.send_text("PATCH", NODE.2, &[MERGE], body).await;
@@ -254,7 +256,8 @@ async fn y04_requirement_number_keeps_text_in_every_form() {
     }
 }
 
-/// The value that an action sets for a label is stored as text, also if a patch changes only this value.
+/// An action of an inspection rule can set a label to a number. The rule stores this number as text, also if a patch
+/// changes only this value.
 #[tokio::test]
 async fn y04_rule_number_keeps_text_as_label_in_every_form() {
     const RULE: &str = "/v1/inspection_rules/r";
@@ -339,7 +342,7 @@ async fn y05_label_number_keeps_text_in_every_form() {
                 assert_eq!(reset.status, 200, "{}", reset.body);
             }
         }
-        // A `test` finds the text `5` equal to the number 5 and to the text.
+        // The operation `test` finds the stored text `5` equal to the number 5 and to the text `5`.
         let test_patch = format!(
             r#"[{{"op": "add", "path": "/{map}/a", "value": 5}}, {{"op": "test", "path": "/{map}", "value": {{"a": 5}}}},
                 {{"op": "test", "path": "/{map}/a", "value": 5}}, {{"op": "test", "path": "/{map}/a", "value": "5"}},
@@ -390,7 +393,8 @@ async fn y04_unreachable_name_is_rejected_for_each_object() {
     assert_eq!((error.status, error.kind()), (400, "field.invalid"), "{}", error.body);
 }
 
-/// Names, property keys and prefixes with a control character are refused, as is an empty prefix.
+/// In a namespace of the catalogue, names, property keys and prefixes with a control character are refused, as is an
+/// empty prefix.
 #[tokio::test]
 async fn y04_catalog_rejects_unreachable_name() {
     let api = TestApi::start().await;
@@ -413,7 +417,8 @@ async fn y04_catalog_rejects_unreachable_name() {
     assert_eq!((error.status, error.kind()), (400, "field.invalid"), "{}", error.body);
 }
 
-/// An owner is shown as `MANAGER:apply` or `MANAGER:update`, so a manager's name must not end like this.
+/// An owner is shown as `MANAGER:apply` or `MANAGER:update`, so a manager's name must not end like this. A blank name
+/// and a name with a line separator are refused too.
 #[tokio::test]
 async fn y04_manager_rejects_name_invalid_for_owner() {
     let api = site().await;

@@ -72,7 +72,7 @@ async fn y05_merge_labels_has_default_after_reset() {
     assert_eq!(json_patched["field_owners"], merge_patched["field_owners"]);
 }
 
-/// The value `null` sets nothing, so nobody owns the field after the write.
+/// The value `null` for the field `merge_labels` sets nothing, so nobody owns the field after the write.
 #[tokio::test]
 async fn y05_merge_labels_null_has_no_owner_in_each_form() {
     let api = TestApi::start().await;
@@ -169,7 +169,7 @@ async fn y05_conflict_names_same_field_in_each_form() {
 }
 
 #[tokio::test]
-async fn y05_principal_role_is_changed_and_never_removed() {
+async fn y05_principal_role_cannot_be_null() {
     let api = TestApi::start().await;
     api.expect("POST", "/v1/principals", &json!({"name": "ada", "role": "viewer"}), 201).await;
     let creation = api.send("POST", "/v1/principals", &[], Some(&json!({"name": "eve", "role": null}))).await;
@@ -239,10 +239,10 @@ async fn y08_each_form_reports_labels_sharing_variable_without_nodes() {
     }
 }
 
-/// A manifest with a read-only field is refused. A merge patch never stores the field, because a client of Magnum may
-/// send back a whole response.
+/// A manifest that sets a read-only field is refused, unless the value is `null`. A merge patch with the field is
+/// refused or ignores the field, because a client of Magnum may send back a whole response. No form stores the field.
 #[tokio::test]
-async fn y05_read_only_field_is_rejected_in_each_form() {
+async fn y05_read_only_field_is_not_stored_by_any_form() {
     let api = TestApi::start().await;
     let objects = json!([{"kind": "Cluster", "name": "c"}, {"kind": "NodeGroup", "cluster": "c", "name": "g"},
         {"kind": "Node", "name": "n"}]);
@@ -341,8 +341,9 @@ async fn y07_node_rejects_boot_mode_and_secure_boot() {
     }
 }
 
-/// The field `stored` contains only values that a client sent. The other fields of a response may be derived: a number
-/// of nodes, or a value of the template if the cluster has none.
+/// With the query parameter `stored`, the field `stored` contains the values that clients sent, and for a node the
+/// owners of its traits and tags. The other fields of a response may be derived: a number of nodes, or a value of the
+/// template if the cluster has none.
 #[tokio::test]
 async fn y05_y07_stored_fields_are_shown_apart_from_derived() {
     let api = TestApi::start().await;
@@ -386,8 +387,8 @@ pub(crate) fn error_parts(answer: &ApiResponse) -> (u16, String, String) {
     (answer.status, answer.kind().to_owned(), field.to_owned())
 }
 
-/// Sets one entry of a node's map by each form of a write, and returns the responses. `value` is JSON text, because the
-/// type `Value` cannot contain every number.
+/// Sets one entry of a map of node `n` by each form of a write, and returns the responses. The form POST creates a node
+/// `new` with the entry instead. `value` is JSON text, because the type `Value` cannot contain every number.
 async fn write_in_each_form(api: &TestApi, map: &str, key: &str, value: &str) -> Vec<ApiResponse> {
     let node = "/v1/nodes/n";
     let merge_body = format!(r#"{{"{map}": {{"{key}": {value}}}}}"#);
@@ -433,8 +434,8 @@ async fn y05_map_error_names_key_in_each_form() {
     }
 }
 
-/// Regression: the error about a number that does not fit into 64 bits or a double named the field `parameters.a.1`
-/// instead of `parameters.a[1]`.
+/// Regression: the error about a number that is refused, for example because a double cannot hold it exactly, named the
+/// field `parameters.a.1` instead of `parameters.a[1]`.
 #[tokio::test]
 async fn y05_json_patch_number_error_names_field_in_any_notation() {
     let api = TestApi::start().await;
@@ -547,8 +548,9 @@ async fn y05_manifest_has_one_name_for_parked() {
     assert_eq!((answer.status, &answer.body["maintenance"]), (200, &json!(true)), "{}", answer.body);
 }
 
-/// The error about a declared tag names the same field in each form. A merge patch removes a tag whose value is `null`,
-/// and a JSON patch refuses the `null` (docs/api.md).
+/// The error about a declared tag names the same field in each form of a write of the cluster. The call that declares
+/// one tag names its field `name`. A merge patch removes a tag whose value is `null`, and a JSON patch refuses the
+/// `null` (docs/api.md).
 #[tokio::test]
 async fn y05_declared_tag_error_names_field() {
     let api = TestApi::start().await;
@@ -637,7 +639,7 @@ async fn y05_map_body_null_clears_map_as_merge_patch_does() {
 
 /// The own labels of a release, rule or namespace follow the rules of a node's labels.
 #[tokio::test]
-async fn y05_label_key_follows_node_rules_in_every_kind() {
+async fn y05_label_follows_node_rules_in_every_kind() {
     let api = TestApi::start().await;
     let actions = json!([{"op": "log", "args": {"msg": "x"}}]);
     api.expect("POST", "/v1/inspection_rules", &json!({"name": "r", "actions": actions}), 201).await;

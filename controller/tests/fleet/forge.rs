@@ -1,5 +1,5 @@
-//! Certificates with one error each, signed with the fleet's own issuer keys. A thief of such a key could create them,
-//! or an issuer with a bug.
+//! Forged certificates, signed with the issuer keys of a fleet. A thief of such a key, or an issuer with a bug, could
+//! create them.
 
 use std::time::Duration;
 
@@ -14,7 +14,8 @@ use stemma_wire::clock::{Clock, SystemClock};
 
 use super::{Fleet, private_key};
 
-/// A leaf certificate as the issuer of agent certificates creates it, except for the fields that a test changes.
+/// A leaf certificate like that of an agent, but with a fixed serial number, and without a key usage and an authority
+/// key identifier. A test can change its fields.
 pub(crate) struct ForgedCertificate {
     pub(crate) params: CertificateParams,
 }

@@ -71,7 +71,8 @@ pub(crate) async fn read_until<T: Display>(description: &str, read: impl AsyncFn
     }
 }
 
-/// A clock whose time a test controls. It starts at the present time.
+/// A clock that a test can advance, and whose wall clock a test can make wrong. It starts at the present time, and runs
+/// with the clock of the system.
 #[derive(Debug, Default)]
 pub(crate) struct TestClock {
     passed_s: AtomicU64,
@@ -116,7 +117,7 @@ pub(crate) struct KeyAndRequest {
     pub(crate) csr: Vec<u8>,
 }
 
-/// A host that has joined.
+/// A simulated host that has joined: its certificate and key, and what its check-ins report to the controller.
 pub(crate) struct Host {
     pub(crate) node: Uuid,
     pub(crate) key: PrivateKeyDer<'static>,
@@ -154,12 +155,14 @@ impl Fleet {
         Self { directory, controller, clock, logged_before: counts_before }
     }
 
-    /// Starts a fleet whose controller publishes the desired states that it computes.
+    /// Starts a fleet whose controller publishes the desired states that it computes. The controller uses the clock of
+    /// the system, so the fleet's field `clock` has no effect.
     pub(crate) async fn start_reconciled() -> Self {
         Self::start_with(|options| *options = reconciled_options()).await
     }
 
-    /// Stops the controller, and starts another controller with these options on the same data.
+    /// Stops the controller, and starts another controller with these options on the same data. The new controller uses
+    /// the clock of the options, which need not be the fleet's field `clock`.
     pub(crate) async fn restart(mut self, options: Options) -> Self {
         self.controller.stop().await;
         self.controller = start(new_config(self.directory.path().join("data")), options).await.unwrap();
@@ -211,7 +214,7 @@ impl Fleet {
         assert_eq!(status, 200, "{body}");
     }
 
-    /// Joins a host to a group. The join token is created for this host.
+    /// Joins a host to a group, with a new join token that is bound to the group.
     pub(crate) async fn join_group(&self, group: &str, name: &str) -> Host {
         let token = self.create_token(json!({"nodegroup": group})).await;
         let request = new_key_and_request();
@@ -257,7 +260,7 @@ impl Fleet {
         call(&mut self.client_without_certificate(), "/agent/v1/enroll", &request).await
     }
 
-    /// Joins a host to no group. The join token is created for this host.
+    /// Joins a host to no group, with a new join token.
     pub(crate) async fn join(&self, name: &str) -> Host {
         let token = self.create_token(json!({})).await;
         let request = new_key_and_request();
@@ -325,7 +328,7 @@ impl Host {
         }
     }
 
-    /// Sends a first result: a task of the host's task set succeeded.
+    /// Reports that a task of the host's task set changed something and succeeded, as the first result of the host.
     pub(crate) async fn report_success(&mut self, task: &str) {
         let result = task_result(1, self.held_desired.unwrap().task_set, task, Outcome::Changed);
         let message = CheckIn { results: vec![result], local: self.local.clone(), ..idle_check_in(self.held_desired, 0) };
@@ -372,7 +375,8 @@ pub(crate) fn agent_target(address: SocketAddr) -> Target {
     format!("https://{address}").parse().unwrap()
 }
 
-/// Returns the caller of a request to the admin listener, with `admin` as its manager.
+/// Returns a caller that has all rights and no credential of a principal, like root on the local socket. The caller and
+/// its manager have the name `admin`.
 pub(crate) fn admin_caller() -> Caller {
     Caller {
         requester: Requester::from_listener("admin"),

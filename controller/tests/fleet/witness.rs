@@ -14,7 +14,7 @@ use stemma_controller::store::{ListQuery, Snapshot};
 
 use super::Fleet;
 
-/// Maximum number of log lines per minute for one reason.
+/// Maximum number of log lines per minute for one reason and address.
 const MAX_LOG_LINES: u64 = 10;
 /// Maximum number of polls for a metric, log line or audit entry that is written shortly after a response. The polls
 /// last two minutes, for busy machines.
@@ -151,8 +151,9 @@ impl Fleet {
         records.filter(|record| record.principal == principal).map(|record| record.refused).collect()
     }
 
-    /// Waits until this fleet has logged `count` refusals for a reason, or the maximum of lines per minute. Then checks
-    /// that the next request is served.
+    /// Checks that `/metrics` has at least `count` refusals for a reason. Waits until this number of them was logged
+    /// since the start of the fleet, or the maximum of lines per minute. The refusals of other fleets of the process
+    /// count too. Then checks that the next request is served.
     async fn wait_until_logged(&self, reason: &str, count: u64) {
         assert!(
             self.refused_count(reason) >= count,

@@ -17,11 +17,11 @@ use uuid::Uuid;
 
 use crate::fleet::{Fleet, new_key_and_request};
 
-/// The number of objects in an apply.
+/// The maximum number of nodes that one apply creates.
 const APPLY_SIZE: usize = 250;
-/// The number of changes in a round. The cheapest round is the result, because other work of the machine only adds cost
-/// to a round.
-const CHANGES_PER_ROUND: u32 = 8;
+/// The number of changes or reads in a round. The cheapest round is the result, because other work of the machine only
+/// adds cost to a round.
+const OPERATIONS_PER_ROUND: u32 = 8;
 const ROUNDS: u32 = 8;
 
 /// The measured operations: changes, then reads. [`MeasuredCluster::measure_all`] returns their costs in this order.
@@ -36,7 +36,8 @@ pub(crate) const MEASURED_OPERATIONS: [&str; 8] = [
     "resolved of one node",
 ];
 
-/// A function that returns the cost so far, in the unit of the caller: CPU time of each thread, or allocations.
+/// A function that returns the parts of the cost so far, in the unit of the caller: the CPU times of the thread
+/// `reconcile` and of the whole process, or the allocations.
 pub(crate) type Meter<const PARTS: usize> = fn() -> [f64; PARTS];
 
 /// A running cluster whose operations are measured.
@@ -121,8 +122,8 @@ impl<const PARTS: usize> MeasuredCluster<PARTS> {
     /// Measures a host that joins with a token: the controller checks the request, issues the certificate and creates
     /// the node. The generation of the host's key and the handshake are not included.
     async fn measure_enrol(&mut self) -> [f64; PARTS] {
-        let token = self.fleet.create_token(json!({"nodegroup": "c/x", "uses": ROUNDS * CHANGES_PER_ROUND})).await;
-        let mut csrs: Vec<Vec<u8>> = (0..ROUNDS * CHANGES_PER_ROUND).map(|_| new_key_and_request().csr).collect();
+        let token = self.fleet.create_token(json!({"nodegroup": "c/x", "uses": ROUNDS * OPERATIONS_PER_ROUND})).await;
+        let mut csrs: Vec<Vec<u8>> = (0..ROUNDS * OPERATIONS_PER_ROUND).map(|_| new_key_and_request().csr).collect();
         self.measure_cheapest(async |cluster, _| {
             cluster.hosts += 1;
             let (name, csr) = (format!("h{}", cluster.hosts), csrs.pop().unwrap());
@@ -158,18 +159,19 @@ impl<const PARTS: usize> MeasuredCluster<PARTS> {
         self.measure_cheapest(async |cluster, _| cluster.send_request(Method::GET, path, Value::Null).await).await
     }
 
-    /// Measures an operation in [`ROUNDS`] rounds. Returns the cost of one operation in the cheapest round.
+    /// Measures an operation in [`ROUNDS`] rounds. Returns the cost of one operation. Each part of the cost is that of
+    /// its cheapest round, and includes the work until the controller has settled.
     async fn measure_cheapest(&mut self, mut operation: impl AsyncFnMut(&mut Self, u32)) -> [f64; PARTS] {
         let mut minimum = [f64::INFINITY; PARTS];
         for round in 0..ROUNDS {
             let cost_before = (self.meter)();
-            for _ in 0..CHANGES_PER_ROUND {
+            for _ in 0..OPERATIONS_PER_ROUND {
                 operation(self, round).await;
                 self.wait_until_settled().await;
             }
             let cost_after = (self.meter)();
             minimum = std::array::from_fn(|part| {
-                minimum[part].min((cost_after[part] - cost_before[part]) / f64::from(CHANGES_PER_ROUND))
+                minimum[part].min((cost_after[part] - cost_before[part]) / f64::from(OPERATIONS_PER_ROUND))
             });
         }
         minimum

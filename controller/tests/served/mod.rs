@@ -79,25 +79,25 @@ fn is_delayed() -> bool {
 }
 
 impl TestApi {
-    /// Starts an API with an empty store.
+    /// Starts an API with an empty store. In the test binary `api_late`, each answer of the store is delayed by 5 ms.
     pub(crate) async fn start() -> Self {
-        Self::start_on_store(is_delayed().then_some(delayed::READ_DELAY), RedbOptions::default()).await
+        Self::start_on_store(is_delayed().then_some(delayed::ANSWER_DELAY), RedbOptions::default()).await
     }
 
     /// Starts an API with an empty store with these options. If `commit_delay` is set, the store's answers to commits
-    /// are delayed by this time.
+    /// are delayed by this time, and those to reads by 5 ms.
     pub(crate) async fn start_on_store(commit_delay: Option<Duration>, options: RedbOptions) -> Self {
         Self::start_with(commit_delay, options, |registry| registry).await
     }
 
     /// Starts an API with an empty store, for a fleet with this maximum number of nodes.
     pub(crate) async fn start_with_max_nodes(max_nodes: u64) -> Self {
-        let commit_delay = is_delayed().then_some(delayed::READ_DELAY);
+        let commit_delay = is_delayed().then_some(delayed::ANSWER_DELAY);
         Self::start_with(commit_delay, RedbOptions::default(), |registry| registry.with_max_nodes(max_nodes)).await
     }
 
     /// Starts an API with an empty store. If `commit_delay` is set, the store's answers to commits are delayed by this
-    /// time. `change` adjusts the registry.
+    /// time, and those to reads by 5 ms. `change` adjusts the registry.
     async fn start_with(commit_delay: Option<Duration>, options: RedbOptions, change: impl FnOnce(Registry) -> Registry) -> Self {
         let directory = tempfile::tempdir().expect("a temporary directory");
         let create = CreateOptions { epoch: Epoch::new([7; 16]), base: Revision::default(), fleet: Bytes::new() };

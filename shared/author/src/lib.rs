@@ -24,7 +24,7 @@ pub struct SyntaxReader;
 
 impl TemplateParser for SyntaxReader {
     fn parse_template(&self, text: &str) -> Result<TemplateReads, AuthorError> {
-        template::read_file_template(text)
+        template::read_plain_template(text)
     }
 
     fn parse_script(&self, text: &str) -> Result<TemplateReads, AuthorError> {

@@ -13,15 +13,15 @@ use stemma_core::traits::Trait;
 
 use crate::shape::{Lookups, TemplateRoot};
 
-/// The result of reading a part of a template or condition.
+/// A result, or the error in a template or condition that its author must correct.
 pub(crate) type AuthorResult<T> = Result<T, AuthorError>;
 
 /// A look-up, without the fields that are read from its nodes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Lookup {
-    /// `nodes(…)`.
+    /// The look-up `nodes(…)`, with the tags or roles by which it selects nodes.
     Nodes(NodeQuery),
-    /// `primary(…)`.
+    /// The look-up `primary(…)`, with the name of the tag whose primary it finds.
     Primary(Box<str>),
 }
 
@@ -44,11 +44,13 @@ pub(crate) enum OnAbsent {
 pub(crate) struct ReadCollector {
     /// The references to all inputs except look-ups.
     references: BTreeSet<Reference>,
-    /// The inputs whose absence can make rendering fail, each with this effect.
+    /// The inputs that the template reads at a place that does not allow them to be absent, each with the most severe
+    /// effect: `Fails` or `MayFail`. An input that the template checks at another place is in `guarded` too.
     required: BTreeMap<Reference, OnAbsent>,
     /// The inputs for which the template checks whether they exist.
     guarded: BTreeSet<Reference>,
-    /// The fields of looked-up nodes whose absence can make rendering fail, each by the number of its look-up.
+    /// The fields of looked-up nodes that the template reads at a place that does not allow them to be absent, each
+    /// with the most severe effect. The key is the number of the look-up and the path of the field.
     required_fields: BTreeMap<(usize, Path), OnAbsent>,
     /// The fields of looked-up nodes for which the template checks whether they exist, each by the number of its
     /// look-up.
@@ -88,7 +90,8 @@ impl Lookup {
         }
     }
 
-    /// Returns the first name in the look-up that no object can have, if any.
+    /// Returns why no object can have the first impossible tag or role in the look-up, and the advice to the author.
+    /// Returns `None` if each tag and role is possible.
     pub(crate) fn impossible_name(&self) -> Option<ImpossibleName> {
         impossible_name(&self.with_fields(FieldSet::default()))
     }
@@ -106,7 +109,8 @@ impl Lookup {
 pub(crate) type ReadError = (String, &'static str);
 
 /// Returns the input that a path such as `params.a.b` reads: a root, and the keys below it. The root is `params`,
-/// `facts`, `node` or `cluster`. Fails if the path is too deep, or if there is no such fact or field.
+/// `facts`, `node` or `cluster`. Fails if the path is too deep, if it reads no stable fact, or if `node` or `cluster`
+/// has no such field. Does not check whether a parameter exists.
 pub(crate) fn read_path(root: TemplateRoot, keys: Vec<Box<str>>) -> Result<Read, ReadError> {
     let remedy = "read one of those";
     let Some(path) = Path::new(keys) else {
@@ -193,15 +197,16 @@ impl ReadCollector {
     /// Records that rendering always reads a field of a single node of a look-up, so the look-up must find a node. Has
     /// no effect for a loop over each node, which may run zero times, and for `primary(…)`, whose fields are required
     /// instead. Has no effect for several look-ups either, because it is not known which of them is used.
-    pub(crate) fn note_pick(&mut self, lookups: &Lookups) {
+    pub(crate) fn note_single_node_read(&mut self, lookups: &Lookups) {
         let mut numbers = lookups.numbers();
         if let (false, Some(number), None) = (lookups.is_each_node(), numbers.next(), numbers.next()) {
             self.required_lookups.insert(number);
         }
     }
 
-    /// Returns the inputs without which rendering fails always or in some cases, because the template never checks for
-    /// them: labels, parameters, labels of looked-up nodes, and fields of primaries. Also returns the look-ups that
+    /// Returns the inputs that the template reads without a check that they exist, so that rendering fails without
+    /// them: labels, parameters, labels of looked-up nodes, and fields of primaries. If the template reads an input only
+    /// in some cases, for example inside an `if`, rendering fails only in these cases. Also returns the look-ups that
     /// must find a node.
     pub(crate) fn required_references(&self) -> Result<Vec<RequiredReference>, ReferenceError> {
         let new_requirement =
@@ -215,7 +220,7 @@ impl ReadCollector {
         }
         for ((number, path), if_absent) in &self.required_fields {
             let (lookup, is_label) = (&self.lookups[*number].0, path.first() == "labels");
-            // Of the nodes that `nodes(…)` finds, only labels are required, and no other fields.
+            // Of the nodes that `nodes(…)` finds, only labels can be missing, so any other field needs no guard.
             let has_guard = match lookup {
                 Lookup::Nodes(_) => !is_label || self.guarded_fields.contains(&(*number, path.clone())),
                 Lookup::Primary(_) => self.guarded_lookups.contains(number),

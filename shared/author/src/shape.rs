@@ -2,8 +2,9 @@
 
 use std::collections::BTreeSet;
 
-/// A root: a name such as `labels`, through which a template or condition reads inputs. Only its keys can be read,
-/// never the whole root.
+/// A root: a name such as `labels`, through which a template or condition reads inputs. Only parts of a root can be
+/// read, not the whole root. A part is a key such as `labels.tier`. Of `traits` and `tags`, it is whether they contain
+/// a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum TemplateRoot {
     Labels,
@@ -31,7 +32,7 @@ pub(crate) enum Shape {
     Unset,
     /// Plain data. The inputs in it are already registered.
     Plain,
-    /// The text of a label.
+    /// The value of a label, which is a text. The shape contains the key of the label.
     Label(Box<str>),
     /// A root without a key.
     Root(TemplateRoot),
@@ -110,7 +111,7 @@ impl Lookups {
         self.is_each_node
     }
 
-    /// Returns the numbers of the look-ups.
+    /// Returns the number of each look-up: its index among the look-ups of the template or condition.
     pub(crate) fn numbers(&self) -> impl Iterator<Item = usize> {
         self.numbers.iter().copied()
     }
@@ -122,8 +123,8 @@ impl Lookups {
 }
 
 impl Shape {
-    /// Returns the shape of a value after two branches. `self` is its shape after the first branch, and `other` its
-    /// shape after the second.
+    /// Returns the shape of a value after one of two branches, if it is not known which one is taken. `self` is its
+    /// shape if the first branch is taken, and `other` its shape if the second is taken.
     pub(crate) fn join(self, other: Self) -> Self {
         match (self, other) {
             (left, right) if left == right => left,

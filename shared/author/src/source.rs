@@ -22,7 +22,7 @@ impl SourceText<'_> {
     }
 
     /// Returns the text of a range in backquotes and on one line, cut to [`MAX_QUOTED_CHARS`]. For an empty range,
-    /// returns `the whole text`.
+    /// returns the words "the whole text", without backquotes.
     fn quote(self, range: Range<usize>) -> String {
         if range.is_empty() {
             return "the whole text".to_owned();

@@ -1,4 +1,5 @@
-//! Tests that the examples in `docs/templates.md` are accepted, and that the page shows the errors as reported.
+//! Tests that the scripts and conditions in `docs/templates.md` are accepted, and that the page shows the errors as
+//! reported.
 
 use stemma_author::SyntaxReader;
 use stemma_core::condition::TemplateParser;
@@ -10,8 +11,8 @@ fn fenced_blocks() -> Vec<(&'static str, &'static str)> {
     PAGE.split("```").skip(1).step_by(2).map(|block| block.split_once('\n').expect("a block has a first line")).collect()
 }
 
-/// Parses each shell script and each condition of the page. Only the blocks of conditions contain `&&`, and each line
-/// of them is a condition. The counts show that no block was missed.
+/// Parses each shell script and each condition of the page docs/templates.md. Only the blocks of conditions contain
+/// `&&`, and each line of them is a condition. The counts show that no block was missed.
 #[test]
 fn documented_scripts_and_conditions_parse() {
     let (mut scripts, mut conditions) = (0, 0);
@@ -29,8 +30,8 @@ fn documented_scripts_and_conditions_parse() {
     assert_eq!((scripts, conditions), (1, 7));
 }
 
-/// The page contains the error of each of these templates. Only the text after the position (`line 1, column 1: `) is
-/// compared.
+/// The page docs/templates.md contains the error of each of these templates. Only the text after the position
+/// (`line 1, column 1: `) is compared.
 #[test]
 fn documented_errors_match_reported_errors() {
     for template in

@@ -11,9 +11,9 @@ use stemma_core::condition::{TemplateParser, TemplateReads};
 use stemma_core::input::{Input, Inputs, Read, Reference, RequiredReference};
 use stemma_render::{Cause, NoSecrets, RenderLimits, Renderer};
 
-/// The canonical texts of references. A random template can read most of them. Others, such as `labels.v`, only
-/// resemble an expression of a template.
-const READ_EXPRESSIONS: &[&str] = &[
+/// The canonical texts of references. The test adds an input for each of them that a template does not read. A random
+/// template can read most of them. Others, such as `labels.v`, only resemble an expression of a template.
+const EXTRA_REFERENCES: &[&str] = &[
     "labels.a",
     "labels.b",
     "labels['c/d']",
@@ -42,7 +42,8 @@ fn variable_name() -> impl Strategy<Value = String> {
     prop_oneof![3 => Just("v"), 3 => Just("w"), 1 => Just("labels"), 1 => Just("node"), 1 => Just("nodes")].prop_map(String::from)
 }
 
-/// Generates an expression for a list of nodes: a look-up or a variable (`v`, `w`), with at most one filter or slice.
+/// Generates an expression for a list of nodes: a look-up or a variable (`v`, `w`, `nodes`), with at most one filter or
+/// slice.
 fn nodes_call() -> impl Strategy<Value = String> {
     let source = prop_oneof![Just("nodes(tag='db')"), Just("nodes(role=['s', 'r'])"), Just("v"), Just("w"), Just("nodes")];
     let filter = prop_oneof![
@@ -136,9 +137,9 @@ fn template() -> impl Strategy<Value = String> {
 }
 
 /// Returns an input for a reference, of the type that the controller would send. `variant` selects one of several
-/// values. If it is divisible by 4, the value is absent, or the list of nodes is empty. If it is divisible by 3,
-/// looked-up nodes have a name only. `params.list` is a list, and any other parameter is a map with the keys `r` and
-/// `t`.
+/// values. If it is divisible by 4, the value is absent, or the list of nodes is empty. Traits, tags and labels with a
+/// prefix always have a value. If `variant` is divisible by 3, looked-up nodes have a name only. `params.list` is a
+/// list, and any other parameter with a path of one key is a map with the keys `r` and `t`.
 fn value(reference: &Reference, variant: u8) -> Input {
     let node = |name: &str| {
         let fields = reference.read().fields().expect("a look-up has fields");
@@ -191,7 +192,7 @@ proptest! {
 
         // Additional inputs do not change the text, and are not read.
         let mut extended = inputs_sent.clone();
-        for extra in READ_EXPRESSIONS.iter().map(|text| text.parse::<Reference>().expect("a reference")) {
+        for extra in EXTRA_REFERENCES.iter().map(|text| text.parse::<Reference>().expect("a reference")) {
             if inputs_sent.find(&extra).is_none() && !found.iter().any(|candidate| references_overlap(candidate, &extra)) {
                 extended.insert(extra.clone(), value(&extra, 1)).expect("small");
             }
@@ -234,7 +235,8 @@ proptest! {
 }
 
 /// Returns whether an input of one reference can contain the value of the other. Two look-ups overlap if they find the
-/// same nodes. Two parameters or facts overlap if one path is within the other.
+/// same nodes. Two parameters or facts overlap if one path is within the other. For other kinds the result is false,
+/// also if both references are equal.
 fn references_overlap(first: &Reference, second: &Reference) -> bool {
     match (first.read(), second.read()) {
         (Read::Nodes { query: a, .. }, Read::Nodes { query: b, .. }) => a == b,

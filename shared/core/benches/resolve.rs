@@ -110,8 +110,9 @@ fn compile_release(spec: &ReleaseSpec) -> Arc<CompiledRelease> {
     compile(&release_name(), spec, &|_| None, &SyntaxReader).expect("the library compiles")
 }
 
-/// Adds a condition to 20 tasks of the library, and adds 10 tasks with a template that has 3 references. Conditions and
-/// templates read labels of all levels, parameters and a fact.
+/// Sets a condition on 20 tasks of type `puppet`, and adds 10 tasks with a template that has 3 references. Each
+/// condition reads a label. Each template reads a label, a parameter and a fact. In the fleet of `build_fleet`, each of
+/// its four levels provides one of these labels.
 fn with_conditions_and_templates(mut library: ReleaseSpec) -> ReleaseSpec {
     let mut puppet_tasks = library.tasks.iter_mut().filter(|task| task.kind == "puppet");
     for (index, task) in puppet_tasks.by_ref().take(20).enumerate() {
@@ -266,8 +267,8 @@ fn build_fleet(release: &Arc<CompiledRelease>, nodes: u128) -> Fleet {
     fleet
 }
 
-/// Builds the node with this number. The value of its label `rack` is the argument `rack` with a number added. Each
-/// group has up to 40 such values.
+/// Builds the node with this number. The value of its label `rack` is the argument `rack`, followed by a number from 0
+/// to 39 that changes after every 200 nodes. So a group has up to 40 such values.
 fn build_node(index: u128, rack: &str) -> Arc<Node> {
     let spec = NodeSpec {
         nodegroup: Some(GroupId(Uuid::from_u128(2000 + index % GROUP_COUNT))),
@@ -311,8 +312,9 @@ fn resolve_or_panic(fleet: &Fleet, cache: &ResolveCache, id: NodeId) -> Arc<Reso
     }
 }
 
-/// Edits one of `count` nodes at a time, and resolves it. Returns the mean CPU time of one edit, in microseconds. Each
-/// edit changes a clone of the fleet, because other parts of a controller still read the old state.
+/// Edits one of `count` nodes at a time, and resolves it. Returns the mean CPU time of one edit, in microseconds. As in
+/// a controller, where other parts still read the old state, each edit changes a new clone of the fleet. So `fleet`
+/// itself does not change.
 fn edit_cost(fleet: &Fleet, cache: &ResolveCache, count: u128) -> f64 {
     const ROUNDS: u32 = 5_000;
     let edits: Vec<FleetChange> =
@@ -387,7 +389,8 @@ fn bench_template_edit(fleet: &Fleet, cache: &ResolveCache, nodes: f64) {
     println!("a template's label edited: {changed_count} nodes reached, {:.0} ms, {:.2} us a node", us / 1000.0, us / nodes);
 }
 
-/// Adds a task to the nodes with the role `controller`. The template of the task looks up the nodes of the cluster.
+/// Adds a task to the library. The nodes with the role `controller` have this task. Its template looks up all nodes
+/// with the role `compute` or `controller`.
 fn with_lookup_task(mut library: ReleaseSpec) -> ReleaseSpec {
     let mut task = Task::new("look-up-all", "file");
     task.roles = vec!["/(primary-)?controller/".into()];

@@ -8,7 +8,7 @@ use crate::object::{ClusterId, PrincipalRole};
 
 pub use crate::object::Rights;
 
-/// The kind of access.
+/// The kind of access to an object: to read it or to write it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AccessVerb {
     /// Reading an object.
@@ -17,7 +17,8 @@ pub enum AccessVerb {
     Write,
 }
 
-/// The scope of an object for access checks.
+/// The place of an object, for access checks: in one cluster, or outside of all clusters and visible to all callers or
+/// only to callers of the whole fleet. Access checks compare it with the cluster to which the caller is bound.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AccessScope {
     /// An object that is in no cluster and that every principal can read, such as a template, a release or a namespace
@@ -47,7 +48,7 @@ pub enum NoCertificate {
     /// The request is for another principal.
     #[error("only an admin can request a certificate for another principal")]
     OtherPrincipal,
-    /// The caller did not present a certificate.
+    /// The caller presented no certificate, or one that its principal does not list.
     #[error("a caller that uses a token cannot request a certificate; an admin can issue one")]
     NotPresented,
     /// The requested certificate would be valid for longer than the certificate that the caller presented.
@@ -106,7 +107,9 @@ impl Rights {
         }
     }
 
-    /// The rights of a fleet admin and of the controller itself: every access in every cluster.
+    /// The rights of an admin of the whole fleet: every access, to the objects of every cluster and to objects outside
+    /// of clusters. Requests of root on the local socket, of hosts that join and of the controller itself have them
+    /// too.
     pub const ALL: Self = Self { role: PrincipalRole::Admin, cluster: None };
 
     /// Returns whether these rights include all of `other`: at least the same role, for the same cluster or all
@@ -147,8 +150,8 @@ mod tests {
 
     use super::*;
 
-    /// Checks each role with and without a cluster to which it is bound. The columns are the verdicts about reads and
-    /// writes, one for each of `scopes`.
+    /// Checks the rights of each role, for a principal of the whole fleet and for one that is bound to a cluster. The
+    /// columns are the verdicts about reads and writes, one for each of `scopes`.
     #[test]
     fn rights_hide_other_clusters_when_bound_to_one() {
         use PrincipalRole::{Admin, Operator, Viewer};
@@ -189,8 +192,8 @@ mod tests {
         }
     }
 
-    /// An operator gets a certificate for itself only, with at most the validity of the one that it presents (3600 s).
-    /// An admin gets any certificate. The default validity is 7200 s.
+    /// An operator gets a certificate for itself only, with at most the validity of the one that it presents. An admin
+    /// gets any certificate. In this test, the presented certificate is valid for 3600 s, and the default is 7200 s.
     #[test]
     fn certificate_lifetime_is_capped_when_caller_is_no_admin() {
         use PrincipalRole::{Admin, Operator};

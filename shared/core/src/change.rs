@@ -29,12 +29,14 @@ pub enum Propagation {
     InPlace,
     /// The change is sent at once, like `InPlace`, but only to the hosts below whose effective value of a key changes.
     InPlaceByKey,
-    /// The known part is sent at once to every host below. Changed tasks are rolled out within the budget of the node
-    /// group.
+    /// The known part is sent at once to every host below the object. Changed tasks are rolled out within the budget of
+    /// the node group (the number of its hosts that may change at the same time).
     InPlaceAndRolledOut,
-    /// The change is applied within the budget of the node group, if the host's task digest changes.
+    /// The change is applied within the budget of the node group (the number of its hosts that may change at the same
+    /// time), if the host's task digest changes.
     RolledOut,
-    /// The change is applied within the budget of the node group, although no task digest changes.
+    /// The change is applied within the budget of the node group (the number of its hosts that may change at the same
+    /// time), although no task digest changes. An example is a higher mode.
     RolledOutWithoutDigest,
 }
 
@@ -44,11 +46,12 @@ pub enum Propagation {
 pub enum HostScope {
     /// No host.
     Nobody,
-    /// Every host, whatever its node sets.
+    /// Every host below the object, even if a nearer level sets the same field.
     Everyone,
     /// The hosts whose effective value of a key changes.
     ByKey,
-    /// The hosts whose tasks or requirements read the field, and the hosts whose tasks the field places.
+    /// The hosts that have a task or requirement which reads the field, and the hosts that get or lose a task by the
+    /// change. Every host below the object, if another release applies now.
     ByTasks,
 }
 
@@ -69,7 +72,8 @@ pub(crate) const RELEASE_CHANGES: &[FieldChange] = &[FieldChange { field: "tasks
 /// known part of a node, and is sent to hosts at once.
 pub(crate) const RULE_CHANGES: &[FieldChange] = &[FieldChange { field: "actions", propagation: Propagation::InPlace }];
 
-/// Data of operators or hosts whose fields each have a propagation.
+/// A spec, or data that a host reports, in which each field has a propagation. A propagation is the way in which a
+/// change of the field reaches hosts.
 pub trait ClassifyFields {
     /// The names of the fields in manifests, in the order of the spec. Labels, annotations, parameters and lifecycle
     /// fields are one entry, `inherited`.
@@ -125,7 +129,8 @@ impl Propagation {
 }
 
 /// Implements [`ClassifyFields`]. A row is a field with its propagation, or with `by` and the method of
-/// [`FieldDiffCollector`] that finds it. A literal after the field is its name in manifests, if that differs.
+/// [`FieldDiffCollector`] that finds its changes. The row `by owners` marks the owners of fields, which are not
+/// compared. A literal after the field is its name in manifests, if that differs.
 macro_rules! classified {
     (@name $field:ident) => { stringify!($field) };
     (@name $field:ident $name:literal) => { $name };
@@ -237,7 +242,7 @@ classified! {
         inherited: by inherited,
         nodegroup: InPlaceAndRolledOut,
         roles: RolledOut,
-        tags: by tags_by_hand,
+        tags: by node_tags,
         traits: by traits,
         suppressed_traits: InPlace,
         properties: InPlace,
@@ -340,9 +345,9 @@ impl FieldDiffCollector {
         self.add("tags.title", !old.iter().filter_map(title).eq(new.iter().filter_map(title)), Propagation::ControllerOnly);
     }
 
-    /// Adds a change of the tags that a node has, or lacks, by a decision: of an operator, or of an extension for a
-    /// role.
-    fn tags_by_hand(&mut self, old: &NodeTags, new: &NodeTags) {
+    /// Adds the field `tags` of a node if one of these differs: the tags that operators assigned or unassigned, or the
+    /// tags that extensions decided for each role.
+    fn node_tags(&mut self, old: &NodeTags, new: &NodeTags) {
         let NodeTags { assigned, unassigned, decided } = new;
         let tags_by_role = |decided: &BTreeMap<Name, DecidedTags>| {
             decided.iter().map(|(role, decision)| (role.clone(), decision.tags.clone())).collect::<Vec<_>>()

@@ -59,7 +59,8 @@ pub struct ExpectedTime {
 /// The trust in the controller's clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ClockTrust {
-    /// The clock is trusted: it shows the expected time, or has run on for a day after its last jump.
+    /// The clock is trusted: it shows the expected time, or has run on for a day after its last jump. At a start, the
+    /// clock is trusted too if the store has no recorded time.
     Good {
         /// The times that the clock may show at the next reading.
         expected: ExpectedTime,
@@ -76,7 +77,7 @@ pub enum ClockTrust {
 /// A period in which the clock was not trusted. The revisions of the store mark its start and end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ClockDoubt {
-    /// The first revision that the store wrote in this period.
+    /// The revision of the record by which the store noted first that the clock was not trusted.
     pub from: u64,
     /// The last revision that the store wrote in this period. `None` in the record that stores the doubt first: the
     /// doubt ends with the revision of that record. [`ClockDoubts::set_last_revision`] sets this revision afterwards.
@@ -84,8 +85,10 @@ pub struct ClockDoubt {
     pub to: Option<u64>,
     /// The time at which the clock was trusted again.
     pub until: Timestamp,
-    /// Time by which the clock was ahead of its expected time when the doubt ended, in milliseconds. 0 if the clock was
-    /// put back. The clock may have been behind by at most this time before the doubt.
+    /// Maximum time by which the clock may have been behind before the doubt, in milliseconds. It is the time by which
+    /// the clock was ahead of its expected time when the doubt ended, and 0 if the clock was not ahead. If the doubt
+    /// ended while the controller was stopped, it is the time since the last recorded time. If one record stands for
+    /// several doubts, it is the sum.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub ahead_ms: u64,
 }
@@ -219,8 +222,9 @@ impl ClockTrust {
         }
     }
 
-    /// Returns the time by which the clock is ahead of its expected time, in milliseconds. `now` is the reading at
-    /// which the clock is trusted again. Returns 0 if the clock was put back or was not suspect.
+    /// Returns the time by which a suspect clock is ahead of its expected time, in milliseconds. `now` is the reading
+    /// at which the clock is trusted again. Returns 0 if the clock shows its expected time again or is behind it, and
+    /// if the clock was not suspect.
     pub fn ahead_at_end(self, now: ClockReading) -> u64 {
         match self {
             Self::Suspect { expected, .. } if !expected.allows(now) => now.wall.0.saturating_sub(expected.time_at(now).0),

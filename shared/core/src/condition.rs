@@ -8,16 +8,17 @@ use std::sync::Arc;
 
 use crate::input::{Inputs, Reference, RequiredReference};
 
-/// Number of bytes that a part of a condition reads in one step. The limits of a node are counted in steps, so that
-/// they bound both bytes and time (docs/adr/0011).
+/// Number of bytes of inputs that a part of a condition, such as a comparison, reads in one step. The limits of
+/// conditions are counted in steps, so that they bound both bytes and time (docs/adr/0011).
 pub const STEP_BYTES: usize = 256;
 
 /// Maximum number of steps of one condition over the inputs of one node.
 pub const MAX_CONDITION_STEPS: usize = 4_000_000;
 
 /// Maximum number of steps of one condition for all nodes of a cluster together. It applies to a condition that looks
-/// up other nodes, because the cost for each node then grows with the cluster. It is also the number of steps that
-/// [`node_step_limit`] divides among all clusters.
+/// up other nodes and also reads values of the node itself. Such a condition is evaluated for each node, and the cost
+/// of each evaluation grows with the cluster. It is also the number of steps that [`node_step_limit`] divides among all
+/// clusters.
 const MAX_CLUSTER_STEPS: usize = 64_000_000;
 
 /// Minimum of the step limit of one condition for a node, even in the largest cluster. The limit for all conditions of
@@ -62,7 +63,7 @@ pub(crate) fn node_share(steps: usize, limit: usize) -> usize {
     steps.div_ceil(MAX_CLUSTER_STEPS / limit)
 }
 
-/// A condition that was parsed when its release was stored.
+/// The parsed condition of a task. It is parsed when the release is compiled, and evaluated for many nodes.
 pub trait Condition: fmt::Debug + Send + Sync {
     /// Returns the values that the condition reads, sorted and unique. [`Condition::evaluate`] requires an input for
     /// each.
@@ -104,7 +105,7 @@ pub enum ConditionError {
     /// The result of the condition is not a boolean.
     #[error("returns {found}, not a boolean")]
     NotBoolean {
-        /// The type of its result.
+        /// The type of the condition's result.
         found: &'static str,
     },
     /// The inputs lack a value that the condition reads. The caller is at fault, not the author of the condition.
@@ -113,12 +114,13 @@ pub enum ConditionError {
         /// The missing input.
         reference: Reference,
     },
-    /// The condition takes more steps than one condition may use.
+    /// The condition has a loop and could take more steps than one condition may use, or it reads a list with more
+    /// items than that number. It was not evaluated. A condition without a loop is limited only by `TooMany`.
     #[error(
         "takes more than {limit} steps over its inputs, the limit in a cluster of this size: look up fewer nodes, or compare with no value of the node itself"
     )]
     TooLong {
-        /// Maximum number of steps of one condition.
+        /// Maximum number of steps of one condition for one node. It may be lower in a large cluster.
         limit: usize,
     },
     // The message contains neither the limit nor the remaining steps. From these, a principal bound to one cluster
@@ -136,12 +138,14 @@ pub enum ConditionError {
     /// An error of the interpreter, such as a division by zero or a comparison of incompatible types.
     #[error("failed: {reason}")]
     Failed {
-        /// The interpreter's message, in one line.
+        /// A description of the error for the author of the condition, in one line. The interpreter's own message is
+        /// not shown.
         reason: String,
     },
 }
 
-/// A template that was parsed when its release was stored.
+/// The parsed template of a path in a task, or of the program of a command. It is parsed when the release is compiled,
+/// and rendered for many hosts.
 pub trait Template: fmt::Debug + Send + Sync {
     /// Returns the text of the template for a host with these inputs, or `None` if rendering fails.
     fn render(&self, inputs: &Inputs) -> Option<String>;
@@ -151,7 +155,8 @@ pub trait Template: fmt::Debug + Send + Sync {
     fn normalized_text(&self) -> &str;
 }
 
-/// Parses templates and conditions when a release is stored.
+/// A parser of the templates and conditions of a release. It is used when a release is checked or compiled, such as at
+/// a write of the release and at the start of the controller.
 pub trait TemplateParser: Send + Sync {
     /// Parses the template of a file, or of an argument of a command, and returns the values that it reads.
     ///
@@ -184,14 +189,14 @@ pub trait TemplateParser: Send + Sync {
 /// The values that a template reads, and the places in it that need a check.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TemplateReads {
-    /// The references, sorted and unique.
+    /// The references to the values that the template reads, sorted and unique.
     pub references: Vec<Reference>,
-    /// The references that the template needs, sorted and unique. If a host lacks the value of one, rendering fails, or
-    /// can fail if the reference is not unconditional. They are labels, parameters, fields of looked-up nodes, and
-    /// look-ups that must find a node.
+    /// The references without whose values rendering fails, sorted and unique. They are labels, parameters, fields of
+    /// looked-up nodes, and look-ups that must find a node. If only some renderings read a reference, for example
+    /// inside an `if`, only these fail.
     pub required_references: Vec<RequiredReference>,
-    /// The places of `|raw` in a script, as line and column. Only an admin may store any release (docs/trust.md,
-    /// rule 3), so such a script has no further check.
+    /// The places of `|raw` in a script, as line and column. A value with `|raw` is inserted without quotes. Only an
+    /// admin may store a release (docs/trust.md, rule 3), so such a script has no further check.
     pub unquoted: Vec<(u32, u32)>,
     /// An error for each place where a value would be evaluated again: as a pattern, as a path of keys, or as the name
     /// of a filter or test. A new template with such a place is rejected. A stored template is accepted.
@@ -209,7 +214,9 @@ pub struct AuthorError {
     pub line: u32,
     /// Column in characters, from 1.
     pub column: u32,
-    /// The text at this position, quoted and cut at 64 characters.
+    /// The text that the error is about, in backquotes and cut at 64 characters. It usually begins at this position.
+    /// For a syntax error of a condition, it is the condition from its beginning. For a limit on the whole template or
+    /// condition, it is the words `the whole text`.
     pub what: String,
     /// The reason why the text is rejected.
     pub why: String,
@@ -221,7 +228,8 @@ pub struct AuthorError {
 pub(crate) mod testing {
     use super::*;
 
-    /// A parser that finds the secret `db` in templates, and no other reference.
+    /// A parser for tests. It finds the secret `db` in templates and scripts, and no other reference. It panics if it
+    /// has to parse a condition.
     pub(crate) struct OneSecret;
 
     impl TemplateParser for OneSecret {

@@ -32,10 +32,12 @@ use sha2::{Digest as _, Sha256};
 /// A definition of how the task digest is computed. The number of the version is stored with each released task set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum DigestVersion {
-    /// The first version.
+    /// The first version. It contains the node's tags, the tags of which the node is primary, and the definition and
+    /// inputs of each task of the node that is not left out, for example by its condition.
     V1,
-    /// The second version. It also contains whether a task has an expression that Stemma does not evaluate (an
-    /// untranslated one). Such a task does not run.
+    /// The second version. In addition to the content of version 1, it contains for each task whether the task has an
+    /// expression that Stemma does not evaluate (an untranslated one). A host does not run such a task, but the task
+    /// is not left out.
     V2,
 }
 
@@ -46,13 +48,14 @@ pub enum DigestVersion {
 #[debug("TaskDigest({self})")]
 pub struct TaskDigest(pub [u8; 32]);
 
-/// The digest of a release's content, including its imports.
+/// The digest of everything in a release that decides what hosts run, including the release's imports. The name,
+/// description, labels and annotations of the release are not included.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, derive_more::Display, derive_more::Debug)]
 #[display("{}", Hex(_0))]
 #[debug("ReleaseHash({self})")]
 pub struct ReleaseHash(pub [u8; 32]);
 
-/// Displays bytes as lower-case hexadecimal digits, the form of every hash, digest and random id.
+/// Displays bytes as lower-case hexadecimal digits, for example those of a hash, a serial number or a random secret.
 #[derive(Clone, Copy)]
 pub struct Hex<'a>(pub &'a [u8]);
 
@@ -313,9 +316,9 @@ mod tests {
     }
 
     /// Digests of different tags, primaries, tasks, inputs and orders of tasks all differ. The text of a digest parses
-    /// to an equal digest.
+    /// to an equal digest, and `zz` is refused as a digest.
     #[test]
-    fn task_digest_changes_with_every_part() {
+    fn task_digest_changes_with_tags_primaries_tasks_inputs_and_order() {
         let digest = |tags: &[&str], primary: &[&str], tasks: &[(&[u8; 32], &str)]| {
             let mut hasher = TaskDigestHasher::new(DigestVersion::LATEST, tags, primary);
             for (hash, inputs) in tasks {

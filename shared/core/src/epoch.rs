@@ -31,7 +31,8 @@ use uuid::{Builder, Uuid};
 const MAX_ENDED_EPOCHS: usize = 1024;
 /// The latest time that an epoch id can contain, in milliseconds since 1970.
 const MAX_EPOCH_MS: u64 = (1 << 48) - 1;
-/// The end of each message about a host to which nothing is sent. It contains the command for the admin.
+/// The end of each message about a host to which nothing is sent until an admin resumes the fleet. It contains the
+/// command for the admin.
 const RESUME_HINT: &str = "nothing is sent to the host until an admin runs: stemma-controller resume-fleet";
 
 /// The epochs of a store: the current one, and those that it ended.
@@ -55,7 +56,7 @@ pub struct EpochHistory {
 /// The epoch and revision of a desired state that a host holds, or that the store sent to a host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HeldRevision {
-    /// The epoch of the store.
+    /// The epoch in which the revision was counted. It can be an ended epoch, or an epoch of another copy of the store.
     pub epoch: Uuid,
     /// The revision within the epoch.
     pub revision: u64,
@@ -184,8 +185,9 @@ impl EpochHistory {
         }
     }
 
-    /// Returns a text for people with the reason why nothing is sent to a host that has not reported its state. Returns
-    /// `None` if the store does not wait for an admin.
+    /// Returns a text for people that nothing is sent to any host, because the store was restored from a backup and no
+    /// admin has resumed the fleet since. Returns `None` if the store does not wait for that. For a host that has
+    /// reported which state it holds, use [`Self::not_sent_reason`].
     pub fn waiting_reason(&self) -> Option<String> {
         self.waits.then(|| format!("the store was restored from a backup and waits; {RESUME_HINT}"))
     }
@@ -266,7 +268,8 @@ mod tests {
         HostRevisions { held, sent: Some(sent) }
     }
 
-    /// The last revision of the store is 9. Without a record of what was sent, a host can hold each revision up to 9.
+    /// In this test, the last revision of the store is 9, and the store has no record of what it sent to a host. A host
+    /// that holds a revision up to 9 of the current epoch is not ahead.
     #[test]
     fn host_is_ahead_when_revision_exceeds_store() {
         let history = EpochHistory::new(FIRST);
@@ -281,8 +284,8 @@ mod tests {
         }
     }
 
-    /// What the store sent to a host decides whether the host is ahead. The last revision of the store (9 to 1000) has
-    /// no effect.
+    /// In this test, the store has a record of what it sent to each host. The record decides whether the host is ahead,
+    /// and the last revision of the store (9 to 1000) has no effect.
     #[test]
     fn x02_host_stays_ahead_when_store_never_sent_revision() {
         let history = EpochHistory::new(FIRST).with_next(SECOND, 9, "restored", []);
@@ -305,9 +308,10 @@ mod tests {
         assert!(reason.contains("and the store is at revision 46 and has sent it nothing of this epoch"), "{reason}");
     }
 
-    /// The store waits, so it led no host into its epoch. Another copy of the store did.
+    /// In this test, the store waits after a restore, so it sent no state of its epoch. A host holds such a state
+    /// nevertheless, because another copy of the store sent it.
     #[test]
-    fn x02_resume_begins_epoch_when_hosts_hold_other_copy() {
+    fn x02_resume_begins_epoch_when_other_copy_sent_states() {
         let waiting_history = EpochHistory::new(FIRST).with_restore(epoch_began_at(2_000), 9, "restored");
         let next = waiting_history.next_id(1_000, &[4; 10], [waiting_history.now]);
         let resumed = waiting_history.with_resume(next, 12, "resumed", [waiting_history.now]);
@@ -315,8 +319,8 @@ mod tests {
         assert_eq!(resumed.host_state(Some(host_at(waiting_history.now, 40)), 12), HostEpochState::Ended);
     }
 
-    /// A history has the current epoch `SECOND`, and the ended epochs `OTHER` and `FIRST`. A host with an ended epoch
-    /// can follow, whatever its revision. Each epoch is in the list of ended epochs once.
+    /// In this test, the current epoch is `SECOND`, and `OTHER` and `FIRST` are ended epochs. A host that holds a state
+    /// of an ended epoch can follow, whatever its revision. Each epoch is in the list of ended epochs once.
     #[test]
     fn host_is_in_ended_epoch_at_any_revision() {
         let history = EpochHistory::new(FIRST).with_next(SECOND, 9, "restored", [OTHER]);
@@ -424,8 +428,8 @@ mod tests {
         assert_eq!(resumed.host_state(Some(host_at(epoch_began_at(3_000), 1)), 12), HostEpochState::Ended);
     }
 
-    /// A host holds a state of another epoch (`OTHER`), then a later revision than the store has (20), then a state of
-    /// an ended epoch (`FIRST`). Only in the first two cases, an admin must act.
+    /// In this test, a host holds a state of an unknown epoch (`OTHER`), then a later revision of the current epoch
+    /// than the store has (20), then a state of an ended epoch (`FIRST`). An admin must act only in the first two.
     #[test]
     fn x02_not_sent_reason_names_both_epochs_and_revisions() {
         let history = EpochHistory::new(FIRST);
@@ -454,8 +458,8 @@ mod tests {
         assert_eq!(waiting_history.with_resume(OTHER, 9, "resumed", []).resumed_from(), SECOND);
     }
 
-    /// More epochs end at once than the list of ended epochs can contain. The list has the maximum length, and the
-    /// previous epoch is the last entry.
+    /// In this test, more epochs end at once than the list of ended epochs can contain. Afterwards the list has the
+    /// maximum length, and its last entry is the epoch that was current before.
     #[test]
     fn epoch_history_drops_oldest_epochs_at_limit() {
         let epochs = (10..2000).map(Uuid::from_u128);

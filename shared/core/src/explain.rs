@@ -26,8 +26,9 @@ pub struct FleetContext<'a> {
 }
 
 /// Explains the value of a label of a node as JSON: what each level, each inspection rule and the host provide for the
-/// key, and the tasks whose templates read it. `flows_to` lists where the label goes on the host: always to a file, and
-/// to the host label map if the label is exported.
+/// key, and the tasks whose templates read it. `flows_to` lists where the label goes on the host: always to the agent's
+/// file `/run/stemma/labels.json`, and also to the host label map (a file for other programs) if the label is exported
+/// to it.
 pub fn explain_label(resolved_node: &ResolvedNode, key: &str, format_time: fn(Timestamp) -> String) -> Value {
     let labels = resolved_node.labels();
     let provenance = labels.provenance(key);
@@ -234,12 +235,15 @@ pub struct TaskRunState<'a> {
     pub has_task_set: bool,
     /// The error message if the desired state of the node is too large to be sent. Otherwise `None`.
     pub too_large: Option<String>,
-    /// The release of the task set that the node keeps because a newer task set is withheld, or a text if that task set
-    /// has no tasks. `None` if no newer task set is withheld, or if none was released to the node yet.
+    /// The name of the release of the task set that the node keeps because a newer task set is withheld. If the kept
+    /// task set has no tasks, a text that says so. `None` if no newer task set is withheld, or if none was released to
+    /// the node yet.
     pub kept_release: Option<String>,
-    /// True if the host confirmed that it holds the task set that was released to the node last.
+    /// True if the host confirmed that it holds the task set that was released to the node last, or sent results for
+    /// that task set. False for a host that is ahead of the store (it holds a later revision than this store sent).
     pub is_confirmed: bool,
-    /// The outcome of the task in the current task set of the host. `None` if no outcome is known yet.
+    /// The outcome of the task in the task set that was released to the node last. `None` if the host has not reported
+    /// an outcome for that task set.
     pub outcome: Option<TaskOutcome>,
     /// Function that returns the closed barriers of the node as JSON. The members `task` and `selector` of each
     /// identify the barrier.
@@ -325,8 +329,8 @@ pub fn explain_trait(resolved_node: &ResolvedNode, name: &str, names: &TraitName
     json!({"trait": name, "has": is_effective, "sources": sources, "suppressed": suppressed, "why": why, "change": change})
 }
 
-/// Returns the origin of a tag of a node as JSON: the roles that give it, with the extensions that decided this, or
-/// that an operator assigned it.
+/// Returns the origin of a tag of a node as JSON: the roles that give it, and the extensions that chose the tag for
+/// some of these roles; or that the tag was assigned by hand.
 pub fn tag_origin_json(origin: &TagOrigin) -> Value {
     match origin {
         TagOrigin::Roles { roles, extensions } if extensions.is_empty() => json!({"roles": roles}),

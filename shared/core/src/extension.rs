@@ -20,9 +20,10 @@ pub const MAX_TAGS_PER_ROLE: usize = 64;
 /// Maximum size of a question, in bytes of JSON. It is enough for a cluster of about ten thousand nodes.
 pub const MAX_QUESTION_BYTES: usize = 8 * 1024 * 1024;
 
-/// Maximum size of an answer that decides no role, in bytes.
+/// The fixed part of the maximum size of an answer, in bytes. [`MAX_ANSWER_BYTES_PER_ROLE`] is added for each role of a
+/// node that the question asks about.
 const MAX_ANSWER_BASE_BYTES: u64 = 64 * 1024;
-/// Number of bytes by which the maximum size of an answer grows for each role of a node that the answer decides.
+/// Number of bytes by which the maximum size of an answer grows for each role of a node that the question asks about.
 const MAX_ANSWER_BYTES_PER_ROLE: u64 = 1024;
 
 /// A question to an extension, which is a program outside of the controller: which tags do these roles give to these
@@ -53,7 +54,7 @@ struct OpenRole {
 /// The tags that an answer gives, by node and by role of the node.
 pub type Decisions = BTreeMap<NodeId, BTreeMap<Name, DecidedTags>>;
 
-/// The error for a question over the maximum size.
+/// The error for a question to an extension whose body would exceed the maximum size.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "the question would have {size_bytes} bytes, but at most {MAX_QUESTION_BYTES} are allowed: use a cluster with fewer nodes"
@@ -63,15 +64,16 @@ pub struct QuestionTooLarge {
     pub size_bytes: usize,
 }
 
-/// The reason why an answer is rejected.
+/// The reason why the answer of an extension to a question is rejected.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadAnswer {
     /// The answer is not JSON of the required form. Contains the error of the parser.
     #[error("it is not {{\"answers\": [{{\"node\", \"role\", \"tags\"}}]}}: {0}")]
     Form(String),
-    /// The answer has an entry for a role that the question does not contain, or two entries for one role.
+    /// The answer has an entry for a role of a node that the question does not ask about, or two entries for one role
+    /// of one node.
     #[error("it answers for role {role} of node {node:?}, which {why}")]
-    Unasked {
+    UnexpectedEntry {
         /// The node of the rejected entry.
         node: String,
         /// The role of the rejected entry.
@@ -79,7 +81,7 @@ pub enum BadAnswer {
         /// The reason why the entry is rejected.
         why: &'static str,
     },
-    /// The answer lacks an entry for a role of the question.
+    /// The answer lacks the entry for at least one role of a node that the question asks about.
     #[error("it has no entry for role {role} of node {node}, and {more} more")]
     Missing {
         /// The node of the first missing entry.
@@ -113,8 +115,8 @@ pub enum BadAnswer {
     },
 }
 
-/// The JSON body of a question. `asked` contains the roles to decide. `nodes` contains, as context, all nodes of the
-/// cluster whose groups have a release.
+/// The JSON body of a question. `asked` contains the roles of nodes whose tags the extension must decide. `nodes`
+/// contains, as context, all nodes of the cluster whose groups have a release.
 #[derive(Serialize)]
 struct QuestionBody<'a> {
     extension: &'a str,
@@ -123,7 +125,7 @@ struct QuestionBody<'a> {
     nodes: Vec<ClusterNodeEntry<'a>>,
 }
 
-/// A role to decide, in the body of a question.
+/// A role of a node whose tags the extension must decide, as an entry in the body of a question.
 #[derive(Serialize)]
 struct OpenRoleEntry<'a> {
     node: &'a str,
@@ -211,16 +213,17 @@ fn build_question(
     Ok(ExtensionQuestion { extension, cluster, body: body.into(), hash, open_roles: undecided })
 }
 
-/// Returns a node as a question contains it. Returns `None` if the node has no group, or if its group or release is
-/// missing.
+/// Returns a node as a question contains it. Returns `None` if the node has no group, if its group has no release, or
+/// if the group, an object above it or the release is missing.
 fn cluster_node_entry(fleet: &Fleet, id: NodeId) -> Option<ClusterNodeEntry<'_>> {
     let (node, resolved, table) = placed_node(fleet, id)?;
     let roles = spec_roles(Some(resolved), &node.spec);
     let undecided_roles: BTreeSet<Name> = open_roles(node, resolved, table).map(|(role, _)| role).collect();
-    let decided_roles: BTreeSet<Name> = roles.difference(&undecided_roles).cloned().collect();
-    let tags = table.effective_tags(&decided_roles, &node.spec.tags).into_keys().collect();
+    let roles_with_known_tags: BTreeSet<Name> = roles.difference(&undecided_roles).cloned().collect();
+    let tags = table.effective_tags(&roles_with_known_tags, &node.spec.tags).into_keys().collect();
     // The decisions that are current, and not those of roles that the node no longer has.
-    let pairs = node.spec.tags.decided.iter().filter(|(role, _)| decided_roles.contains(*role) && table.decider(role).is_some());
+    let pairs =
+        node.spec.tags.decided.iter().filter(|(role, _)| roles_with_known_tags.contains(*role) && table.decider(role).is_some());
     let decided = pairs.map(|(role, decided)| (role, &*decided.tags)).collect();
     Some(ClusterNodeEntry { name: node.display_name(), nodegroup: resolved.group.meta.name.as_str(), roles, tags, decided })
 }
@@ -228,8 +231,8 @@ fn cluster_node_entry(fleet: &Fleet, id: NodeId) -> Option<ClusterNodeEntry<'_>>
 /// A node with its resolved group and the role table of the group.
 type PlacedNode<'a> = (&'a Arc<Node>, &'a Arc<ResolvedGroup>, &'a Arc<RoleTable>);
 
-/// Returns a node with its resolved group and role table. Returns `None` if the node has no group, or if the group, an
-/// object above it or the release is missing.
+/// Returns a node with its resolved group and role table. Returns `None` if the node has no group, if its group has no
+/// release, or if the node, the group, an object above it or the release is missing.
 fn placed_node(fleet: &Fleet, id: NodeId) -> Option<PlacedNode<'_>> {
     let node = fleet.node(id)?;
     let resolved = fleet.resolved_group(node.spec.nodegroup?).ok()?;
@@ -297,7 +300,7 @@ impl ExtensionQuestion {
         let mut decisions = Decisions::new();
         let mut missing: BTreeSet<&(String, Name)> = self.open_roles.keys().collect();
         for AnswerEntry { node, role, tags } in parsed.answers {
-            let unexpected_entry = |why| BadAnswer::Unasked { node: truncated(&node), role: truncated(&role), why };
+            let unexpected_entry = |why| BadAnswer::UnexpectedEntry { node: truncated(&node), role: truncated(&role), why };
             let key = Name::new(&role).ok().map(|name| (node.clone(), name));
             let Some((key, open_role)) = key.as_ref().and_then(|key| self.open_roles.get_key_value(key)) else {
                 return Err(unexpected_entry("was not in the question"));
@@ -365,7 +368,7 @@ mod tests {
     }
 
     /// Returns a question about role `web` of the nodes `a` (uuid 1) and `b` (uuid 2). Role `web` declares the tag
-    /// `nginx`, and no role declares `spare`.
+    /// `nginx`, and role `db` declares `mysql` and `nginx`. The tag `spare` exists, and no role declares it.
     fn test_question() -> ExtensionQuestion {
         let role_with_tags =
             |names: &[&str]| RoleSpec { tags: Some(names.iter().map(|name| tag_name(name)).collect()), ..RoleSpec::default() };
@@ -399,8 +402,8 @@ mod tests {
         Ok(decisions.values().flat_map(BTreeMap::values).map(texts).collect())
     }
 
-    /// A valid answer has one entry for role `web` of each of the nodes `a` and `b`. One invalid entry, or a missing
-    /// entry, rejects the whole answer.
+    /// In this test, a valid answer has one entry for role `web` of each of the nodes `a` and `b`. One invalid entry,
+    /// or a missing entry, rejects the whole answer.
     #[test]
     fn answer_is_accepted_whole_or_rejected() {
         let declared_tags: &[&str] = &["nginx"];

@@ -19,7 +19,7 @@ pub enum FieldType {
     Time,
     /// A duration in whole seconds, with its minimum and maximum.
     Seconds(u64, u64),
-    /// A whole number.
+    /// A whole number that is not negative.
     Count,
     /// Any number.
     Number,
@@ -60,8 +60,8 @@ pub struct FieldBound {
     pub max_entry_bytes: usize,
     /// Maximum length of a text, or of any other value as JSON without white space, in bytes.
     pub max_bytes: usize,
-    /// True if a text may be empty where it is an item of a list of texts, a key of a map, or the value of a required
-    /// field.
+    /// True if a text without visible characters is accepted as an item of a list of texts, as a key of a map, and as
+    /// the value of a field. If false, only the value of an optional field may be empty.
     pub allows_empty: bool,
 }
 
@@ -80,7 +80,8 @@ pub struct Help {
     pub example: &'static str,
 }
 
-/// A field of a manifest, or a member of one. The type of a field gives its bound:
+/// A field of a manifest, or a member of an object in such a field. The type of a field gives its bound (the limits on
+/// the size of its value):
 ///
 /// ```
 /// use stemma_core::field::{FieldDef, FieldType, Help};
@@ -119,11 +120,13 @@ pub trait DescribeFields {
     const FIELD_DEFS: &'static [FieldDef];
 }
 
-/// Maximum length of a text, in bytes.
+/// Usual maximum length of a text, in bytes. A field can have another maximum.
 const MAX_TEXT_BYTES: usize = 4 * 1024;
-/// Maximum length of a key, or of a text in a list, in bytes. Every name, label key and `NAME@VERSION` is shorter.
+/// Usual maximum length of a key of a map, or of a text in a list, in bytes. Every label key and `NAME@VERSION` is
+/// shorter. The ids of tasks may be longer, so a list of them has a greater maximum.
 const MAX_ENTRY_BYTES: usize = 512;
-/// Maximum size of a JSON value whose content the field type does not describe, in bytes.
+/// Usual maximum size of a JSON value whose content the field type does not describe, in bytes. Some types have a
+/// multiple of it.
 const MAX_FREE_JSON_BYTES: usize = 64 * 1024;
 /// Maximum size of a value whose entries have their own limits, in bytes. It is also the maximum size of a request
 /// body.
@@ -153,8 +156,8 @@ impl FieldBound {
         Self { max_bytes: bytes, ..self }
     }
 
-    /// Returns the limits with empty entries allowed. Used if an empty entry has a meaning, or if later code refuses it
-    /// with a better message.
+    /// Returns the limits with empty texts and keys allowed. Used if an empty one has a meaning, or if later code
+    /// refuses it with a better message.
     #[must_use]
     pub const fn allowing_empty(self) -> Self {
         Self { allows_empty: true, ..self }
@@ -328,8 +331,8 @@ macro_rules! manifest_struct {
 }
 pub(crate) use manifest_struct;
 
-/// Parses a whole number from a text, where the value is not a JSON number: in a query, an option, or a field of
-/// Magnum's API. Returns `None` unless the text has the notation of JSON: without blanks, `+` or leading zeros.
+/// Parses a whole number from a text, where the value is not a JSON number: for example in a query, an option or a
+/// percentage. Returns `None` unless the text has the notation of JSON: without blanks, `+` or leading zeros.
 pub fn parse_integer<N: FromStr + Display>(text: &str) -> Option<N> {
     text.parse().ok().filter(|number: &N| number.to_string() == text)
 }

@@ -35,19 +35,19 @@ pub struct Finding {
     pub object: String,
     /// The message for people.
     pub message: String,
-    /// The key of the object whose write causes this finding, if the finding is about another object.
+    /// The object whose write causes this finding, as `KIND/NAME`, if the finding is about another object.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[serde(rename = "written")]
     pub caused_by: Option<String>,
 }
 
-/// A kind of finding: its stable code, its usual severity and the field that it is about. Code may raise the severity
-/// of a single finding, as for `primary.unknown`.
+/// A kind of finding: its stable code, its usual severity and the field that it is about. Code may give a single
+/// finding another severity: a higher one, as for `primary.unknown`, or a lower one, as for `reference.unset`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rule {
     /// The stable code of the rule, for example `task.unplaced`.
     pub code: &'static str,
-    /// The severity of each finding.
+    /// The usual severity of a finding of this rule. Code may give a single finding a higher or lower severity.
     pub severity: Severity,
     /// The manifest field that the findings are about. Used if the object of a finding names no field. Empty if the
     /// findings are about whole objects.
@@ -65,7 +65,7 @@ pub mod rule {
                 pub const $name: Rule =
                     Rule { code: $code, severity: Severity::$severity, field: concat!($($field)?) };
             )*
-            /// All rules.
+            /// All rules of findings.
             pub const ALL: &[Rule] = &[$($name,)*];
         };
     }
@@ -134,8 +134,8 @@ pub mod rule {
 }
 
 impl Finding {
-    /// Returns the manifest key of the object that the finding is about, and the path of the field in it. The path is
-    /// empty if the finding is about the whole object.
+    /// Returns the object that the finding is about, as `KIND/NAME`, and the path of the field in it. If the finding
+    /// names no field, this is the field of its rule. The path is empty if the finding is about the whole object.
     pub fn object_and_field(&self) -> (&str, &str) {
         let (object, field) = self.object.split_once(' ').unwrap_or((&self.object, ""));
         let rule_field = || rule::ALL.iter().find(|rule| rule.code == self.code).map_or("", |rule| rule.field);
@@ -183,7 +183,8 @@ impl<H> Default for TopFindings<H> {
 }
 
 impl<H> TopFindings<H> {
-    /// Maximum number of findings that one response lists.
+    /// Maximum number of findings that one response lists. If there are more, one further finding contains the number
+    /// of the others.
     const MAX_LISTED: usize = 500;
 
     /// Adds findings without a host.
@@ -235,7 +236,8 @@ pub fn strict_summary(findings: &[Finding]) -> Option<String> {
     (!words.is_empty()).then(|| format!("{} among the findings", words.join(" and ")))
 }
 
-/// Maximum number of names that a finding lists.
+/// Usual maximum number of names that a finding lists, such as names of tasks or nodes. Some findings have another
+/// maximum.
 pub(crate) const MAX_NAMES: usize = 3;
 
 /// Joins the first `max_names` names with commas, and adds the number of the others. A finding may be about all tasks

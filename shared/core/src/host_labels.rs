@@ -16,17 +16,17 @@ use crate::field::{FieldType, manifest_struct};
 use crate::key::{LabelKey, is_restricted, is_same_or_subdomain};
 use crate::labels::Labels;
 
-/// Maximum number of patterns, prefixes or accepted keys in one list.
+/// Maximum number of entries in each list of `host_labels`: prefixes, patterns, annotation patterns, accepted keys.
 pub const MAX_LIST_ITEMS: usize = 64;
-/// Maximum length of a pattern, in bytes.
+/// Maximum length of a pattern (a regular expression for keys) in `host_labels`, in bytes.
 pub const MAX_PATTERN_BYTES: usize = 256;
 /// Maximum size of a compiled pattern, in bytes.
 const MAX_COMPILED_BYTES: usize = 64 * 1024;
 
-/// A domain whose keys are exported by default. Keys of its subdomains are not, because Cluster API compares this
-/// domain exactly.
+/// A domain whose label keys are exported to the host label map by default. Keys of its subdomains are not, because
+/// Cluster API compares this domain exactly.
 const EXACT_DOMAIN: &str = "node-role.kubernetes.io";
-/// Domains whose keys are exported by default, including those of their subdomains.
+/// Domains whose label keys are exported to the host label map by default, including those of their subdomains.
 const WIDE_DOMAINS: [&str; 3] = ["node-restriction.kubernetes.io", "node.cluster.x-k8s.io", "node.stemma.io"];
 
 manifest_struct! {
@@ -41,6 +41,8 @@ manifest_struct! {
         /// Regular expressions for whole label keys that are exported in addition.
         pub patterns: Vec<String> = FieldType::Names, "[]", r#"["tier|zone"]"#;
         /// Regular expressions for whole annotation keys that are exported in addition to the two `node.` domains.
+        ///
+        /// The patterns are checked, but have no effect yet: the host label map contains no annotations.
         pub annotations: Vec<String> = FieldType::Names, "[]", r#"["contact"]"#;
         /// Keys that the host itself may set, if neither a level nor an inspection rule sets or removes them.
         pub accept: BTreeSet<LabelKey> = FieldType::Names, "[]", r#"["rack"]"#;
@@ -56,8 +58,8 @@ pub struct HostLabelRule {
     accept: BTreeSet<LabelKey>,
 }
 
-/// The effective labels that are exported to the host label map (a file on the host that other programs read), and
-/// those that are withheld.
+/// The keys of the effective labels that are exported to the host label map (a file on the host that other programs
+/// read), and the keys that the rule would export but whose values are invalid in Kubernetes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HostLabelMap {
     /// The keys that are exported.
@@ -85,7 +87,7 @@ pub enum InvalidHostLabels {
         /// The prefix, cut at 64 characters.
         prefix: String,
     },
-    /// A pattern cannot be compiled.
+    /// A pattern has more than [`MAX_PATTERN_BYTES`] bytes, or cannot be compiled.
     #[error("{pattern:?} is not a regular expression of at most {MAX_PATTERN_BYTES} bytes: {reason}")]
     Pattern {
         /// The name of the list, such as `patterns`.
@@ -94,7 +96,7 @@ pub enum InvalidHostLabels {
         at: usize,
         /// The pattern, cut at 64 characters.
         pattern: String,
-        /// The reason why the pattern cannot be compiled.
+        /// The reason why the pattern is refused: its length, or the error of the compiler.
         reason: String,
     },
     /// A key of `accept` is restricted, which means that no host may set it.
@@ -152,8 +154,9 @@ impl Default for HostLabelRule {
 }
 
 impl HostLabelRule {
-    /// Returns whether a label with this key is exported, provided that Kubernetes accepts the label's value. The
-    /// domain of the key must be listed, or a pattern must match the key.
+    /// Returns whether a label with this key is exported to the host label map, provided that Kubernetes accepts the
+    /// label's value. The domain of the key must be covered by `prefixes` (without `prefixes`, by the default domains),
+    /// or a pattern must match the key.
     pub fn is_exported(&self, key: &str) -> bool {
         let domain = domain(key);
         let has_domain = match &self.prefixes {
@@ -207,7 +210,8 @@ fn check_count(field: &'static str, count: usize) -> Result<(), InvalidHostLabel
     if count > MAX_LIST_ITEMS { Err(InvalidHostLabels::TooMany { field, count }) } else { Ok(()) }
 }
 
-/// Compiles the patterns of a list. An error names the list and the index of the first invalid pattern.
+/// Compiles the patterns of a list, whose name is `field`. Fails if the list is too long, or if a pattern is invalid.
+/// The error names the list, and the index of the first invalid pattern.
 fn compile_all(field: &'static str, patterns: &[String]) -> Result<Vec<Regex>, InvalidHostLabels> {
     check_count(field, patterns.len())?;
     patterns

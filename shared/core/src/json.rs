@@ -13,10 +13,10 @@ use serde_json::{Map, Number, Value};
 use crate::digest::canonical_json;
 use crate::name::truncated;
 
-/// The error for a JSON text that cannot be represented exactly.
+/// The error for a JSON text that is not the object that is needed, or that cannot be represented exactly.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidJson {
-    /// The value is not an object.
+    /// The value is not an object, but the caller needs the members of one.
     #[error("the value has another type")]
     NoObject,
     /// A string has an escape that is not valid Unicode: half of a surrogate pair.
@@ -50,7 +50,7 @@ pub enum NotUtf8 {
     Invalid,
 }
 
-/// Converts the bytes of a file in JSON, YAML, TOML or a line format to text.
+/// Converts the bytes of a text file, such as a file in JSON, YAML or TOML, to text.
 ///
 /// # Errors
 /// [`NotUtf8`] if the bytes are UTF-16 or not valid UTF-8.
@@ -100,8 +100,9 @@ pub fn parse_value_with_inexact_texts(raw: &RawValue) -> Value {
     }
 }
 
-/// Returns a JSON object in which `rewrite` replaced the value of each member, given the member's name and value. A
-/// value that is not an object is returned unchanged. The order, repeated names and the texts of numbers are preserved.
+/// Returns a JSON object in which `rewrite` replaced the value of each member, given the member's name and value. The
+/// order and repeated names are preserved. A value that is not an object is returned unchanged. So is an object with a
+/// name that is not valid Unicode.
 pub fn rewrite_members(raw: &RawValue, rewrite: impl Fn(&str, &RawValue) -> Box<RawValue>) -> Box<RawValue> {
     let Ok(members) = members(raw) else { return raw.to_owned() };
     let member = |(name, raw): (String, &RawValue)| format!("{}:{}", Value::from(name.as_str()), rewrite(&name, raw).get());
@@ -246,8 +247,8 @@ fn escape_sizes(tail: &[u8]) -> (usize, usize) {
     (5, bytes)
 }
 
-/// Parses the text of a JSON number. A number with digits only becomes a 64-bit integer, signed or unsigned. Any other
-/// number becomes a float, which may be rounded below 2^53.
+/// Parses the text of a JSON number. A number without a point or an exponent becomes a 64-bit integer, signed or
+/// unsigned. Any other number, and `-0`, becomes a float. A float below 2^53 may be rounded.
 ///
 /// # Errors
 /// [`InvalidJson::Number`] if the integer does not fit into 64 bits, or the float is not finite or would be rounded to
@@ -271,7 +272,7 @@ pub fn parse_number(text: &str) -> Result<Number, InvalidJson> {
 /// The magnitude of a number as exact decimal digits, for a comparison without rounding.
 #[derive(PartialEq, Eq)]
 struct Decimal {
-    /// The digits from the first to the last that is not zero. Empty for zero.
+    /// The digits from the first digit that is not zero to the last digit that is not zero. Empty for the number zero.
     digits: String,
     /// The number of digits before the decimal point. Negative if zeros precede the digits after the point.
     point: isize,
@@ -467,8 +468,8 @@ impl<'de> Deserialize<'de> for ObjectMembers<'de> {
 mod tests {
     use super::*;
 
-    /// UTF-16 is refused as such. UTF-32 and other invalid bytes are refused as not UTF-8. The byte order marks are
-    /// from the Unicode Standard, section 23.8, table 23-6.
+    /// UTF-16 is refused with the error `Utf16`. UTF-32 and other bytes that are not UTF-8 are refused with the error
+    /// `Invalid`. The byte order marks are from the Unicode Standard, section 23.8, table 23-6.
     #[test]
     fn y09_decode_utf8_recognizes_utf16() {
         let utf_16 = |text: &str, bytes: fn(u16) -> [u8; 2]| text.encode_utf16().flat_map(bytes).collect::<Vec<u8>>();
@@ -486,11 +487,11 @@ mod tests {
     }
 
     /// The estimate from a JSON text is at least the memory of the parsed values. It counts no bracket, comma or colon
-    /// within a string as a value. The estimate from a parsed value is nearly the same.
+    /// within a string as a value. The estimate from a parsed value differs from it by at most two values.
     #[test]
     fn x03_f05_memory_estimate_covers_parsed_values() {
         let value = size_of::<Value>();
-        // A node of the standard library's map holds eleven keys and values.
+        // The smallest map of the standard library has memory for eleven keys and values.
         let object = 11 * (size_of::<String>() + value);
         // A list has capacity for four values. With the list itself, that makes five.
         for (item, min_bytes) in [("1", value), ("\"a\"", value + 1), ("[1]", 5 * value), ("{\"a\":1}", value + object)] {
@@ -503,7 +504,7 @@ mod tests {
             assert!(extra_bytes == 0 || extra_bytes == OBJECT_BYTES + VALUE_BYTES, "{text}: {extra_bytes}");
         }
         assert_eq!(parse_memory_bytes(b""), 0);
-        // The estimate for a parsed value is the same.
+        // The estimate from a text and the estimate from its parsed value differ by at most two values.
         for text in [r#"{"a":[1,2,{"b":"c"}],"d":null}"#, "[[],[]]"] {
             let (text_estimate, value_estimate) =
                 (parse_memory_bytes(text.as_bytes()), value_memory_bytes(&serde_json::from_str(text).unwrap()));
@@ -565,7 +566,7 @@ mod tests {
     }
 
     /// The expected texts are from RFC 8785, section 3.2.2.3 and appendix B. 2^63 - 1 and 2^64 - 1 are the largest
-    /// 64-bit integers.
+    /// 64-bit integers. A whole number that does not fit into 64 bits remains a float.
     #[test]
     fn y04_normalize_integers_yields_one_integer_for_any_notation() {
         for (written, integer) in [

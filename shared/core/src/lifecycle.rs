@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 use crate::origin::{Level, ValueWithOrigin, nearest_value};
 use crate::time::MAX_DURATION_SECONDS;
 
-/// One of the four lifecycle fields.
+/// One of the four lifecycle fields of a level. Hosts receive the values of the fields, but nothing enforces them yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum LifecycleField {
     /// Maximum duration of the `drain` tasks of a host. Zero means no limit.
@@ -51,7 +51,7 @@ pub enum LimitOrigin {
 }
 
 /// The lifecycle fields as the author of one level wrote them, in whole seconds. A field that is left out or `null` is
-/// unset.
+/// unset. Nothing enforces these limits yet.
 ///
 /// The integers are narrow, because every node of a fleet has a copy. [`MAX_DURATION_SECONDS`] fits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -67,7 +67,8 @@ pub struct Lifecycle {
     pub min_ready_seconds: Option<i32>,
 }
 
-/// The four lifecycle limits in force on a host, each with its origin.
+/// The four lifecycle limits that apply to a host, each with its origin. The host receives them, but nothing enforces
+/// them yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LifecycleLimits {
     /// Maximum duration of the `drain` tasks.

@@ -19,9 +19,9 @@ const SLACK_DIVISOR: u64 = 16;
 /// number. If the records are too large, those of a principal beyond its share are deleted first.
 const PRINCIPAL_DIVISOR: u64 = 4;
 
-/// Maximum retention time, in days.
+/// Maximum retention time that can be configured, in days.
 pub const MAX_DAYS: u64 = 36_500;
-/// Maximum number of revisions of one object that can be retained.
+/// Maximum number of retained states of one object that can be configured.
 pub const MAX_REVISIONS: u64 = 1_000_000;
 /// Maximum total size that can be configured, in mebibytes.
 pub const MAX_MEBIBYTES: u64 = 1024 * 1024;
@@ -34,7 +34,8 @@ pub struct HistoryRetention {
     pub days: u64,
     /// Maximum number of retained states of one object, including the current one.
     pub revisions: u64,
-    /// Maximum size of the retained states of all objects together, in mebibytes.
+    /// Maximum size of the retained states of all objects together, in mebibytes. The current states of existing
+    /// objects count, but are not deleted. So the size of the current states alone can exceed the maximum.
     pub mebibytes: u64,
 }
 
@@ -75,7 +76,8 @@ pub struct HistoryImage {
 pub enum ImageDecision {
     /// The image is deleted.
     Delete,
-    /// The image is retained, unless all images together are too large.
+    /// The image is retained, unless the images of all objects together are too large. Those with the lowest
+    /// `over_since` are then deleted first.
     MayDelete {
         /// The revision at which the image was replaced, or at which the object was deleted.
         over_since: u64,
@@ -115,8 +117,10 @@ impl HistoryRetention {
     /// Returns the decision for each image, a stored state of one object. `images` must be all images of the object, in
     /// the order of revisions.
     ///
-    /// An image is deleted if it is too old, or if the object has too many later images. To free space, an image that
-    /// was replaced at revision `cutoff` or earlier is deleted too. A `cutoff` of 0 frees no space.
+    /// An image is deleted if it was replaced too long ago, or if the object has too many later images. To free space,
+    /// an image that was replaced at revision `cutoff` or earlier is deleted too. A `cutoff` of 0 frees no space. The
+    /// current image of an existing object is retained. The image that records a deletion counts as replaced at its own
+    /// revision.
     pub fn decide(&self, images: &[HistoryImage], now_ms: u64, cutoff: u64) -> Vec<ImageDecision> {
         let (limit, count) = (self.limit(), images.len());
         let decide = |(position, image): (usize, &HistoryImage)| {
@@ -313,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn retention_limit_deletes_with_slack_when_exceeded() {
+    fn retention_limit_decides_excess_deletion_and_expiry() {
         let limit = RetentionLimit { age_ms: DAY, bytes: 160 };
         for (bytes, excess) in [(0, 0), (160, 0), (161, 11), (320, 170)] {
             assert_eq!(limit.excess_bytes(bytes), excess, "{bytes}");
@@ -341,8 +345,8 @@ mod tests {
         assert_eq!((finder.clone().cutoff_revision(15), finder.cutoff_revision(0)), (2, 0), "fewer bytes may be requested");
     }
 
-    /// Each record has a revision and its size in bytes. The expected number of a principal is the last revision whose
-    /// record is deleted.
+    /// Each record has a revision and its size in bytes. The expected number of a principal is the revision up to which
+    /// its records are deleted, or 0 if none is.
     #[test]
     fn x03_cutoff_by_principal_deletes_first_of_largest_share() {
         let many: Vec<(u64, u64)> = (10..30).map(|revision| (revision, 10)).collect();

@@ -13,7 +13,8 @@ use crate::name::{Name, PRIMARY_PREFIX, TagName};
 use crate::object::{DecidedTags, ExtensionUse, Matching, NodeTags, PrimaryMatching, RoleChange, RoleSpec, TagSpec};
 use crate::ownership::{Manager, OwnedSet, ProvidedValue};
 
-/// The tags that the roles of a release produce in one cluster, and the tags that are visible there.
+/// The roles of a release in one cluster, each with the tags that the role declares there, and the declarations of
+/// tags. The roles include the changes by the cluster, and the declarations include the tags that users define.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct RoleTable {
     roles: BTreeMap<Name, Vec<TagName>>,
@@ -47,8 +48,9 @@ pub struct NotAssigned {
 
 impl RoleTable {
     /// Combines a release's roles and tags with `user_tags`, the tags that users define, and with a cluster's changes
-    /// of roles. If the release and users declare the same tag, the release's declaration counts. A role that only the
-    /// cluster names produces the tags that the cluster adds to this role.
+    /// of roles. A user's tag that names a role is added to the tags of this role. If the release and users declare the
+    /// same tag, the release's declaration counts. A role that only the cluster names produces the tags that the
+    /// cluster adds to this role.
     pub fn new<'a>(
         roles: &BTreeMap<Name, RoleSpec>,
         tags: &BTreeMap<TagName, TagSpec>,
@@ -96,15 +98,16 @@ impl RoleTable {
     }
 
     /// Returns the tags that a role produces on a node: the tags that the role's extension decided, or else the tags
-    /// that the role declares. A decided tag that nothing declares is omitted. `node_tags` is stored with the node.
+    /// that the role declares. A decided tag is omitted if it has no declaration in this cluster and no role declares
+    /// it. `node_tags` has the decisions for the node. Tags that were unassigned from the node by hand are not omitted.
     pub fn produced_tags<'a>(&'a self, role: &Name, node_tags: &'a NodeTags) -> impl Iterator<Item = &'a TagName> {
         let decision = self.decision(role, node_tags);
         let tags = decision.map_or_else(|| self.declared_tags(role), |decision| &decision.tags);
         tags.iter().filter(move |tag| decision.is_none() || self.is_declared_or_produced(tag))
     }
 
-    /// Returns the tags that the role's extension decided for a node. `None` if the node has no decision, or a decision
-    /// of another extension.
+    /// Returns the tags that the role's extension decided for a node. `None` if `node_tags` has no decision for the
+    /// role, or only a decision of an extension that no longer decides the tags of the role.
     pub(crate) fn decision<'a>(&self, role: &Name, node_tags: &'a NodeTags) -> Option<&'a DecidedTags> {
         node_tags.decided.get(role).filter(|decided| self.decider(role) == Some(&decided.extension))
     }
@@ -124,7 +127,8 @@ impl RoleTable {
         self.tags.get(tag)
     }
 
-    /// Returns whether a tag is declared in this cluster or produced by a role.
+    /// Returns whether a tag has a declaration in this cluster, or is among the tags that a role declares. Decisions of
+    /// extensions are not considered.
     pub(crate) fn is_declared_or_produced(&self, tag: &str) -> bool {
         self.tags.contains_key(tag) || self.roles.values().flatten().any(|produced| produced.as_str() == tag)
     }
@@ -145,7 +149,8 @@ impl RoleTable {
     }
 
     /// Returns the effective tags of a node with these roles, each with its origin: the roles that produce the tag, or
-    /// an assignment by hand. `node_tags` is stored with the node.
+    /// an assignment by hand. `node_tags` has the tags that were assigned to the node or unassigned by hand, and the
+    /// decisions of extensions. A tag that is both assigned and produced has the origin `Assigned`.
     pub fn effective_tags(&self, roles: &BTreeSet<Name>, node_tags: &NodeTags) -> BTreeMap<TagName, TagOrigin> {
         let mut effective = BTreeMap::new();
         let is_unassigned = |tag: &TagName| node_tags.unassigned.get(tag).is_some();
@@ -227,10 +232,11 @@ impl RoleTable {
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct MatchNames {
     /// The names that role selectors are matched against, sorted. With role matching `tags`, role selectors are matched
-    /// against `tags` instead.
+    /// against the field `tags` instead. On the primary holder of tag `x`, the name `primary-x` is added if a role has
+    /// the name `x`. With primary matching `replaces`, `primary-x` replaces `x`.
     pub roles: Box<[Box<str>]>,
     /// The names that tag selectors are matched against, sorted. On the primary holder of tag `x`, the name `primary-x`
-    /// is added. With primary matching `replaces`, it replaces `x`.
+    /// is added. With primary matching `replaces`, `primary-x` replaces `x`.
     pub tags: Box<[Box<str>]>,
 }
 
@@ -310,7 +316,8 @@ fn split_number(text: &[u8]) -> (&[u8], &[u8]) {
     (&text[zeros..end], &text[end..])
 }
 
-/// Returns the tags that a role declares. A role whose `tags` is absent declares the tag of its own name.
+/// Returns the tags that a role declares. A role whose `tags` is absent declares the tag of its own name. A role whose
+/// `tags` is an empty list declares none.
 fn role_tags(name: &Name, role: &RoleSpec) -> Vec<TagName> {
     match &role.tags {
         Some(tags) => tags.clone(),
@@ -325,12 +332,14 @@ fn push_tag(tags: &mut Vec<TagName>, tag: &TagName) {
     }
 }
 
-/// Returns a set of tags with a tag added in the name of a manager (an author of labels and tags).
+/// Returns a set of tags with a tag added. The manager (an author of labels and tags) becomes the owner of the new
+/// entry. If the set has the tag already, its owners remain.
 fn with_tag(set: &OwnedSet<TagName>, tag: &TagName, manager: &Manager) -> OwnedSet<TagName> {
     set.patch(manager, &BTreeMap::from([(tag.clone(), Some(ProvidedValue::Value(())))]))
 }
 
-/// Returns a set of tags with the entry of a tag removed in the name of a manager (an author of labels and tags).
+/// Returns a set of tags without the entry of a tag, no matter which managers (authors of labels and tags) own the
+/// entry.
 fn without_tag(set: &OwnedSet<TagName>, tag: &TagName, manager: &Manager) -> OwnedSet<TagName> {
     set.patch(manager, &BTreeMap::from([(tag.clone(), None)]))
 }
@@ -371,8 +380,8 @@ mod tests {
         assert_eq!(names(&table().effective_tags(&roles, &NodeTags::default())), ["plain"]);
     }
 
-    /// The role `db` produces the tags `mysql` and `common`. An assigned tag remains without the role, and an
-    /// unassigned tag is absent in spite of the role.
+    /// In this test, the role `db` produces the tags `mysql` and `common`. An assigned tag remains without the role,
+    /// and an unassigned tag is absent in spite of the role.
     #[test]
     fn manual_tags_override_tags_of_roles() {
         let (table, manager_name) = (table(), manager());
@@ -385,8 +394,8 @@ mod tests {
         assert_eq!(names(&table.effective_tags(&db, &node_tags)), ["mysql"]);
     }
 
-    /// The role `db` produces the tags `mysql` and `common`. A tag that the node does not have, such as `redis`, cannot
-    /// be unassigned.
+    /// In this test, the role `db` produces the tags `mysql` and `common`. The tag `redis`, which the node does not
+    /// have, cannot be unassigned.
     #[test]
     fn assign_restores_tag_when_unassigned() {
         let (table, author) = (table(), manager());
@@ -402,7 +411,7 @@ mod tests {
         assert_eq!(missing.to_string(), "tag redis is not assigned, and no role of the node produces it");
     }
 
-    /// The role `plain` produces the tag `plain`, and no role produces the tag `redis`.
+    /// In this test, the role `plain` produces the tag `plain`, and no role produces the tag `redis`.
     #[test]
     fn unassign_has_opposite_effect_of_assign() {
         let (table, author) = (table(), manager());
@@ -416,7 +425,8 @@ mod tests {
         assert!(table.unassign(&plain, &node_tags, &tag("redis"), &author).unwrap().is_empty(), "no role has the tag");
     }
 
-    /// The extension decides the tags of the role `plain`. The role `db` declares `mysql`, and no role declares `free`.
+    /// In this test, the extension `rack` decides the tags of the role `plain`. The role `db` declares `mysql`, and no
+    /// role declares `free`.
     #[test]
     fn extension_may_produce_tags_without_declaring_role() {
         let extensions = [ExtensionUse { roles: vec![role("plain")], extension: "rack".into() }];
@@ -436,8 +446,8 @@ mod tests {
         }
     }
 
-    /// The cluster replaces the tag `db` of the role `db` by `x`, and adds the role `new` with the tag `y`. Users added
-    /// the tag `u` to the role `db`.
+    /// In this test, the cluster replaces the tag `db` of the role `db` by `x`, and adds the role `new` with the tag
+    /// `y`. Users added the tag `u` to the role `db`.
     #[test]
     fn role_table_uses_changes_of_cluster() {
         let base = table();

@@ -16,19 +16,21 @@ use serde_json::Value;
 
 use crate::digest::{canonical_json, in_canonical_order, sha256, write_canonical, write_member_key};
 
-/// Minimum size of a chunk of a JSON text, in bytes. A chunk may be smaller if it ends before or with a large map or list
-/// entry, because each large entry has chunks of its own. The last chunk of a text may be smaller too.
+/// Minimum size of a chunk of a JSON text, in bytes. A large text has a larger minimum, which follows from
+/// [`TARGET_MAX_CHUNKS`]. A chunk may be smaller if it ends before or with a large map or list entry, because each
+/// large entry has chunks of its own. The last chunk of a text may be smaller too.
 const MIN_CHUNK_BYTES: usize = 1024;
 /// Intended maximum number of chunks of a JSON text. A text with many small chunks may have about four times as many. If
 /// large entries are nested in many levels, the text may have even more.
 const TARGET_MAX_CHUNKS: usize = 24;
 /// Number of added texts after which unused texts are removed. If the last removal retained more texts than this, the next
-/// removal follows only after as many added texts as were retained. So the cost of removals is at most proportional to
-/// additions.
-const MIN_PRUNE_COUNT: usize = 1024;
-/// Number of added bytes after which unused texts are removed, even if fewer than [`MIN_PRUNE_COUNT`] texts were added.
-/// The rule about retained texts applies to their bytes.
-const MIN_PRUNE_BYTES: usize = 4 * 1024 * 1024;
+/// removal follows only after as many added texts as were retained, unless [`PRUNE_AFTER_BYTES`] causes it earlier. So
+/// the cost of removals is about proportional to additions.
+const PRUNE_AFTER_COUNT: usize = 1024;
+/// Number of added bytes after which unused texts are removed, even if fewer than [`PRUNE_AFTER_COUNT`] texts were
+/// added. If the last removal retained more bytes than this, the next removal follows only after as many added bytes as
+/// were retained.
+const PRUNE_AFTER_BYTES: usize = 4 * 1024 * 1024;
 
 /// A collection that stores each distinct text once. A clone refers to the same collection.
 #[derive(Clone, Debug, Default)]
@@ -82,7 +84,7 @@ impl TextPool {
     /// last removal.
     fn insert_text(&mut self, text: &Arc<str>) {
         let Self { added, retained, .. } = self;
-        if added.count >= retained.count.max(MIN_PRUNE_COUNT) || added.bytes >= retained.bytes.max(MIN_PRUNE_BYTES) {
+        if added.count >= retained.count.max(PRUNE_AFTER_COUNT) || added.bytes >= retained.bytes.max(PRUNE_AFTER_BYTES) {
             self.texts.retain(|text| Arc::strong_count(text) > 1);
             let bytes = self.texts.iter().map(|text| text.len()).sum();
             (self.added, self.retained) = (TextTotals::default(), TextTotals { count: self.texts.len(), bytes });
@@ -220,8 +222,9 @@ struct ChunkBuilder {
 }
 
 impl ChunkBuilder {
-    /// Adds a value to the text. Each large entry of a map or list gets chunks of its own. Small entries share a chunk,
-    /// which ends at a point that the content decides, so that similar values have equal chunks.
+    /// Adds a value to the text. Each large entry of a map or list, of at least `min_bytes` bytes, gets chunks of its
+    /// own. Small entries share a chunk, which ends at a point that the content decides, so that similar values have
+    /// equal chunks.
     fn add_value(&mut self, value: &Value) {
         match value {
             Value::Object(map) => {
@@ -233,8 +236,9 @@ impl ChunkBuilder {
         }
     }
 
-    /// Adds a map or list to the text. After a small entry, the chunk ends if it is large enough and the first byte of
-    /// the entry's hash is below 32 (one entry of eight). A chunk with four times the minimum size ends in any case.
+    /// Adds a map or list to the text. A large entry (of at least the minimum size of a chunk) gets chunks of its own.
+    /// After a small entry, the chunk ends if the chunk has the minimum size and the first byte of the entry's hash is
+    /// below 32 (one entry of eight). A chunk with four times the minimum size ends in any case.
     fn add_entries<'a>(&mut self, [opening, closing]: [char; 2], entries: impl Iterator<Item = (Option<&'a str>, &'a Value)>) {
         self.current_chunk.push(opening);
         for (index, (key, value)) in entries.enumerate() {
@@ -297,13 +301,13 @@ mod tests {
             assert!(pool.texts.contains(&*first_text));
             (pool.texts.len(), pool.texts.iter().map(|text| text.len()).sum::<usize>())
         };
-        // Between two removals, at most `MIN_PRUNE_COUNT` texts are added to the retained ones.
-        assert!(stored_amount(&texts).0 <= 2 * MIN_PRUNE_COUNT, "{:?}", stored_amount(&texts));
+        // Between two removals, at most `PRUNE_AFTER_COUNT` texts are added to the retained ones.
+        assert!(stored_amount(&texts).0 <= 2 * PRUNE_AFTER_COUNT, "{:?}", stored_amount(&texts));
         for number in 0..400 {
             texts.intern_all([&mut Arc::from(format!("{number:0>60000}"))].into_iter());
         }
         // A removal follows the addition that exceeds the limit. So a few texts of 60,000 bytes may be above the limit.
-        assert!(stored_amount(&texts).1 <= MIN_PRUNE_BYTES + 200_000, "few of the large texts: {:?}", stored_amount(&texts));
+        assert!(stored_amount(&texts).1 <= PRUNE_AFTER_BYTES + 200_000, "few of the large texts: {:?}", stored_amount(&texts));
     }
 
     /// Returns values with different numbers and sizes of entries, in maps and lists of several depths.

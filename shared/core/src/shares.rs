@@ -9,7 +9,8 @@ use std::collections::BTreeMap;
 
 use crate::object::ClusterId;
 
-/// A principal (authenticated client) that holds a part of a shared amount, for example bytes of queued events.
+/// A principal (authenticated client) that holds or requests a part of a shared amount, for example bytes of queued
+/// events.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ShareHolder {
     /// The principal's name.

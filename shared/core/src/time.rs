@@ -162,8 +162,8 @@ fn parse_offset_minutes(zone: &str) -> Result<i64, &'static str> {
 }
 
 /// Returns the seconds of a duration such as `1h30m`, or `None` if its form is wrong or the sum overflows. Each unit
-/// can occur at most once, and the units must be in the order of [`UNITS`]. A unit that is not the next in the text is
-/// skipped.
+/// can occur at most once, and the units must be in the order of [`UNITS`]. Any of the units may be absent. An empty
+/// text has 0 seconds.
 fn duration_seconds(text: &str) -> Option<u64> {
     let (mut remaining_text, mut sum) = (text, 0_u64);
     for (unit, unit_seconds) in UNITS {
@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn y04_formatted_time_is_parsed_back() {
+    fn y04_parsed_time_is_formatted_back() {
         for text in ["1970-01-01T00:00:00Z", "2024-02-29T12:00:00.5Z", "9999-12-31T23:59:59.999Z"] {
             assert_eq!(format(parse(text).unwrap()).as_deref(), Some(text));
         }
@@ -325,8 +325,8 @@ mod tests {
         }
     }
 
-    /// The names are from the files `zone1970.tab`, `etcetera` and `backward` of the time zone database. The similar
-    /// name is suggested if there is one. Names of files and offsets are not names of zones.
+    /// In this test, the valid names are from the files `zone1970.tab`, `etcetera` and `backward` of the time zone
+    /// database. The error has the most similar name, if there is one. Names of files and offsets are not zone names.
     #[test]
     fn y04_time_zone_name_accepts_only_exact_names() {
         for zone in ["UTC", "Europe/Berlin", "America/Argentina/Buenos_Aires", "Etc/GMT+5", "Europe/Kiev", "EST5EDT", "GMT"] {

@@ -37,8 +37,9 @@ pub trait UnimplementedFields {
     fn unimplemented_fields(&self) -> Vec<GivenField>;
 }
 
-/// The name of a field in manifests, a function that returns whether the field is set, and a clause about the effect
-/// that the field lacks.
+/// A rule for a field that has an effect only in some values of `T`: the name of the field in manifests, a function that
+/// returns whether a value sets the field and the field has no effect in this value, and a part of a sentence that says
+/// why.
 type FieldRule<T> = (&'static str, fn(&T) -> bool, &'static str);
 
 /// The fields that have an effect on a task of type `group`. A group is never placed on a node itself.
@@ -50,7 +51,8 @@ const STAGE_FIELDS: &[&str] = &["id", "type", "requires", "required_for", "cross
 const SKIPPED_FIELDS: &[&str] =
     &["id", "type", "tags", "roles", "requires", "required_for", "cross_depends", "cross_depended_by", "foreign"];
 
-/// The fields that have an effect only for one type of task, each with a clause about this type.
+/// The fields that have an effect only in tasks of some types. Each has a function that returns whether a task sets the
+/// field and is of a type without this effect. The clause says which types have the effect, or why a type lacks it.
 const TASK_TYPE_RULES: &[FieldRule<Task>] = &[
     ("timeout_seconds", |task| task.timeout_seconds.is_some() && !is_shell(task), "it ends only a shell task"),
     ("on_interrupt", |task| task.on_interrupt != OnInterrupt::Unknown && !is_shell(task), "only a shell task uses it"),
@@ -343,8 +345,8 @@ pub(crate) fn field_sentence(path: &str) -> Option<String> {
     missing_effect.map(|missing_effect| format!("Nothing acts on it yet: {missing_effect}."))
 }
 
-/// Returns whether a field is set, by its own check. The macro needs this function so that the type of the check is
-/// known.
+/// Returns the result of `is_set` for the value of a field. The macro `fields!` calls a closure of its table through
+/// this function, so that the compiler knows the type of the closure's parameter.
 fn is_given<T>(value: &T, is_set: impl Fn(&T) -> bool) -> bool {
     is_set(value)
 }

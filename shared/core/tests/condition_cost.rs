@@ -105,7 +105,8 @@ impl CostSite {
         }
     }
 
-    /// Resolves all nodes. Returns the number of steps of all conditions.
+    /// Resolves all nodes. Returns the number of steps of the conditions that this call evaluated. A result from the
+    /// cache takes no step.
     fn resolve_all(&self, cache: &ResolveCache) -> usize {
         self.steps.store(0, Ordering::Relaxed);
         for node in self.fleet.nodes() {
@@ -165,8 +166,8 @@ fn w10_05_steps_of_one_pass_are_bounded() {
     }
 }
 
-/// The conditions of a node share a limit of steps and are evaluated in the order of tasks. From one task on, no
-/// condition can be decided. The cheap condition is always decided.
+/// The conditions of a node share a limit of steps and are evaluated in the order of tasks. From one task on, no costly
+/// condition can be decided. The cheap condition of the last task can, because it takes fewer steps than remain.
 #[test]
 fn w10_05_finding_names_condition_without_remaining_steps() {
     let site = CostSite::uniform(1, 300, "nodes(role='web').exists(n, n.labels.zone == labels.zone)");
@@ -186,7 +187,9 @@ fn w10_05_finding_names_condition_without_remaining_steps() {
     assert!(finding_text.contains(expected_part) && finding_text.contains("keeps the task set that it has"), "{finding_text}");
 }
 
-/// The limit of steps of a node shrinks with the number of clusters and with the number of nodes in its cluster.
+/// All conditions of a node together may take at most 4,000,000 steps. In a larger fleet, the limit shrinks with the
+/// number of clusters and with the number of nodes in the cluster of the node, down to 16,384 steps. Each of these two
+/// numbers is first rounded up to a power of two.
 #[test]
 fn w10_05_node_limit_shrinks_with_fleet_to_minimum() {
     for (clusters, nodes, steps) in [

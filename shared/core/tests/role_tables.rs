@@ -1,5 +1,5 @@
-//! Memory use of role tables. A role table has the roles and tags of a release with the changes of a cluster. All
-//! groups of a cluster that run one release share one table.
+//! Memory use of role tables, and the changes after which they are rebuilt. A role table has the roles and tags of a
+//! release with the changes of a cluster. All groups of a cluster that run one release share one table.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -61,7 +61,6 @@ fn group_change(number: u128, release: Option<&str>) -> FleetChange {
     FleetChange::NodeGroup(Arc::new(NodeGroup { meta: Meta::new(group_id(number).0, name, Timestamp(0)), spec }))
 }
 
-/// Returns the id of the group with this number.
 fn group_id(number: u128) -> GroupId {
     GroupId(Uuid::from_u128(1_000 + number))
 }

@@ -12,22 +12,23 @@ pub struct RenderError {
     pub cause: Cause,
 }
 
-/// The cause of an error. Its message includes advice.
+/// The reason why a template could not be rendered. Its message includes advice.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Cause {
-    /// The template is not valid minijinja syntax. A release is checked when it is stored, so only a template from
-    /// elsewhere has this error.
+    /// The template is not valid minijinja syntax. A release is checked when it is stored, so the template of a stored
+    /// release does not have this error.
     #[error("it cannot be parsed: {detail}; see docs/templates.md for what a template can contain")]
     Syntax {
         /// minijinja's message.
         detail: String,
     },
-    /// An input, or a value within an input, is absent, and the template does not allow for that.
+    /// An input, a value within an input, or a variable of the template has no value, and the template does not allow
+    /// for that.
     #[error("it needs {}; set it, or write `is defined` or `|default(…)`", format_references(.references))]
     Absent {
         /// The absent inputs that may have caused the error, as text. If the last read was of an absent input, only
         /// that input. Else the first absent inputs that were read, at most four. Empty if no absent input was read,
-        /// for example if a value lacks a key.
+        /// for example if a value lacks a key, or if no variable has a name that the template uses.
         references: Vec<String>,
     },
     /// The template reads something that is not among its inputs.
@@ -42,7 +43,7 @@ pub enum Cause {
     Secret {
         /// The secret's name.
         name: String,
-        /// The reason.
+        /// The reason why the value of the secret is not available.
         reason: String,
     },
     /// A limit is exceeded.
@@ -50,7 +51,8 @@ pub enum Cause {
     Limit {
         /// The unit of the limit, such as `steps`.
         what: &'static str,
-        /// The limit.
+        /// The exceeded limit, in the unit `what`. If all values that the template writes are together more than four
+        /// times the maximum size of the result, this is the maximum size of the result.
         limit: usize,
     },
     /// A value of a script cannot be quoted at its position. The line is that of the rendered text.
@@ -62,7 +64,9 @@ pub enum Cause {
     /// A command or script would contain a NUL, which cannot be passed to a program.
     #[error("a value holds a NUL, which cannot be passed to a program; remove it from the value")]
     Nul,
-    /// The template contains an operation that its values do not allow, or uses a name that does not exist.
+    /// The template contains an operation that its values do not allow, or uses a filter, test, function or method
+    /// that does not exist, or with a wrong number of arguments. For a variable that does not exist, the cause is
+    /// [`Cause::Absent`].
     #[error("{detail}{}", remedy.as_str())]
     Failed {
         /// minijinja's message, or only its kind if secrets are among the inputs.
@@ -72,12 +76,13 @@ pub enum Cause {
     },
 }
 
-/// The advice for an operation that the values of a template do not allow.
+/// The kind of the advice in the message of [`Cause::Failed`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Remedy {
     /// A calculation has no result, for example a division by 0: check the numbers.
     Arithmetic,
-    /// The template uses a name that does not exist, or calls something with too many or too few arguments.
+    /// The template uses a filter, test, function, method or other template that does not exist, or calls something
+    /// with too many or too few arguments.
     UnknownName,
     /// A filter refused its arguments. The advice is empty, because the message of the error already states which
     /// arguments the filter accepts. If secrets are among the inputs, that message is omitted.

@@ -6,10 +6,10 @@
 use minijinja::value::{Object, Rest, Value, ValueKind, ValueOrKwargs};
 use minijinja::{Environment, Error, ErrorKind, State, filters};
 
-/// Maximum length of a list that a filter accepts.
+/// Maximum number of items in a list or map that is an argument of a filter. The filter `tojson` has no such limit.
 const MAX_ITEMS: usize = 100_000;
 
-/// Maximum size of a text that a filter builds, in bytes.
+/// Maximum size, in bytes, of the text that the filter `replace` may build, and of all separators that `join` inserts.
 const MAX_TEXT_BYTES: usize = 4 * 1024 * 1024;
 
 /// Maximum number that `indent`, `batch` and `slice` accept: a width, a length or a number of parts.
@@ -95,7 +95,7 @@ fn check_arguments(filter: &str, args: &[Value]) -> Result<(), Error> {
         ("indent" | "batch" | "slice", [_, rest @ ..]) if rest.iter().any(exceeds_max_width) => {
             Err(argument_error(format!("`{filter}` takes at most {MAX_WIDTH}")))
         }
-        ("format", [pattern, ..]) if !pattern.as_str().is_none_or(has_bounded_widths) => {
+        ("format", [pattern, ..]) if !pattern.as_str().is_none_or(has_only_short_numbers) => {
             Err(argument_error("`format` takes widths of at most 3 digits"))
         }
         // The longest possible result, if `from` occurs as often as it fits into the text.
@@ -131,7 +131,7 @@ fn exceeds_max_width(value: &Value) -> bool {
 
 /// Returns whether each number in a printf pattern has at most three digits, so that no width is large. Numbers in the
 /// literal text count too. A `*` would be a width from an argument, so the result is false for a pattern with a `*`.
-fn has_bounded_widths(pattern: &str) -> bool {
+fn has_only_short_numbers(pattern: &str) -> bool {
     let mut digits = 0;
     pattern.chars().all(|character| {
         digits = if character.is_ascii_digit() { digits + 1 } else { 0 };

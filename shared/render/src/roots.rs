@@ -157,7 +157,8 @@ impl Object for RootObject {
     }
 }
 
-/// A function that templates can call.
+/// A function by which a template reads an input, such as `nodes`. The functions of minijinja itself, such as `range`,
+/// are not among them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum TemplateFunction {
     Nodes,
@@ -166,7 +167,7 @@ enum TemplateFunction {
     Prefix,
 }
 
-/// A function that templates can call, as a minijinja object.
+/// A function by which a template reads an input, such as `nodes`, as a minijinja object.
 struct FunctionObject {
     view: Arc<InputView>,
     function: TemplateFunction,

@@ -228,8 +228,8 @@ fn render_stops_at_limits() {
     assert!(render("{% for a in range(9) %}{{ a }}{% endfor %}", &inputs, &NoSecrets, few_steps).is_err());
 }
 
-/// Renders the deepest templates that the check of a release accepts. The thread has the stack size of tests and
-/// servers, and must not overflow.
+/// Renders templates that are about as deep as the check of a release permits. The thread has the stack size of tests
+/// and servers, and must not overflow.
 #[test]
 fn render_accepts_deepest_allowed_template() {
     for template in [
@@ -326,7 +326,8 @@ fn check_value_is_one_word(value: &str) {
     }
 }
 
-/// `\u{e000}` is the first character that is tried as the mark of values.
+/// While a script is rendered, a mark stands for each value. The mark contains the first character from `\u{e000}` on
+/// that neither the template nor an input contains. So the value with `\u{e000}` must not be read as a mark.
 #[test]
 fn s73_script_keeps_dangerous_value_as_one_word() {
     for value in [

@@ -21,7 +21,7 @@ pub(crate) struct InputView {
     /// The inputs, by the text of their references without the fields of look-ups.
     entries: BTreeMap<String, InputEntry>,
     failed_reads: Mutex<FailedReads>,
-    /// True if any value comes from a secret. Errors must then not quote values.
+    /// True if any input is a secret, also if its value is not available. Errors must then not quote values.
     pub(crate) has_secrets: bool,
 }
 
@@ -115,7 +115,7 @@ impl InputView {
         std::mem::take(&mut *self.failed_reads.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Returns whether any value contains a character.
+    /// Returns whether the value of any input contains this character.
     pub(crate) fn has_char(&self, character: char) -> bool {
         self.entries.values().any(|entry| match &entry.state {
             InputState::Value(value) => value.to_string().contains(character),
@@ -136,7 +136,8 @@ impl InputView {
         update(&mut self.failed_reads.lock().unwrap_or_else(PoisonError::into_inner));
     }
 
-    /// Records a read of something that is not an input.
+    /// Records a read of something that is not an input, unless such a read is already recorded. `text` is its
+    /// reference.
     pub(crate) fn note_missing(&self, text: &str) {
         self.update_failed_reads(|failed_reads| {
             failed_reads.not_an_input.get_or_insert_with(|| text.to_owned());

@@ -2,9 +2,9 @@
 //! bytes.
 //!
 //! Each server is a process that serves with one thread, and reports the CPU time of this thread and its own memory. So
-//! the figures do not include the load client. The servers are measured in alternating rounds, because the speed of a shared machine varies more than
-//! the servers differ. Run `cargo bench -p stemma-wire --bench listener [-- ROUNDS [check-in|handshake|idle]]`. The
-//! target figures are in docs/performance.md.
+//! the figures do not include the load client. The servers are measured in alternating rounds, because the speed of a
+//! shared machine varies more than the servers differ. Run `cargo bench -p stemma-wire --bench listener [-- ROUNDS
+//! [check-in|handshake|idle]]`. The target figures are in docs/performance.md.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::SocketAddr;

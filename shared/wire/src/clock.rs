@@ -5,7 +5,8 @@ use std::fmt;
 use std::sync::LazyLock;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
-/// A source of the current time, which all code that compares dates gets as a parameter.
+/// A source of the current time. Code that decides by the time, for example whether a certificate is valid, gets a
+/// `Clock` as a parameter, so that a test can set the time.
 pub trait Clock: fmt::Debug + Send + Sync + 'static {
     /// Returns the current time, in seconds since 1970-01-01T00:00:00Z.
     fn unix_seconds(&self) -> u64;
@@ -29,7 +30,8 @@ impl Clock for SystemClock {
     }
 }
 
-/// A clock that never advances, for tests and simulations.
+/// A clock that never advances. Tests use it, and also the command that creates a fleet, for the records of the first
+/// admin.
 #[derive(Clone, Copy, Debug)]
 pub struct FixedClock(
     /// The time that the clock always shows, in seconds since 1970-01-01T00:00:00Z.

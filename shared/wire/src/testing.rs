@@ -16,7 +16,7 @@ use crate::clock::FixedClock;
 use crate::net::{Accept, Connector};
 use crate::tls::{ClientIdentity, FleetName, ListenerRole, Pin, RENEW_GRACE_SECONDS, ServerKey, TlsListener};
 
-/// 2026-06-15T12:00:00Z.
+/// The current time in the tests: 2026-06-15T12:00:00Z.
 pub(crate) const NOW_UNIX_SECONDS: u64 = 1_781_524_800;
 pub(crate) const DAY_SECONDS: u64 = 24 * 3600;
 pub(crate) const NODE_ID: &str = "0190b6c8-4c1e-7d2a-9f00-0123456789ab";
@@ -82,7 +82,8 @@ impl TestAuthority {
 }
 
 impl TestFleet {
-    /// Creates a fleet: a root, and three issuers with the extended key usages of their certificates.
+    /// Creates a fleet: a root, and three issuers. Each issuer has the extended key usages of the certificates that it
+    /// issues.
     pub(crate) fn new() -> Self {
         use ExtendedKeyUsagePurpose::{ClientAuth, CodeSigning, ServerAuth};
         let root = TestAuthority::new("fleet root", vec![], None);

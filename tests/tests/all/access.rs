@@ -119,7 +119,7 @@ fn principal_and_cert_commands_change_nothing_when_refused() -> Result<()> {
     let new_dir_text = new_dir.to_string_lossy().into_owned();
     let output = fleet.cli(&["principal", "create", "bob", "--role", "viewer", "--to", &new_dir_text, "--url", "ftp://x"])?;
     ensure!(!output.status.success() && output_text(&output).contains("ftp://x"), "{}", output_text(&output));
-    // Each of the three commands before has failed.
+    // Each of the three commands that would create `bob` has failed.
     ensure!(!fleet.stemma(&["principal", "list"])?.contains("bob"), "a refused command created a principal");
     // If the controller refuses the request, the command removes the directory that it created for the files.
     let output = fleet.cli(&["cert", "create", "nobody-there", "--to", &new_dir_text])?;
@@ -131,7 +131,7 @@ fn principal_and_cert_commands_change_nothing_when_refused() -> Result<()> {
 
 /// With `--to`, a token is written into the files of a context, else it is printed. A revoked token is refused.
 #[test]
-fn token_is_printed_once_or_written_to_context() -> Result<()> {
+fn token_create_prints_token_or_writes_context() -> Result<()> {
     let fleet = TempFleet::start()?;
     fleet.stemma(&["principal", "create", "robot", "--role", "viewer"])?;
     let robot = fleet.dir().join("robot");
@@ -156,8 +156,9 @@ fn token_is_printed_once_or_written_to_context() -> Result<()> {
     Ok(())
 }
 
-/// Previously, a principal retained its tokens when it became a fleet admin. So an admin of one cluster who knew such a
-/// token got rights in the whole fleet.
+/// An update that gives a principal more rights ends each of its credentials whose creator does not have these rights.
+/// The command asks for confirmation before. Previously, a principal retained its tokens when it became a fleet admin.
+/// So an admin of one cluster who knew such a token got rights in the whole fleet.
 #[test]
 fn x04_f10_update_asks_before_ending_credentials_when_rights_grow() -> Result<()> {
     let fleet = TempFleet::start()?;

@@ -70,8 +70,9 @@ fn send_events_example(address: &str, path: &str) -> Result<(u16, String, Vec<u8
     Ok((status.parse()?, media_type.to_owned(), Vec::new()))
 }
 
-/// Returns whether a response contains the expected values. The expected text `…` matches any value. An expected text
-/// such as `<ID>` is a placeholder: it matches any text, which is stored in `placeholders`.
+/// Returns whether a response contains the expected values. An object may have more fields than expected, but an array
+/// must have the expected number of elements. The expected text `…` matches any value. An expected text such as `<ID>`
+/// is a placeholder: it matches any text, which is stored in `placeholders`.
 fn matches(expected: &Value, answer: &Value, placeholders: &mut BTreeMap<String, String>) -> bool {
     match (expected, answer) {
         (Value::String(text), _) if text == "…" => true,

@@ -1,6 +1,6 @@
-//! A backup is one file with the whole fleet. It is created from a running controller, encrypted, and refused if one
-//! bit was changed. It is restored to a new directory at another address. The hosts then follow the new controller
-//! without manual work on any host (F31, F32).
+//! A backup is one file with the whole fleet. It is created from a running or stopped controller. It is encrypted, or
+//! unencrypted on request. It is refused if one bit was changed. It is restored to a new directory at another address.
+//! The hosts then follow the new controller without manual work on any host (F31, F32).
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -74,7 +74,6 @@ fn check_refused(arguments: &[&str], texts: &[&str]) -> Result<()> {
     Ok(())
 }
 
-/// Returns a path as text.
 fn path_text(path: &Path) -> Result<&str> {
     path.to_str().context("a temporary directory's name is text")
 }
@@ -260,7 +259,7 @@ fn x02_backup_is_encrypted_to_recipients_or_warns() -> Result<()> {
     Ok(())
 }
 
-/// Returns the paths of the files in a directory whose names begin with this prefix.
+/// Returns the paths of the files and subdirectories of a directory. Omits names that do not begin with this prefix.
 fn files_with_prefix(directory: &Path, prefix: &str) -> Result<Vec<PathBuf>> {
     let entries = std::fs::read_dir(directory)?.collect::<std::io::Result<Vec<_>>>()?;
     let has_prefix = |path: &PathBuf| path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(prefix.as_bytes()));
@@ -399,7 +398,7 @@ fn x02_backup_and_restore_succeed_when_output_is_full() -> Result<()> {
     check_success(&["restore", path_text(&second_backup)?, "--data-dir", path_text(&new_dir)?])?;
     ensure!(std::fs::read(data_dir.join("ca.pem"))? == std::fs::read(new_dir.join("ca.pem"))?, "the fleet is restored");
 
-    // A backup is refused if its target is a directory or an existing file.
+    // A backup is refused if the name of its target ends with a slash, or if the target exists.
     let directory = format!("{}/", path_text(&path("third"))?);
     let directory_as_target = ["backup", &directory, "--data-dir", path_text(&data_dir)?, "--unencrypted"];
     check_refused(&directory_as_target, &["this is the name of a directory", "nothing was written"])?;

@@ -11,7 +11,7 @@ use stemma_tests::python::{ForkServer, environment};
 use stemma_tests::shared;
 
 /// The requests whose response intentionally differs from Ironic's. Each line has the id of the request, a tab and the
-/// reason.
+/// reason. A line that begins with `#` is a comment.
 const LISTED_FAILURES: &str = include_str!("../../data/ironic_listed.txt");
 /// The packages to install, in the versions with which the scripts were validated.
 const CLIENTS: [&str; 2] = ["python-ironicclient==6.3.0", "openstacksdk==4.22.0"];
@@ -46,7 +46,8 @@ fn ironic_clients_pass_scripts_unchanged() -> Result<()> {
     Ok(())
 }
 
-/// Replays requests for traits whose answers Ironic itself gave. The ids of the failed steps must be the listed ones.
+/// Replays requests about nodes, their traits and API versions, which were recorded with Ironic's responses. The ids of
+/// the failed steps must be the listed ones.
 #[test]
 fn answers_match_ironic_except_listed() -> Result<()> {
     let (Some(script), Some(vectors)) =

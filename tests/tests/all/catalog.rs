@@ -23,7 +23,7 @@ fn run_with_status(fleet: &TempFleet, arguments: &[&str], status: i32) -> Result
     Ok(text)
 }
 
-/// Converts a property like Glance's model: a default that is a number becomes text.
+/// Returns a copy of a property, converted as Glance's model converts it: a default that is a number becomes text.
 fn glance_property(property: &Value) -> Value {
     let mut property = property.clone();
     if let Some(default) = property.get_mut("default").filter(|default| default.is_number()) {
@@ -32,14 +32,15 @@ fn glance_property(property: &Value) -> Value {
     property
 }
 
-/// Converts the properties of a namespace, or of one of its objects, like Glance's model.
+/// Converts each property of a namespace, or of one of its objects, in place, as Glance's model converts it
+/// ([`glance_property`]).
 fn convert_properties(parent: &mut Map<String, Value>) {
     for property in parent.get_mut("properties").and_then(Value::as_object_mut).into_iter().flat_map(Map::values_mut) {
         *property = glance_property(property);
     }
 }
 
-/// Returns the namespace in a file of Glance's stock catalogue, as the API returns it.
+/// Returns the namespace in a file of Glance's stock catalogue, as the API returns it, without the read-only members.
 fn expected_namespace(file: &Path) -> Result<Map<String, Value>> {
     let mut body: Map<String, Value> = serde_json::from_str(&std::fs::read_to_string(file)?)?;
     convert_properties(&mut body);
@@ -128,7 +129,7 @@ fn import_changes_stored_namespace_when_flag_is_given() -> Result<()> {
     Ok(())
 }
 
-/// Returns the names of a namespace's tags in Glance's order: the newest tag first.
+/// Returns the names of the tags of the namespace `Site::Labels` in Glance's order: the newest tag first.
 fn tag_names(fleet: &TempFleet) -> Result<Vec<String>> {
     let namespace: Value = serde_json::from_str(&fleet.stemma(&["get", "namespace", "Site::Labels", "-o", "json"])?)?;
     let tags = namespace["tags"].as_array().into_iter().flatten();
@@ -160,7 +161,8 @@ fn merge_and_manifest_keep_order_of_tags() -> Result<()> {
     Ok(())
 }
 
-/// The first case is from a bug report of Glance (Launchpad 1483049), the others are from the help of the command.
+/// The first case, a file in UTF-16, is from a bug report of Glance (Launchpad 1483049). The others are a namespace
+/// that two files contain, and a directory with the name `b.json`.
 #[test]
 fn y09_import_error_names_file() -> Result<()> {
     let fleet = TempFleet::start()?;
@@ -189,7 +191,7 @@ fn y09_import_error_names_file() -> Result<()> {
 }
 
 #[test]
-fn y09_merge_takes_no_ownership_when_content_is_unchanged() -> Result<()> {
+fn y09_merge_takes_no_ownership_of_unchanged_fields() -> Result<()> {
     let fleet = TempFleet::start()?;
     let write_file = |name: &str, text: &str| -> Result<String> {
         let path = fleet.dir().join(name);

@@ -71,7 +71,7 @@ fn manifest_of_get_changes_nothing_when_applied() -> Result<()> {
 
 /// In the demo, the group `frontends` provides `tier` and the tombstone `debug`, and its nodes inherit `site`.
 #[test]
-fn label_changes_in_one_write_and_warns_of_losses() -> Result<()> {
+fn label_command_changes_several_labels_and_reports_losses() -> Result<()> {
     let fleet = demo_fleet()?;
     fleet.stemma(&["create", "node", "web-1", "--nodegroup", "prod/frontends"])?;
     let target = ["nodegroup", "prod/frontends"];
@@ -99,6 +99,7 @@ fn label_changes_in_one_write_and_warns_of_losses() -> Result<()> {
 }
 
 /// Regression: `label --strict` wrote the change and printed a warning, although a strict write must fail on a warning.
+/// The loss of a label is now an info, so the strict write succeeds.
 #[test]
 fn y09_strict_label_removal_prints_no_warning() -> Result<()> {
     let fleet = demo_fleet()?;
@@ -440,7 +441,7 @@ fn get_rejects_unknown_fields_and_watches_changes() -> Result<()> {
     watch.kill()
 }
 
-/// The name of the deleted node is similar to the name of another node, for which the error then contains a suggestion.
+/// The name of the deleted node is similar to the name of another node, so the error of `wait` proposes the other name.
 /// Regression test: `get --watch` printed no further changes, and `wait` continued until its timeout.
 #[test]
 fn watch_and_wait_notice_deletion_of_one_named_node() -> Result<()> {

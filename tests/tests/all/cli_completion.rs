@@ -6,7 +6,7 @@ use anyhow::{Context as _, Result, ensure};
 use stemma_tests::fleet::TempFleet;
 use stemma_tests::program::{self, eventually};
 
-/// The objects whose names the shell completes.
+/// Manifests of the objects whose names bash completes in these tests.
 const COMPLETED_OBJECTS: &str = "kind: Release\nname: site\nversion: \"1\"\nroles: {web: {}}\n---\n\
     kind: Cluster\nname: eu\nrelease: site@1\n---\nkind: NodeGroup\ncluster: eu\nname: web\n---\n\
     kind: Node\nname: web-1\nnodegroup: eu/web\n---\nkind: Node\nname: web-2\n---\nkind: Node\nname: db-1\n";
@@ -115,7 +115,7 @@ fn x06_empty_context_variable_is_refused() -> Result<()> {
 }
 
 /// Files in the working directory may be from another person, for example from an unpacked archive. So the command
-/// reads a context from there only if `--context` gives a path.
+/// reads a context from there only if `--context` or `STEMMA_CONTEXT` gives a path.
 #[test]
 fn x06_context_of_working_directory_is_ignored() -> Result<()> {
     let (home, work) = (tempfile::tempdir()?, tempfile::tempdir()?);

@@ -104,7 +104,7 @@ fn y08_resolve_reports_skipped_directories_once() -> Result<()> {
 }
 
 #[test]
-fn y08_apply_reads_path_once_when_named_twice() -> Result<()> {
+fn y08_resolve_reads_path_once_when_named_twice() -> Result<()> {
     let dir = tempfile::tempdir()?;
     for (file, name) in [
         ("a.yaml", "n1"),
@@ -120,7 +120,7 @@ fn y08_apply_reads_path_once_when_named_twice() -> Result<()> {
     }
     let path = dir.path().to_string_lossy().into_owned();
     let path_of = |name: &str| format!("{path}/{name}");
-    // Each line of standard error is a warning, which begins with its path. The text after a semicolon is advice.
+    // Each line of standard error is a warning about one directory. The closure cuts the advice after the semicolon.
     let resolve = |options: &[&str], paths: &[String]| -> Result<(String, Vec<String>)> {
         let file_options = paths.iter().flat_map(|path| ["-f", path.as_str()]);
         let output = run("stemma", ["resolve", "-o", "name"].iter().chain(options).copied().chain(file_options))?;
@@ -172,7 +172,7 @@ fn y09_validate_mentions_no_directory_for_empty_file() -> Result<()> {
 
 /// Regression: the import skipped backup copies of task files without a warning.
 #[test]
-fn y08_import_reports_discarded_task_file_once() -> Result<()> {
+fn y08_import_reports_skipped_copies_of_task_files_once() -> Result<()> {
     let dir = tempfile::tempdir()?;
     let task = |id: &str| format!("- {{id: {id}, type: shell, groups: [web], parameters: {{cmd: /bin/true, timeout: 9}}}}\n");
     std::fs::create_dir_all(dir.path().join("web/modular"))?;

@@ -97,7 +97,7 @@ fn x07_primary_set_refuses_ineligible_node() -> Result<()> {
 }
 
 #[test]
-fn x07_delete_announces_no_primary_for_deleted_node() -> Result<()> {
+fn x07_delete_announces_no_deleted_node_as_primary() -> Result<()> {
     let fleet = database_fleet()?;
     let node: Value = serde_json::from_str(&fleet.stemma(&["get", "node", "db-2", "-o", "json"])?)?;
     let uuid = node["uuid"].as_str().context("a uuid")?;

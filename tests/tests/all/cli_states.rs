@@ -37,8 +37,8 @@ fn get_object(fleet: &TempFleet, kind: &str, name: &str) -> Result<Value> {
     Ok(serde_json::from_str(&fleet.stemma(&["get", kind, name, "-o", "json"])?)?)
 }
 
-/// Replaces the spaces between columns by single spaces.
-fn without_column_spaces(text: &str) -> String {
+/// Replaces each sequence of spaces and line breaks by one space.
+fn with_single_spaces(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
@@ -56,7 +56,7 @@ fn w12_failed_tasks_are_shown_with_output() -> Result<()> {
         // The time begins with the digit 2 of the year.
         " last_seen 2",
     ] {
-        assert!(without_column_spaces(&described).contains(part), "{part:?} in {described}");
+        assert!(with_single_spaces(&described).contains(part), "{part:?} in {described}");
     }
     let failed_section = described.split_once("\n\n").map_or("", |(_, rest)| rest.split("next:").next().unwrap_or_default());
     assert!(!failed_section.contains("good"), "a task that succeeded is not listed as failed: {failed_section}");
@@ -77,13 +77,14 @@ fn w12_failed_tasks_are_shown_with_output() -> Result<()> {
     assert!(!described.contains("FAILED") && described.contains("r@2"), "{described}");
     let never_connected = fleet.stemma(&["describe", "node", "new"])?;
     assert!(
-        without_column_spaces(&never_connected).contains(" connection absent ") && !never_connected.contains("last_seen"),
+        with_single_spaces(&never_connected).contains(" connection absent ") && !never_connected.contains("last_seen"),
         "{never_connected}"
     );
     Ok(())
 }
 
-/// Starts a fleet with a host in mode `noop`, whose task would change a file. Returns when the change is described.
+/// Starts a fleet with a host in mode `noop`, whose task would change a file. Returns when `stemma describe node` shows
+/// the change and its difference.
 fn fleet_with_noop_host() -> Result<(TempFleet, TestAgent)> {
     let fleet = TempFleet::start()?;
     let file = fleet.dir().join("site.yaml");
@@ -95,7 +96,7 @@ fn fleet_with_noop_host() -> Result<(TempFleet, TestAgent)> {
     let agent = fleet.join("web-1", "c/g")?;
     eventually("the pending change", || {
         let described = fleet.stemma(&["describe", "node", "web-1"])?;
-        let text = without_column_spaces(&described);
+        let text = with_single_spaces(&described);
         // The time in the last column begins with the digit 2 of the year.
         anyhow::ensure!(text.contains("DIFFERS TASK OUTCOME SINCE motd would change 2"), "{text}");
         anyhow::ensure!(text.contains("+welcome"), "{text}");
@@ -116,7 +117,7 @@ fn w12_noop_host_shows_pending_change_with_difference() -> Result<()> {
 fn y09_get_tasks_lists_pending_changes_of_hosts() -> Result<()> {
     let (fleet, _agent) = fleet_with_noop_host()?;
     for arguments in [&["get", "tasks", "-o", "wide"][..], &["describe", "task", "motd"], &["describe", "task/motd"]] {
-        let text = without_column_spaces(&fleet.stemma(arguments)?);
+        let text = with_single_spaces(&fleet.stemma(arguments)?);
         anyhow::ensure!(text.contains("1 host: web-1 (") && text.contains("+welcome"), "{arguments:?}: {text}");
     }
     eventually("the state of the task", || {

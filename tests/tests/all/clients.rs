@@ -1,9 +1,8 @@
-//! The real clients of Magnum and Glance against a real controller: a table of scripts, each run against a new
-//! controller.
+//! The real clients of Magnum and Glance against a real controller: several scripts, each run against a new controller.
 //!
-//! A script prints a line for each step that failed. Files in `tests/data`, one per script, list the steps that fail
-//! because of an intended difference from the upstream, and the reason. Exactly the listed steps must fail. The test
-//! also fails if a listed step passes.
+//! A script prints a line for each step that failed. If steps of a script fail because of an intended difference from
+//! the upstream, a file in `tests/data` lists them with the reason. Exactly the listed steps must fail. The test also
+//! fails if a listed step passes.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;

@@ -1,6 +1,6 @@
-//! The clock of one machine jumps (F24): by hours and by months, forward and back, while a program runs and before it
-//! starts. While the clock is wrong, the host retains its state and reports that the clocks differ. When the clock is
-//! right again, everything continues without manual work.
+//! The clock of one machine jumps (F24): by hours, days or months, forward and back, while a program runs and before it
+//! starts. While the clock is wrong, the host retains its state. The agent logs if a certificate is not valid by its
+//! clock. When the clock is right again, everything continues without manual work.
 //!
 //! The tests spend nearly all of their time on waiting for the agent's next attempt, or for the controller's next
 //! certificate check. So each jump has a fleet of its own, and the jumps of a test run at the same time.
@@ -13,11 +13,13 @@ use anyhow::{Context as _, Result, ensure};
 use serde_json::Value;
 use stemma_tests::fleet::{TempFleet, TestAgent};
 use stemma_tests::program::{eventually, eventually_within, succeed};
-use stemma_tests::site::{converged_fleet, set_tier, wait_for_tier};
+use stemma_tests::site::{fleet_with_complete_files, set_tier, wait_for_tier};
 use stemma_tests::tool;
 
-/// Maximum pause of an agent between two attempts, and of a controller between two certificate checks.
-const MAX_RETRY_INTERVAL: Duration = Duration::from_mins(3);
+/// Maximum time that these tests wait for an agent or a controller to notice that its clock changed. It is longer than
+/// the pause of an agent between two attempts to connect (at most a minute), and that of a controller between two
+/// checks of its certificates (ten seconds).
+const MAX_RECOVERY_WAIT: Duration = Duration::from_mins(3);
 
 /// A fake clock that can be set while programs run.
 pub(crate) struct FakeClock {
@@ -44,10 +46,11 @@ impl FakeClock {
 }
 
 /// Calls `test_jump` for each jump, in parallel threads. Each call gets the jump (an offset such as `+3h`), a fleet of
-/// its own, the agent of the converged web host, and a clock. Does nothing if `faketime` is not installed.
+/// its own, the running agent of a web host whose files are complete, and a clock without an offset. Calls nothing if
+/// `faketime` is not installed.
 fn run_for_jumps(jumps: &[&str], test_jump: impl Fn(&str, TempFleet, TestAgent, FakeClock) -> Result<()> + Sync) -> Result<()> {
     let run_jump = &|jump: &str| -> Result<()> {
-        let (fleet, agent) = converged_fleet()?;
+        let (fleet, agent) = fleet_with_complete_files()?;
         let Some(clock) = FakeClock::new(fleet.dir())? else { return Ok(()) };
         test_jump(jump, fleet, agent, clock).with_context(|| format!("a clock that is wrong by {jump}"))
     };
@@ -59,7 +62,7 @@ fn run_for_jumps(jumps: &[&str], test_jump: impl Fn(&str, TempFleet, TestAgent, 
 
 /// Waits until this value of the label `tier` is on the host.
 fn wait_for_edit(web: &TestAgent, tier: &str) -> Result<()> {
-    wait_for_tier(MAX_RETRY_INTERVAL, web, tier)
+    wait_for_tier(MAX_RECOVERY_WAIT, web, tier)
 }
 
 /// Changes a file of a task on the host, and waits until the agent restores the file from its stored state.
@@ -76,7 +79,7 @@ fn wait_for_mend(web: &TestAgent) -> Result<()> {
 
 /// Waits until a program has logged this text. `log` returns the whole log of the program.
 fn wait_for_log(log: impl Fn() -> String, text: &str) -> Result<()> {
-    eventually_within(MAX_RETRY_INTERVAL, "the log message", || {
+    eventually_within(MAX_RECOVERY_WAIT, "the log message", || {
         let log = log();
         ensure!(log.contains(text), "not {text:?} in:\n{log}");
         Ok(())
@@ -103,7 +106,8 @@ fn f24_agent_continues_when_jumped_clock_is_corrected() -> Result<()> {
 #[test]
 fn f24_agent_reports_wrong_clock_and_keeps_state() -> Result<()> {
     run_for_jumps(&["+3h", "-3h", "+100d", "-100d"], |jump, fleet, mut web, clock| {
-        // The certificates remain valid for 3 hours. They are not valid before the time of their issue.
+        // The certificates are still valid after 3 hours, and no longer after 100 days. They are valid from five minutes
+        // before their issue.
         let expected_error = match jump {
             "+3h" => None,
             "+100d" => Some("the certificate expired on"),
@@ -169,7 +173,7 @@ fn x04_f12_controller_keeps_records_when_clock_is_400_days_ahead() -> Result<()>
         wait_for_mend(&web)?;
 
         clock.set("+0")?;
-        eventually_within(MAX_RETRY_INTERVAL, "the certificate from before the jump is accepted", || set_tier(&fleet, "again"))?;
+        eventually_within(MAX_RECOVERY_WAIT, "the certificate from before the jump is accepted", || set_tier(&fleet, "again"))?;
         wait_for_edit(&web, "again")?;
         ensure!(join_token_ids(&fleet)? == ids_before, "the list has the same join tokens");
         let metrics = fleet.stemma(&["get", "--raw", "/metrics"])?;
@@ -188,7 +192,7 @@ fn f24_controller_is_trusted_again_when_clock_is_corrected() -> Result<()> {
         fleet.start_controller_under(&clock.command)?;
         wait_for_mend(&web)?;
         clock.set("+0")?;
-        eventually_within(MAX_RETRY_INTERVAL, "an operator is served again", || set_tier(&fleet, "began"))?;
+        eventually_within(MAX_RECOVERY_WAIT, "an operator is served again", || set_tier(&fleet, "began"))?;
         wait_for_edit(&web, "began")?;
         fleet.join("web-2", "prod/frontends").map(drop)
     })

@@ -17,16 +17,18 @@ kind: Cluster\nname: c\nrelease: r@1\n---\nkind: NodeGroup\ncluster: c\nname: g\
 const VERBS: [&[&str]; 8] =
     [&["once"], &["pause"], &["once"], &["check"], &["once"], &["resume"], &["once"], &["status", "-o", "json"]];
 
-/// Number of rounds while an agent runs.
+/// Number of rounds of the test while an agent runs on the host. A round starts all subcommands in `VERBS` at the same
+/// time.
 const ROUNDS_WITH_AGENT: usize = 8;
-/// Number of rounds without an agent. In these rounds, each `once` runs the tasks by itself.
+/// Number of rounds of the test in which no agent runs on the host. In these rounds, each `stemma-agent once` runs the
+/// tasks by itself.
 const ROUNDS_WITHOUT_AGENT: usize = 16;
 
 /// Start and end of the line that `once` prints on a paused host, where it ends with 1. The progress is in the middle.
 const PAUSED_MESSAGES: [&str; 2] = ["this host is paused: ", "; run `stemma-agent resume`, then `stemma-agent once`\n"];
 
-/// Starts these subcommands of the agent at the same time, and returns their outputs. Fails unless each ends with 0 and
-/// prints nothing to standard error. Only `once` may end with 1, if it reports that the host is paused.
+/// Starts these subcommands of `stemma-agent` at the same time, and returns their outputs. Fails unless each ends with
+/// 0 and prints nothing to standard error. If `once` reports that the host is paused, `once` must end with 1 instead.
 fn run_verbs(host: &TestAgent, verbs: &[&[&str]]) -> Result<Vec<Output>> {
     let root = host.path("").to_string_lossy().into_owned();
     let calls = verbs.iter().map(|verb| [&["--root", root.as_str()][..], *verb].concat());

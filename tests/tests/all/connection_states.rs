@@ -22,7 +22,6 @@ kind: Cluster\nname: c\nrelease: r@1\n---\nkind: NodeGroup\ncluster: c\nname: g\
 /// the check-in does not show whether the controller runs.
 const CHECK_IN_HOLD: Duration = Duration::from_secs(45);
 
-/// Applies [`SITE`].
 fn apply_site(fleet: &TempFleet) -> Result<()> {
     let file = fleet.dir().join("site.yaml");
     std::fs::write(&file, SITE)?;
@@ -56,7 +55,7 @@ fn check_untold(host: &TestAgent, reason: &str) -> Result<()> {
 }
 
 /// Waits until the node is converged, and neither the host nor the controller shows the note `untold`.
-fn check_not_untold(fleet: &TempFleet, host: &TestAgent) -> Result<()> {
+fn wait_until_not_untold(fleet: &TempFleet, host: &TestAgent) -> Result<()> {
     wait_until_converged(fleet)?;
     eventually("the controller shows no note", || {
         let list = fleet.stemma(&["get", "nodes"])?;
@@ -94,7 +93,7 @@ fn y06_agent_reports_connection_soon_when_controller_returns() -> Result<()> {
             new_connection["cause"] == "" && new_connection["since"].as_u64() >= lost_connection["since"].as_u64(),
             "{lost_connection} {new_connection}"
         );
-        check_not_untold(&fleet, &host)?;
+        wait_until_not_untold(&fleet, &host)?;
     }
     Ok(())
 }
@@ -119,7 +118,7 @@ fn y06_every_view_shows_untold_when_network_is_cut() -> Result<()> {
     let labels = std::fs::read_to_string(host.path("run/stemma/labels.json"))?;
     ensure!(!labels.contains("rack"), "{labels}");
     proxy.set_target(agent_listener);
-    check_not_untold(&fleet, &host)?;
+    wait_until_not_untold(&fleet, &host)?;
     eventually("the label", || check_file_contains(&host.path("run/stemma/labels.json"), "\"rack\":\"7\""))
 }
 
@@ -145,5 +144,5 @@ fn y06_every_view_shows_untold_when_key_is_damaged() -> Result<()> {
     host.kill()?;
     std::fs::write(&credentials_path, valid_credentials)?;
     host.start()?;
-    check_not_untold(&fleet, &host)
+    wait_until_not_untold(&fleet, &host)
 }

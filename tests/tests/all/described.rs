@@ -5,7 +5,7 @@ use serde_json::{Map, Value};
 use stemma_wire::endpoint::Endpoint;
 
 /// Returns the differences between a response and its description in an `OpenAPI` document. `media` is the media type
-/// of the response, and empty if the response has no body.
+/// of the response, and empty if the response has no body. The body is compared only if `media` is `application/json`.
 pub(crate) fn body_errors(description: &Value, endpoint: Endpoint, status: u16, media: &str, body: &Value) -> Vec<String> {
     let route = endpoint.route();
     let operation = &description["paths"][route.path][route.method.as_str().to_ascii_lowercase()];
@@ -48,7 +48,7 @@ impl<'a> SchemaResolver<'a> {
             faults.push(format!("{path}: nothing is said of {value}"));
         }
         for part in &parts {
-            // The alternatives describe the whole value, so the other parts are not checked.
+            // The alternatives describe the whole value, so the parts after this one are not checked.
             if let Some(alternatives) = part["anyOf"].as_array() {
                 let matches_schema = |alternative: &&Value| {
                     let mut differences = Vec::new();
@@ -138,7 +138,7 @@ fn has_type(types: &Value, value: &Value) -> bool {
 }
 
 #[test]
-fn body_errors_finds_missing_and_undescribed_members() {
+fn check_value_finds_missing_undescribed_and_mistyped_members() {
     let description = serde_json::json!({"components": {
         "A": {"type": "object", "required": ["a"], "properties": {"a": {"type": "integer"}}},
         "B": {"allOf": [{"$ref": "#/components/A"}, {"type": "object", "properties": {"b": {"type": ["string", "null"]}, "c": {}}}]},

@@ -1,8 +1,9 @@
 //! Tests the API against its description. The tool `schemathesis` generates requests from the `OpenAPI` document and
 //! checks each response. Before that, the test creates the objects in the path of each endpoint. The tool finds
 //! internal errors, statuses and bodies that are not described, valid requests that are refused in another way than
-//! described, and a wrong `Allow`. Each endpoint must succeed at least once, because the tool cannot check a response
-//! that it does not get. The tool uses only one thread, so several tests divide the endpoints and run in parallel.
+//! described, and a wrong `Allow`. Each endpoint outside `NEED_NOT_SUCCEED` must succeed at least once, because the tool
+//! cannot check a response that it does not get. The tool uses only one thread, so several tests divide the endpoints
+//! and run in parallel.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::process::Command;
@@ -16,21 +17,22 @@ use stemma_wire::endpoint::examples::examples;
 use stemma_wire::endpoint::{Endpoint, RouteMatch, SocketKind, find_route};
 
 const PACKAGES: [&str; 1] = ["schemathesis==4.32.5"];
-/// Number of random requests per endpoint, in addition to the examples and the requests that cover the schema. There is
-/// no time limit, because the tool `schemathesis` would then make fewer requests on a busy machine.
+/// Maximum number of random requests per endpoint, in addition to the examples and the requests that cover the schema.
+/// There is no time limit, because the tool `schemathesis` would then make fewer requests on a busy machine.
 const RANDOM_REQUESTS: &str = "20";
-/// Number of random requests per endpoint in a long run.
+/// Maximum number of random requests per endpoint in a long run.
 const LONG_RANDOM_REQUESTS: &str = "200";
 /// The seed of a usual run. The requests are always the same, so only a change of the code can make the run fail. A
 /// long run uses a new seed.
 const SEED: u64 = 21;
 const CHECKS: &str = "not_a_server_error,status_code_conformance,content_type_conformance,response_schema_conformance,\
                       unsupported_method,allow_header_conformance,positive_data_acceptance";
-/// The idempotency key of the request that creates all objects.
+/// The idempotency key of the apply that creates the objects of a test from manifests. It is also the value of the path
+/// parameter `request`, so the endpoint that shows an earlier request finds that apply.
 const IDEMPOTENCY_KEY: &str = "0193a2d1-7c00-7000-8000-0000000000d5";
 
 /// Endpoints that need not succeed, each with the reason.
-const NEVER_SUCCESSFUL: &[(Endpoint, &str)] = &[
+const NEED_NOT_SUCCEED: &[(Endpoint, &str)] = &[
     (Endpoint::OpenApi, "the tool reads this document, and sends no other request for it"),
     (Endpoint::OwnersRelease, "all maps of a release have one owner, so a transfer is always refused"),
     (Endpoint::RefreshNodeRoles, "no extension decides the tags of a role in this test"),
@@ -40,8 +42,9 @@ const NEVER_SUCCESSFUL: &[(Endpoint, &str)] = &[
     (Endpoint::WatchEvents, "the response has no end, so the tool does not send the request"),
 ];
 
-/// Values of path parameters: parameter, value. For any other parameter, the endpoint has an object of its own with
-/// the endpoint's name.
+/// Values of path parameters in the requests of the test: parameter, value. A value that `create_objects_in_path`
+/// returns has priority. Every other parameter except `map` and `hash` gets the name of the endpoint, because the test
+/// creates objects of that name for each endpoint.
 const PATH_VALUES: &[(&str, &str)] = &[
     ("group", "web"),
     ("property", "rack"),
@@ -236,8 +239,8 @@ fn admin_endpoints() -> impl Iterator<Item = Endpoint> {
 }
 
 /// Defines one test for each list of path prefixes. The tests run in parallel, each against a controller of its own. An
-/// endpoint belongs to the first test that has a prefix of its path. An endpoint that creates objects for requests to
-/// other endpoints is in the same test as these.
+/// endpoint belongs to the first test that has a prefix of its path. The lists must put an endpoint whose requests
+/// create objects for other endpoints into the same test as these endpoints.
 macro_rules! prefix_tests {
     ($($test:ident $begins:expr;)+) => {
         const PATH_PREFIXES: &[&[&str]] = &[$(&$begins),+];
@@ -285,7 +288,7 @@ fn path_prefixes_cover_each_endpoint_once() {
 }
 
 /// Tests the endpoints with these path prefixes. Starts a controller, creates the objects in the paths, and runs
-/// `schemathesis`. Fails if this tool reports an error, or if an endpoint outside [`NEVER_SUCCESSFUL`] did not succeed.
+/// `schemathesis`. Fails if this tool reports an error, or if an endpoint outside [`NEED_NOT_SUCCEED`] did not succeed.
 fn check_endpoints(prefixes: &[&str]) -> Result<()> {
     let programs = environment(env!("CARGO_TARGET_TMPDIR"), "schemathesis", &PACKAGES)?.join("bin");
     let controller = PlainController::start()?;
@@ -319,7 +322,7 @@ fn check_endpoints(prefixes: &[&str]) -> Result<()> {
     let stdout = String::from_utf8_lossy(&output.stdout);
     ensure!(record_path.exists(), "{stdout}");
     let successful = successful_endpoints(&serde_json::from_slice(&std::fs::read(&record_path)?)?)?;
-    let excluded: BTreeSet<Endpoint> = NEVER_SUCCESSFUL.iter().map(|(endpoint, _)| *endpoint).collect();
+    let excluded: BTreeSet<Endpoint> = NEED_NOT_SUCCEED.iter().map(|(endpoint, _)| *endpoint).collect();
     let unsuccessful: Vec<_> =
         endpoints.iter().filter(|endpoint| !successful.contains(endpoint) && !excluded.contains(endpoint)).collect();
     ensure!(output.status.success() && unsuccessful.is_empty(), "never done: {unsuccessful:?}\n{stdout}");

@@ -10,7 +10,8 @@ use stemma_tests::program::{check_file_contains, eventually};
 use stemma_tests::seed::is_long;
 use stemma_tests::site::SITE;
 
-/// Applies the demo manifests and joins three hosts. Returns when the labels and the configuration are on the hosts.
+/// Applies the demo manifests and joins three hosts. Returns when the labels are on all hosts, and the configuration is
+/// on the two web hosts.
 fn join_three_hosts(fleet: &TempFleet) -> Result<[TestAgent; 3]> {
     fleet.stemma(&["apply", "-f", SITE])?;
     let agents =
@@ -35,7 +36,6 @@ fn check_label(agent: &TestAgent, key: &str, value: &str) -> Result<()> {
     })
 }
 
-/// Returns the labels in a label file.
 fn read_labels(path: &Path) -> Result<Value> {
     Ok(serde_json::from_str(&std::fs::read_to_string(path)?)?)
 }
@@ -49,7 +49,7 @@ fn labels_tags_tasks_and_edit_reach_hosts() -> Result<()> {
     assert_eq!(
         labels,
         serde_json::json!({"ntp": "ntp.example.net", "site": "fra1", "tier": "gold"}),
-        "labels of four levels, with an override and a tombstone"
+        "labels of three levels, with an override and a tombstone"
     );
     assert_eq!(read_labels(&db.path("run/stemma/labels.json"))?["debug"], "true", "only the frontends do not inherit `debug`");
     check_file_contains(&web1.path("run/stemma/labels.env"), "STEMMA_LABEL_TIER=")?;
@@ -102,7 +102,7 @@ fn ten_restarts_write_nothing_when_fleet_is_quiet() -> Result<()> {
     for _ in 0..if is_long() { 100 } else { 10 } {
         fleet.stop_controller()?;
         fleet.start_controller()?;
-        check_connected(&fleet)?;
+        wait_until_connected(&fleet)?;
         assert_eq!(metric_value(&fleet, "stemma_store_commits_total")?, 0, "a quiet restart commits nothing");
         assert_eq!(metric_value(&fleet, "stemma_desired_sent_total")?, 0, "a quiet restart sends no desired state");
     }
@@ -116,7 +116,7 @@ fn ten_restarts_write_nothing_when_fleet_is_quiet() -> Result<()> {
 }
 
 /// Waits until all three hosts are connected.
-fn check_connected(fleet: &TempFleet) -> Result<()> {
+fn wait_until_connected(fleet: &TempFleet) -> Result<()> {
     for agent in ["web-1", "web-2", "db-1"] {
         eventually(agent, || {
             let node: Value = serde_json::from_str(&fleet.stemma(&["get", "node", agent, "-o", "json"])?)?;
@@ -128,7 +128,8 @@ fn check_connected(fleet: &TempFleet) -> Result<()> {
 }
 
 /// Waits until the fleet is quiet, and returns the revision of the store. In a quiet fleet, each host has an open
-/// check-in and no unsent results, and is in its final state. No write was committed during the check of the hosts.
+/// check-in and no unsent results, and is in its final state. No write was committed during the check of the hosts. All
+/// nodes are resolved at the returned revision.
 fn settled_revision(fleet: &TempFleet, agents: &[TestAgent; 3]) -> Result<u64> {
     eventually("a quiet fleet", || {
         let first_revision = store_revision(fleet)?;

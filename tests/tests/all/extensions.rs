@@ -52,7 +52,8 @@ impl FakeExtension {
         Ok(Self::spawn(url, move || Ok(listener.accept()?.0)))
     }
 
-    /// Starts a thread that answers each connection from `accept`. The first reply gives the tag `nginx` to each node.
+    /// Starts a thread that answers each connection from `accept`. Until the test sets another reply, the reply gives the
+    /// tag `nginx` to each role of each node.
     fn spawn<S: Read + Write + Send + 'static>(path: PathBuf, accept: impl Fn() -> std::io::Result<S> + Send + 'static) -> Self {
         let (questions, reply) = (Arc::default(), Arc::new(Mutex::new(tags_reply(&["nginx"]))));
         let extension = Self { path, questions: Arc::clone(&questions), reply: Arc::clone(&reply) };
@@ -153,7 +154,8 @@ impl ExtensionSite {
         Self::start_with_timeout(MAX_TIMEOUT)
     }
 
-    /// Starts a controller with this timeout of the extension `placement`.
+    /// Starts the two extensions, and a controller with this timeout of the extension `placement`. Then applies
+    /// [`SITE`].
     fn start_with_timeout(timeout: Duration) -> Result<Self> {
         let sockets = tempfile::tempdir()?.keep();
         let placement = FakeExtension::listen_on_socket(sockets.join("placement.sock"))?;
@@ -347,7 +349,7 @@ fn concurrent_writers_get_consistent_answers() -> Result<()> {
 }
 
 #[test]
-fn decisions_follow_roles_and_keep_manual_tags() -> Result<()> {
+fn decisions_follow_roles_and_keep_manual_unassignment() -> Result<()> {
     let mut site = ExtensionSite::start()?;
     site.placement.set_tags(&["nginx", "leader"]);
     site.send_ok("PUT", "/v1/nodes/n1/roles", json!({"roles": ["web"]}))?;
@@ -383,7 +385,8 @@ fn decisions_follow_roles_and_keep_manual_tags() -> Result<()> {
     Ok(())
 }
 
-/// `writes.rs` tests what all other writes store. A refresh of roles is tested here, because it needs an extension.
+/// A refresh of roles asks the extension again which tags the roles give a node. What most writes store is tested in
+/// `writes.rs`. The refresh is tested here, because it needs an extension.
 #[test]
 fn w15_02_refresh_stores_object_event_and_request_record() -> Result<()> {
     let mut site = ExtensionSite::start()?;
@@ -401,7 +404,7 @@ fn w15_02_refresh_stores_object_event_and_request_record() -> Result<()> {
     stored.check()
 }
 
-/// While an extension answers slowly, only the writes wait that assign its roles.
+/// While an extension answers slowly, only those writes wait that assign a role whose tags this extension decides.
 #[test]
 fn slow_extension_delays_only_writes_of_own_roles() -> Result<()> {
     let mut site = ExtensionSite::start()?;

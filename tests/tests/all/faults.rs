@@ -13,14 +13,14 @@ use stemma_tests::fleet::{TempFleet, TestAgent};
 use stemma_tests::operator::{OperatorClient, OperatorWrite};
 use stemma_tests::program::{MAX_WAIT, RunningProgram, eventually, memory_bytes, succeed};
 use stemma_tests::seed::is_long;
-use stemma_tests::site::{check_files, converged_fleet, set_tier, wait_for_tier};
+use stemma_tests::site::{check_files, fleet_with_complete_files, set_tier, wait_for_tier};
 use stemma_tests::tool;
 use uuid::Uuid;
 
 use crate::store_copy::StoreCopy;
 
-/// Waits until this value of the label `tier` is in the host's label files, and in the file whose template reads the
-/// label.
+/// Waits until this value of the label `tier` is in the host's label file `labels.json`, and in the file whose template
+/// reads the label.
 fn wait_for_edit(web: &TestAgent, tier: &str) -> Result<()> {
     wait_for_tier(MAX_WAIT, web, tier)
 }
@@ -58,14 +58,14 @@ fn ran_out_of_memory(id: Option<u32>, log: &str) -> Result<bool> {
     Ok(log.contains("os error 12") || (has_ended && log.contains("memory allocation of")))
 }
 
-/// System calls of the agent fail while it applies an edit. It logs the error and leaves no partly written file. When
-/// the calls succeed again, the edit arrives.
+/// System calls of the agent fail while it applies an edit. It logs the error and leaves no partly written file. After a
+/// restart of the agent without these failures, the edit arrives.
 #[test]
 fn f05_f07_f09_agent_reports_failing_disk_and_tears_nothing() -> Result<()> {
     if !tool::is_available("strace", &["-o", "/dev/null", "true"]) {
         return Ok(());
     }
-    let (fleet, mut web) = converged_fleet()?;
+    let (fleet, mut web) = fleet_with_complete_files()?;
     let trace = fleet.dir().join("trace");
     for (number, (call, error, error_text)) in [
         ("fsync", "EIO", "os error 5"),
@@ -110,8 +110,8 @@ fn write_until_refused(operator: &mut OperatorClient, first_number: u64) -> Resu
     anyhow::bail!("all 2,000 writes succeeded")
 }
 
-/// Returns the response, or `None` if the request failed because the controller has ended. The controller ends soon
-/// after a failed write of its store.
+/// Returns the response or the error of a request. The controller ends soon after a failed write of its store. If the
+/// request failed and the controller has logged this, waits until the controller has ended, and returns `None`.
 fn unless_controller_ended<T>(fleet: &TempFleet, response: Result<T>) -> Result<Option<T>> {
     match response {
         Err(_) if fleet.log().contains("the store takes no writes; the controller ends soon") => {
@@ -130,7 +130,7 @@ fn f05_f06_f08_controller_refuses_writes_and_loses_none_when_disk_fails() -> Res
     if !tool::is_available("strace", &["-o", "/dev/null", "true"]) {
         return Ok(());
     }
-    let (mut fleet, web) = converged_fleet()?;
+    let (mut fleet, web) = fleet_with_complete_files()?;
     let trace = fleet.dir().join("trace");
     let mut first_number = 1;
     for fault in ["fdatasync:error=EIO:when=30+", "pwrite64:error=EROFS:when=150+", "pwrite64:error=ENOSPC:when=150+"] {
@@ -176,7 +176,7 @@ fn f05_f06_f08_controller_refuses_writes_and_loses_none_when_disk_fails() -> Res
 
 #[test]
 fn f39_controller_serves_open_connections_when_out_of_descriptors() -> Result<()> {
-    let (fleet, web) = converged_fleet()?;
+    let (fleet, web) = fleet_with_complete_files()?;
     let mut operator = OperatorClient::from_data(&fleet.data(), fleet.addresses())?;
     eventually("the results of the host's tasks", || {
         let (_, node) = operator.get("/v1/nodes/web-1")?;
@@ -204,7 +204,7 @@ fn f39_controller_serves_open_connections_when_out_of_descriptors() -> Result<()
 
 #[test]
 fn f39_agent_continues_when_descriptors_are_available_again() -> Result<()> {
-    let (fleet, web) = converged_fleet()?;
+    let (fleet, web) = fleet_with_complete_files()?;
     set_soft_limit("nofile", web.id(), DESCRIPTOR_LIMIT)?;
     set_tier(&fleet, "without-descriptors")?;
     eventually("the error in the agent's log", || {
@@ -221,7 +221,7 @@ fn f39_agent_continues_when_descriptors_are_available_again() -> Result<()> {
 
 #[test]
 fn f39_programs_lose_nothing_when_out_of_memory() -> Result<()> {
-    let (mut fleet, mut web) = converged_fleet()?;
+    let (mut fleet, mut web) = fleet_with_complete_files()?;
     let mut operator = OperatorClient::from_data(&fleet.data(), fleet.addresses())?;
     limit_memory(web.id())?;
     let large: serde_json::Map<_, _> = (0..14).map(|number| (format!("large-{number}"), "x".repeat(4000).into())).collect();
@@ -269,7 +269,7 @@ fn f39_programs_lose_nothing_when_out_of_memory() -> Result<()> {
 
 #[test]
 fn f26_programs_continue_when_resumed() -> Result<()> {
-    let (fleet, web) = converged_fleet()?;
+    let (fleet, web) = fleet_with_complete_files()?;
     let stop_duration = Duration::from_secs(if is_long() { 60 } else { 3 });
     send_signal("STOP", fleet.controller_id())?;
     eventually("the stopped controller", || check_stopped(fleet.controller_id()))?;
@@ -319,7 +319,7 @@ fn check_stopped(id: Option<u32>) -> Result<()> {
 /// Runs a copy of a host at the same time as the host, until the controller reports that two hosts have the identity of
 /// one node. Before the copy runs, `prepare` gets the root directory of the copy.
 fn check_copy_is_reported(prepare: impl FnOnce(&str) -> Result<()>) -> Result<()> {
-    let (fleet, web) = converged_fleet()?;
+    let (fleet, web) = fleet_with_complete_files()?;
     let copy = fleet.dir().join("copy");
     copy_host(&web, &copy)?;
     prepare(&copy.to_string_lossy())?;

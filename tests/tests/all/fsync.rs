@@ -9,10 +9,10 @@ use stemma_tests::program::{check_file_contains, eventually};
 use stemma_tests::site::{SITE, check_files};
 use stemma_tests::tool;
 
-/// A rename or a sync.
+/// A system call in the trace of the agent: a sync or a rename. The test ignores other calls.
 #[derive(Debug, PartialEq, Eq)]
 enum SyncCall {
-    /// The sync of a file or directory.
+    /// The sync of the file or directory with this path.
     Sync(String),
     /// A rename in a directory: the directory, the old name and the new name.
     Rename(String, String, String),
@@ -23,8 +23,8 @@ fn split_between<'a>(text: &'a str, open: &str, close: &str) -> Option<(&'a str,
     text.split_once(open)?.1.split_once(close)
 }
 
-/// Returns the call in a line of the trace: the id of the thread, then the call, in which each descriptor has its path
-/// in angle brackets. Returns `None` for another call.
+/// Returns the sync or rename in a line of the trace of `strace`, or `None` for another call. A line has the id of the
+/// thread and then the call, in which each descriptor is followed by its path in angle brackets.
 fn parse_line(line: &str) -> Option<SyncCall> {
     let (_, call) = line.split_once(' ')?;
     let call = call.trim_start();

@@ -1,5 +1,6 @@
 //! Fuel's real library through the operator's command. The test imports the library, and resolves two real clusters
-//! from manifests. The tasks of each node and their order must equal the results of Fuel.
+//! from manifests. The tasks of each node must equal the results of Fuel. Their order may differ only by dependencies
+//! that are YAQL expressions or have `policy: any`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -9,7 +10,8 @@ use serde_json::{Value, json};
 use stemma_tests::fleet::TempFleet;
 use stemma_tests::{program, shared};
 
-/// A task of a node: the name of the node, and the id of the task.
+/// A task of a node: the name of the node, and the id of the task. A stage is on no node, and has the name `null`
+/// there.
 type FuelInstance = (String, String);
 /// An order of two task instances: the first runs before the second.
 type FuelEdge = (FuelInstance, FuelInstance);
@@ -59,7 +61,8 @@ fn resolve_manifests(dir: &Path) -> Result<Value> {
     Ok(serde_json::from_str(&program::succeed("stemma", ["resolve", "-f", &dir, "-o", "json"])?)?)
 }
 
-/// Returns the tasks of all nodes, and the stages, from the output of `stemma resolve`.
+/// Returns the tasks of all nodes, and the stages, from the output of `stemma resolve`. The tasks include those whose
+/// condition leaves them out, because Fuel's results treat every condition as true.
 fn placed_instances(resolved: &Value) -> BTreeSet<FuelInstance> {
     let mut placed = BTreeSet::new();
     for (node, answer) in resolved["nodes"].as_object().into_iter().flatten() {

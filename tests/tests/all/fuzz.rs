@@ -64,7 +64,8 @@ fn run_text_target(target: &str, texts: &[&str], check: impl Fn(&str)) {
 }
 
 /// Returns the stored encodings of a message in version 1 of the wire format, from the files whose names begin with
-/// `name`. Each file contains the bytes of one message as hexadecimal digits.
+/// `name`. So `check-in` also gets the files of the message `check-in-answer`. Each file contains the bytes of one
+/// message as hexadecimal digits.
 fn golden_messages(name: &str) -> Vec<Vec<u8>> {
     let directory: PathBuf = [env!("CARGO_MANIFEST_DIR"), "../shared/wire/golden/v1"].iter().collect();
     let files = std::fs::read_dir(directory).expect("the golden files").map(|file| file.expect("a file").path());
@@ -114,7 +115,7 @@ messages! {
 
 /// The parser of request heads returns a result or an error for any bytes, and never panics.
 #[test]
-fn s46_s47_request_head_parser_accepts_any_bytes() {
+fn s46_s47_request_head_parser_handles_any_bytes() {
     let cases = [
         "GET /v1/nodes HTTP/1.1\r\nHost: h\r\n\r\n",
         "POST /agent/v1/checkin HTTP/1.1\r\nhost: h:9\r\ncontent-length: 5\r\n\r\nhelloGET / HTTP/1.1\r\nHost: h\r\n\r\n",
@@ -135,7 +136,7 @@ fn s46_s47_request_head_parser_accepts_any_bytes() {
 /// The parsers of SPIFFE ids, certificates, certificate requests and related names return a value or an error for any
 /// input. They never panic.
 #[test]
-fn certificate_parser_accepts_any_bytes() {
+fn certificate_parser_handles_any_bytes() {
     let cases = ["spiffe://example.com/node/0190b6c8-4c1e-7d2a-9f00-0123456789ab", "spiffe://f/admin/ada"];
     run_text_target("spiffe-id", &cases, |text| {
         if let Some(id) = check_result(text.parse::<SpiffeId>()) {
@@ -162,7 +163,7 @@ fn certificate_parser_accepts_any_bytes() {
 
 /// The parsers of keys, selectors and requirements return a value or an error for any text, and never panic.
 #[test]
-fn key_selector_and_requirement_parsers_accept_any_text() {
+fn key_selector_and_requirement_parsing_handles_any_text() {
     run_text_target("key", &["app.example.com/tier", "site.rack-1", "gold", "a: b\nc"], |text| {
         check_result(LabelKey::new(text));
         check_result(AnnotationKey::new(text));
@@ -192,7 +193,7 @@ const MANIFESTS: &[&str] = &[
 
 /// The readers of YAML, of manifests and of error responses return a value or an error for any text, and never panic.
 #[test]
-fn s51_manifest_reader_accepts_any_text() {
+fn s51_manifest_reader_handles_any_text() {
     run_text_target("yaml", MANIFESTS, |text| {
         check_result(stemma::yaml::read_documents(text));
     });
@@ -219,7 +220,7 @@ fn s51_manifest_reader_accepts_any_text() {
 
 /// The parsers of templates, scripts and conditions return a value or an error for any text, and never panic.
 #[test]
-fn s52_template_script_and_condition_parsers_accept_any_text() {
+fn s52_template_script_and_condition_parsing_handles_any_text() {
     let cases = [
         "{{ labels.tier | default('x') }}{% for n in nodes('a=b') %}{{ n.name }}{% endfor %}",
         "labels.tier == 'a' && has(facts.x)",
@@ -231,10 +232,10 @@ fn s52_template_script_and_condition_parsers_accept_any_text() {
     });
 }
 
-/// The readers of label files and of both configuration files return a value or an error for any bytes, and never
-/// panic.
+/// The readers of label files and of both configuration files return a value or an error for any text, and never panic.
+/// The reader of `controller.toml` does so for any bytes.
 #[test]
-fn host_and_config_file_readers_accept_any_bytes() {
+fn host_and_config_file_reading_handles_any_bytes() {
     run_text_target("labels.d", &["tier=gold\n# why\nsite.rack = r-1\n", "=\n==\nA=b"], |text| {
         let parsed = read_files([("text".to_owned(), Ok(text.to_owned()))]);
         // The reader reports at most 256 labels, and 32 findings with a last one that counts the others.
@@ -266,9 +267,10 @@ fn host_and_config_file_readers_accept_any_bytes() {
 
 /// The readers of backups, encrypted files and age keys return a value or an error for any bytes, and never panic.
 #[test]
-fn backup_reader_accepts_any_bytes() {
+fn backup_reader_handles_any_bytes() {
     let head = r#"{"fleet":{"fleet":"f","controller":"00000000-0000-0000-0000-000000000001","names":[]},"epoch":"00000000-0000-0000-0000-000000000002","base":0,"revision":9,"schema":1,"program":"p","at_s":7}"#;
-    // The kinds of frames in a backup are 1 for its header, 3 for a file, and 4 for the checksum at its end.
+    // The kind of a frame is 1 for the header of a backup, 2 for an entry of the store, 3 for a file, and 4 for the
+    // checksum at the end. This backup has no entry.
     let frame = |kind: u8, bytes: &[u8]| {
         let length = u32::try_from(bytes.len()).expect("a short frame").to_be_bytes();
         [&[kind][..], &length, bytes].concat()
@@ -293,8 +295,9 @@ fn backup_reader_accepts_any_bytes() {
     });
 }
 
-/// API calls to fuzz: method, path, media type, and a body that the controller accepts. The last text of a GET call is
-/// not a body: it is appended to the path.
+/// API calls to fuzz: method, path, media type, and the body from which the mutations are made. The body has the form
+/// that the endpoint expects. The last text of a GET call is not a body: it is appended to the path, and the mutations
+/// change this text.
 const BODY_CALLS: &[(&str, &str, &str, &str)] = &[
     (
         "POST",

@@ -1,6 +1,6 @@
-//! A held node retains its release, from the operator's command to the file on the host. A label that a template reads
-//! reaches the host's label files at once. The label reaches the rendered file only when the task set is released. This
-//! is also true after a restart of the agent, and after a drift check has mended the file.
+//! A held node keeps its task set, from the operator's command to the file on the host. A label that a template reads
+//! reaches the host's label files at once. The label reaches the rendered file only when the new task set is released.
+//! This is also true after a restart of the agent, and after a drift check has mended the file.
 //!
 //! Controller, agent and command are the real programs.
 
@@ -45,7 +45,7 @@ fn apply_text(fleet: &TempFleet, name: &str, text: &str) -> Result<()> {
 /// While the node is held, a new value of the label `ntp` reaches the host at once. The file that is rendered from the
 /// label retains its old content until the hold ends, also after a restart and after drift checks.
 #[test]
-fn label_reaches_host_before_release_and_file_after() -> Result<()> {
+fn label_reaches_held_host_and_file_after_hold() -> Result<()> {
     let fleet = TempFleet::start()?;
     apply_text(&fleet, "site.yaml", MANIFEST)?;
     let mut agent = join_agent(&fleet)?;

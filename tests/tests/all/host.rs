@@ -1,5 +1,6 @@
 //! Problems of one host that an on-call operator must solve: an agent that was killed during a task, wrong label files,
-//! a forgotten pause, a damaged identity.
+//! a forgotten pause, a damaged identity. Other tests are about a large file, a file that is edited during a run, and a
+//! controller that is stopped as soon as it is ready.
 
 use std::fs::{Permissions, set_permissions};
 use std::os::unix::fs::PermissionsExt as _;
@@ -51,7 +52,6 @@ fn run_subcommand(agent: &TestAgent, arguments: &[&str]) -> Result<Output> {
     run("stemma-agent", [&["--root", &root.to_string_lossy()], arguments].concat())
 }
 
-/// Returns the host's status as JSON.
 fn host_status(agent: &TestAgent) -> Result<Value> {
     Ok(serde_json::from_slice(&run_subcommand(agent, &["status", "-o", "json"])?.stdout)?)
 }
@@ -87,7 +87,8 @@ fn agent_runs_command_again_when_killed_during_command() -> Result<()> {
 }
 
 /// Three label files have an error: an invalid line, unsafe permissions, and a symbolic link. Each error is in the
-/// report, in the host's status, and once in the log. A corrected file is reported too.
+/// report, in the host's status, and once in the agent's log. After the invalid line is removed, the label of that file
+/// reaches the controller.
 #[test]
 fn label_file_errors_reach_log_status_and_controller() -> Result<()> {
     let (fleet, agent) = fleet_with_host()?;
@@ -126,7 +127,7 @@ fn label_file_errors_reach_log_status_and_controller() -> Result<()> {
 }
 
 #[test]
-fn once_reports_pause_and_applies_nothing() -> Result<()> {
+fn once_reports_pause_and_applies_no_task() -> Result<()> {
     let (_fleet, mut agent) = fleet_with_host()?;
     run_subcommand(&agent, &["pause"])?;
     // A task would write the file `note` again if it were applied.

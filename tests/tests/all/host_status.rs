@@ -1,5 +1,6 @@
 //! The state of a host, with real programs: the status on the host, and the report to its controller. The cases are a
-//! full disk, a file that a task left, and a task that waits for a task of type `skipped` of another host.
+//! full or read-only disk, labels that cannot be written, a file that a removed task left, a task that waits for a task
+//! of type `skipped` of another host, and a host without a task set.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -110,8 +111,9 @@ fn y06_task_after_skipped_task_waits_for_other_host() -> Result<()> {
 struct SmallFilesystem(PathBuf);
 
 impl SmallFilesystem {
-    /// Mounts an empty file system of 1 MiB over `dir`, and copies the files of `dir` into it. The directory `aside`
-    /// must not exist, and contains the files during the copy. Returns `None` if the test's user may not mount.
+    /// Mounts an empty file system of 1 MiB over `dir`, and copies the files of `dir` into it. Creates the directory
+    /// `aside`, which must not exist, for another copy of the files. That copy remains. Returns `None` if the mount
+    /// fails, usually because the test's user may not mount.
     fn mount_over(dir: &Path, aside: &Path) -> Result<Option<Self>> {
         let copy = |from: &Path, to: &Path| -> Result<()> {
             let status = Command::new("cp").arg("-a").arg(from.join(".")).arg(to).status()?;
@@ -207,7 +209,7 @@ fn y06_agent_reports_full_state_directory_and_recovers() -> Result<()> {
     assert!(status == Some(1) && text.contains(reason), "{text}");
     check_content(&host, "one")?;
     std::fs::remove_file(filesystem.filler_path())?;
-    // Requests a check. Without a request, the agent tries again within 30 s.
+    // `once` requests a reconcile. Without a request, the agent tries again within 30 s.
     eventually("the file of the next release", || {
         run_verb(&host, "once")?;
         check_content(&host, "two")
@@ -255,7 +257,7 @@ fn y06_agent_starts_and_recovers_when_state_is_read_only() -> Result<()> {
     }
     apply_release(&fleet, 2, &file_task("motd", "two"))?;
     filesystem.remount("rw")?;
-    // Requests a check. Without a request, the agent tries again within 30 s.
+    // `once` requests a reconcile. Without a request, the agent tries again within 30 s.
     eventually("the file of the next release", || {
         run_verb(&host, "once")?;
         let found = std::fs::read_to_string(host.path("motd"))?;
@@ -289,7 +291,7 @@ fn check_stuck(fleet: &TempFleet, host: &TestAgent, reason: &str) -> Result<()> 
 /// Waits until a label file of the host has the expected content. Checks that neither the controller nor the host
 /// reports the state `stuck` any more.
 fn check_recovered(fleet: &TempFleet, host: &TestAgent, file: &str, expected_content: &str) -> Result<()> {
-    // Requests a check. Without a request, the agent tries again within 30 s.
+    // `once` requests a reconcile. Without a request, the agent tries again within 30 s.
     eventually("the labels are written", || {
         run_verb(host, "once")?;
         let text = std::fs::read_to_string(host.path(file))?;
@@ -319,8 +321,8 @@ fn join_labelled_host(fleet: &TempFleet) -> Result<TestAgent> {
     Ok(host)
 }
 
-/// Regression: every view showed `converged`, and the agent wrote the labels only half an hour later, or with the next
-/// change of a label.
+/// Regression: every view showed `converged`. After the directory was removed, the agent wrote the labels only half an
+/// hour later, or with the next change of a label.
 #[test]
 fn y06_host_is_stuck_when_label_file_is_directory() -> Result<()> {
     let fleet = TempFleet::start()?;

@@ -11,7 +11,8 @@ use stemma_tests::plain_controller::PlainController;
 use stemma_tests::program::eventually;
 use stemma_tests::python::environment;
 
-/// A rule that adds a trait, a label and a property to every host that has reported its number of processors.
+/// An inspection rule that adds a trait, two labels and a property to the node of every host that has reported its
+/// number of processors.
 const RULE: &str = r#"kind: InspectionRule
 name: cpus
 priority: 100
@@ -24,8 +25,9 @@ actions:
   - {op: set-attribute, args: {path: labels/tier, value: rule}}
 "#;
 
-/// A node group that requires the trait and the property of [`RULE`], and a task that writes the rule's label to a
-/// file.
+/// The manifests of a release, a cluster and a node group. The node group requires the trait and the property that
+/// [`RULE`] adds. A task of the release writes the label `example.net/host` of the rule to a file. The cluster has its
+/// own value of the label `tier`, which the rule adds too.
 const SITE: &str = r#"kind: Release
 name: site
 version: "1"
@@ -185,8 +187,8 @@ fn sensitive_rule_is_hidden() -> Result<()> {
     Ok(())
 }
 
-/// A sensitive rule is shown without its conditions and actions. An apply of such a manifest would delete them, and
-/// nobody could restore them.
+/// A sensitive rule is shown without its conditions and actions. An apply of a manifest without them would delete them,
+/// and nobody could restore them. So an export of all rules omits the rule with a note, and an export of this rule fails.
 #[test]
 fn y07_sensitive_rule_is_unexported_and_unchanged_by_apply() -> Result<()> {
     let fleet = TempFleet::start()?;
@@ -215,8 +217,8 @@ fn y07_sensitive_rule_is_unexported_and_unchanged_by_apply() -> Result<()> {
     Ok(())
 }
 
-/// Ironic's clients create rules without a name. An export omits these rules with a note, because a manifest identifies
-/// a rule by its name.
+/// Ironic's clients can create rules without a name. An export omits these rules with a note, because a manifest
+/// identifies a rule by its name.
 #[test]
 fn y07_export_reports_rule_without_name() -> Result<()> {
     let fleet = TempFleet::start()?;

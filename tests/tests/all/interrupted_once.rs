@@ -153,7 +153,8 @@ fn y02_once_stops_after_running_task_when_paused() -> Result<()> {
         Ok(())
     })?;
 
-    // With a running agent, the command does not wait for the agent's task.
+    // While an agent runs, it applies the tasks for `once`. After a pause, `once` ends without waiting for the agent's
+    // task.
     let once = begin_once(&host, &[])?;
     run_subcommand(&host, "pause")?;
     let message = once.next_line()?;

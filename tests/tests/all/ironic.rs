@@ -273,11 +273,11 @@ fn allocation_shows_reason_and_binds_node() -> Result<()> {
     Ok(())
 }
 
-/// Number of nodes, which is also the number of allocations.
+/// Number of nodes in the test that kills the controller during allocations. It is also the number of allocations.
 const NODE_COUNT: usize = 1_000;
 /// Number of connections that write concurrently.
 const CONNECTION_COUNT: usize = 200;
-/// Number of answers after which the controller is killed.
+/// Number of answered allocations, of all connections together, after which the controller is killed.
 const ANSWERS_BEFORE_KILL: usize = 400;
 
 /// Returns the request that creates the allocation `job-NUMBER`. Its idempotency key depends only on the number, so a
@@ -296,7 +296,8 @@ type ControllerAddress = (PathBuf, ListenerAddresses);
 type AnswerMap = BTreeMap<usize, [String; 2]>;
 
 /// Creates allocations with these numbers, until no number is left or the controller does not answer. `next` is the
-/// index of the next number, for all connections together. Calls `on_answer` after each answer. Returns all answers.
+/// index of the next number, for all connections together. Calls `on_answer` after each created allocation. Returns the
+/// created allocations. Omits the numbers of requests that the controller answers with 503.
 fn allocate_on_connection(
     operator: &mut OperatorClient,
     numbers: &[usize],

@@ -22,7 +22,7 @@ use crate::writes::{self, RULES_PATH, UNLISTED_CREATIONS, writes_with_suffix};
 const AGENT_KILL_COUNT: u64 = 50;
 /// Number of kills between two checks that an edit reaches the host.
 const KILLS_PER_CHECK: u64 = 10;
-/// Maximum delay between the start of a write and the kill, in milliseconds.
+/// Maximum delay between the start of a write and the kill of the agent, in milliseconds.
 const MAX_DELAY_MS: usize = 80;
 
 /// Number of concurrent writers.
@@ -154,7 +154,8 @@ fn create_writers(fleet: &TempFleet, rng: &mut SeededRng) -> Result<Vec<Writer>>
     let create_writer = |number: usize, mut rng: SeededRng| -> Result<Writer> {
         let mut operator = OperatorClient::from_data(&data, addresses)?;
         let mut writer = Writer { number, round_count: 0, queue: VecDeque::new(), unlisted: Vec::new() };
-        // The writer makes the writes before its start, so that only later writes remain in its list.
+        // The writer makes this number of writes first, so that it starts at another place in the list. About a fourth
+        // of them are writes to the shared object, which are not in the list.
         for _ in 0..number * writes_with_suffix("", true).len() / WRITER_COUNT {
             let write = writer.next_write(&mut rng);
             let (status, body) = operator.write(&write)?;
@@ -200,7 +201,8 @@ impl PendingWrites {
         }
     }
 
-    /// Returns whether this copy of the store has a pending write. Records all events that have arrived first.
+    /// Records all events that have arrived. Then returns whether this copy of the store has a write that is still
+    /// pending.
     fn is_any_stored(&mut self, stored: &StoreCopy) -> bool {
         while let Ok(event) = self.events.try_recv() {
             self.record(&event);
@@ -312,8 +314,8 @@ fn controller_stores_each_write_once_when_killed() -> Result<()> {
     eventually("the first convergence", || check_files(&web))?;
     let mut writers = create_writers(&fleet, &mut rng)?;
     let (mut kills, mut unanswered_kills, mut unanswered, mut answered, mut deleted) = (0, 0, 0, 0, 0);
-    // The kinds of writes that no writer has sent yet.
-    let mut untried = writes::write_rows();
+    // The kinds of writes that no writer has sent since the creation of the writers.
+    let mut untried = writes::write_endpoint_names();
     while unanswered_kills < MIN_UNANSWERED_KILLS * repeat_factor() || deleted < MIN_DELETED || !untried.is_empty() {
         kills += 1;
         let (logs, stored) = kill_under_writers(&mut fleet, &mut rng, &mut writers)?;
@@ -345,8 +347,8 @@ fn controller_stores_each_write_once_when_killed() -> Result<()> {
     StoreCopy::copy_from(&fleet.data())?.check()
 }
 
-/// Kills the agent at a random time after each edit of two labels. Every file on the host must be complete, and the
-/// edits must reach the host.
+/// Kills the agent at a random time after the start of each edit of two labels. The edit may not be stored yet. Every
+/// file on the host must be complete, and the edits must reach the host.
 #[test]
 fn agent_loses_no_edit_and_tears_no_file_when_killed() -> Result<()> {
     let mut rng = SeededRng::from_env()?;

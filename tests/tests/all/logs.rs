@@ -1,5 +1,5 @@
-//! The log lines that the daemons write to standard error. A program can parse each line. A line contains the node's
-//! name next to its UUID, and the output of a command that failed.
+//! The log lines that the daemons write to standard error. A program can parse each line. A line of the controller with
+//! the UUID of a node also has the node's name. The agent's line about a failed task has the output of its command.
 
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
@@ -31,7 +31,8 @@ fn apply_text(fleet: &TempFleet, manifest: &str) -> Result<()> {
     Ok(())
 }
 
-/// The line ends with the error and the output of the task. A line break in the output is escaped.
+/// In the agent's log, the line about a failed task ends with the error and the output of the task. A line break in the
+/// output is escaped.
 #[test]
 fn y09_failed_task_is_logged_in_one_line() -> Result<()> {
     let fleet = TempFleet::start()?;

@@ -1,5 +1,5 @@
-//! Two tasks with one path: `validate` and `apply` report the conflict, and the host writes the file for the first task
-//! only.
+//! Two tasks with one path, or with one path below the other: `validate`, `render` and `apply` report the conflict, and
+//! the host writes the file for the first task only.
 
 use std::os::unix::fs::MetadataExt as _;
 use std::path::PathBuf;
@@ -26,8 +26,8 @@ fn site_manifest(version: &str, tasks: &[Value], nodes: &[&str]) -> String {
     documents.iter().map(Value::to_string).collect::<Vec<_>>().join("\n---\n")
 }
 
-/// Two tasks of a node have conflicting paths, in five ways. `validate` reports the line, both tasks, the path and the
-/// node.
+/// In this test, two tasks of a node have conflicting paths, in five ways. `validate` reports both tasks, the path and
+/// the node.
 #[test]
 fn y01_validate_names_tasks_path_and_node() -> Result<()> {
     let directory = tempfile::tempdir()?;
@@ -50,8 +50,8 @@ fn y01_validate_names_tasks_path_and_node() -> Result<()> {
     Ok(())
 }
 
-/// Two tasks of a node write the same path, so the host would refuse the second task `b`. `render` shows this at task
-/// `b`.
+/// In this test, two tasks of a node write the same path, so the host would refuse the second task `b`. `render` shows
+/// this at task `b`.
 #[test]
 fn y01_render_shows_refused_task_when_paths_conflict() -> Result<()> {
     let directory = tempfile::tempdir()?;

@@ -18,15 +18,15 @@ use stemma_wire::clock::SystemClock;
 use stemma_wire::error::ErrorType;
 use stemma_wire::tls::{ClientIdentity, Pin, client_config};
 
-/// Documented time limit of a TLS handshake, in seconds.
+/// Time limit of a TLS handshake in `ListenerLimits`, in seconds.
 const HANDSHAKE_S: u64 = 5;
-/// Documented time limit for the head of a request, in seconds.
+/// Time limit for the head of a request in `ListenerLimits`, in seconds.
 const HEADER_S: u64 = 5;
 /// Documented time limit for the body of a request, in seconds.
 const BODY_S: u64 = 15;
 /// Documented time limit for writing to a client that does not read, in seconds.
 const WRITE_S: u64 = 15;
-/// Documented time limit of a connection without a request, in seconds.
+/// Time limit of a connection without a request in `ListenerLimits`, in seconds.
 const IDLE_S: u64 = 60;
 /// Maximum wait until the port cuts a connection. It is long, because a busy machine may cut the connection late.
 const MAX_CUT_WAIT: Duration = Duration::from_mins(4);
@@ -196,8 +196,8 @@ fn check_refusals(fleet: &TempFleet, reason: &str, count: u64, objects_before: &
     Ok(())
 }
 
-/// Returns the objects that operators have created, as JSON. The audit is not included, because a refused request adds
-/// an event to the audit.
+/// Returns the nodes, clusters, cluster templates and join tokens, as JSON texts one after another. The audit is not
+/// included, because a refused request adds an event to the audit.
 fn operator_objects(fleet: &TempFleet) -> Result<String> {
     let lists = ["/v1/nodes/detail", "/v1/clusters/detail", "/v1/clustertemplates", "/v1/join-tokens"];
     lists.into_iter().map(|path| fleet.stemma(&["get", "--raw", path])).collect()
@@ -233,7 +233,8 @@ fn s43_s46_ports_refuse_oversized_heads_and_bodies() -> Result<()> {
     check_refusals(&fleet, "request.too_large", 4, &objects_before)
 }
 
-/// Opens slow connections of several kinds to both ports. Each must be cut, but not before its documented time limit.
+/// Opens slow connections of several kinds to both ports. Each must be cut, but not before its time limit. The limit of
+/// a connection without a request is tested only in a long run.
 #[test]
 fn s44_w15_06_ports_close_slow_connections() -> Result<()> {
     let fleet = TempFleet::start()?;

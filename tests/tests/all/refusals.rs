@@ -50,7 +50,6 @@ fn apply_text(fleet: &TempFleet, text: &str, arguments: &[&str]) -> Result<(i32,
     Ok((output.status.code().unwrap_or(-1), text(&output.stdout), text(&output.stderr)))
 }
 
-/// Returns the controller's list of releases.
 fn list_releases(fleet: &TempFleet) -> Result<Value> {
     let releases: Value = serde_json::from_str(&fleet.stemma(&["get", "--raw", "/v1/releases"])?)?;
     Ok(releases)
@@ -166,8 +165,8 @@ fn label_removal_names_failing_task_and_host_count() -> Result<()> {
     Ok(())
 }
 
-/// The first commands remove a label that a task reads, which is a new finding. The other commands bring no finding, so
-/// they succeed with `--strict`.
+/// In this test, the first commands take away a label that a task reads. This is a new finding, so they are refused
+/// with `--strict`. The other commands bring no finding, so they succeed with `--strict`.
 #[test]
 fn y09_strict_command_is_refused_only_for_new_findings() -> Result<()> {
     let fleet = TempFleet::start()?;

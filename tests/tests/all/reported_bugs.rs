@@ -18,7 +18,7 @@ const EXCLUDED_CASES: &[&str] = &[
 ];
 
 /// Runs the script of one case. Fails with the output of the script if the script fails. Skips the case if the shared
-/// directory with the cases is absent.
+/// directory does not contain the script. In CI (`STEMMA_REQUIRE_SHARED`), panics instead.
 fn run_case(case: &str) -> Result<()> {
     let Some(script) = shared::path(&format!("found/cases/{case}/run.sh")) else { return Ok(()) };
     let programs = program::path("stemma-controller");

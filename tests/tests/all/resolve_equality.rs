@@ -38,8 +38,9 @@ struct DrawnFleet {
     shared: Vec<Value>,
     /// The manifests of the nodes, which are applied after the hosts have joined.
     nodes: Vec<Value>,
-    /// True if selectors match a primary tag only as `primary-TAG`, and not also as `TAG`.
-    should_replace: bool,
+    /// True if selectors match the primary of a tag only by the name `primary-TAG`, and not also by `TAG`. Selectors of
+    /// roles then match tags instead of roles.
+    has_strict_matching: bool,
 }
 
 impl DrawnFleet {
@@ -59,13 +60,13 @@ impl DrawnFleet {
             draw_group(rng, GROUPS[2]),
         ];
         let nodes = NODES.map(|(name, group)| draw_node(rng, name, group)).into();
-        Self { shared, nodes, should_replace: is_replacing }
+        Self { shared, nodes, has_strict_matching: is_replacing }
     }
 }
 
-/// Draws a release with random tags, roles and tasks. If `should_replace` is true, selectors match a primary tag only
-/// as `primary-TAG`.
-fn draw_release(rng: &mut SeededRng, should_replace: bool) -> Value {
+/// Draws a release with random tags, roles and tasks. If `has_strict_matching` is true, selectors match the primary of
+/// a tag only by the name `primary-TAG`, and selectors of roles match tags instead of roles.
+fn draw_release(rng: &mut SeededRng, has_strict_matching: bool) -> Value {
     let mut tags = Map::new();
     for tag in TAGS {
         tags.insert((*tag).to_owned(), json!({"has_primary": rng.is_within_percent(40)}));
@@ -80,7 +81,7 @@ fn draw_release(rng: &mut SeededRng, should_replace: bool) -> Value {
         let task = draw_task(rng, number);
         tasks.push(task);
     }
-    let matching = json!({"roles": if should_replace { "tags" } else { "own" }, "primary": if should_replace { "replaces" } else { "adds" }});
+    let matching = json!({"roles": if has_strict_matching { "tags" } else { "own" }, "primary": if has_strict_matching { "replaces" } else { "adds" }});
     json!({"kind": "Release", "name": "drawn", "version": "1", "roles": roles, "tags": tags, "tasks": tasks, "matching": matching})
 }
 
@@ -201,9 +202,10 @@ fn resolve_manifests(fleet: &TempFleet, drawn_fleet: &DrawnFleet, answers: &BTre
     Ok(serde_json::from_str(&succeed("stemma", ["resolve", "-f", &file.to_string_lossy(), "-o", "json"])?)?)
 }
 
-/// Returns the state that the host's agent prints. A primary tag is listed under the names by which selectors match it:
-/// `primary-TAG`, and also `TAG` unless `should_replace` is true.
-fn host_output(agent: &TestAgent, should_replace: bool) -> Result<Value> {
+/// Returns the JSON status that the host's agent prints, with two changes. `tasks` contains only the ids of the tasks.
+/// In `tags`, a tag whose primary is this host has the names by which selectors match this host: `primary-TAG`, and
+/// also `TAG` unless `has_strict_matching` is true.
+fn host_output(agent: &TestAgent, has_strict_matching: bool) -> Result<Value> {
     let root = agent.path("");
     // If a task has failed, the command ends with its own exit status, but prints its output anyway.
     let output = run("stemma-agent", ["--root", &root.to_string_lossy(), "status", "-o", "json"])?;
@@ -213,7 +215,7 @@ fn host_output(agent: &TestAgent, should_replace: bool) -> Result<Value> {
     };
     let primary_tags = names(&status["primary_tags"]);
     let mut tags = names(&status["tags"]);
-    tags.retain(|tag| !should_replace || !primary_tags.contains(tag));
+    tags.retain(|tag| !has_strict_matching || !primary_tags.contains(tag));
     tags.extend(primary_tags.iter().map(|tag| format!("primary-{tag}")));
     status["tags"] = json!(tags);
     status["tasks"] = status["tasks"].as_array().into_iter().flatten().map(|task| task["id"].clone()).collect();
@@ -271,7 +273,7 @@ fn check_fleet(seed: u64) -> Result<()> {
         let resolved = resolve_manifests(&fleet, &drawn_fleet, &answers)?;
         for (name, agent) in &agents {
             let (controller_answer, resolve_answer, host_answer) =
-                (&answers[name], &resolved["nodes"][name], host_output(agent, drawn_fleet.should_replace)?);
+                (&answers[name], &resolved["nodes"][name], host_output(agent, drawn_fleet.has_strict_matching)?);
             ensure!(
                 resolve_answer["roles"] == controller_answer["roles"],
                 "{name}: roles {} and {}",

@@ -16,8 +16,8 @@ use stemma_tests::seed::{SeededRng, is_long};
 /// The manager of all writes.
 const MANAGER: &str = "git";
 /// Fields that the random objects do not have. `include` and `imports` refer to other files and releases. `uuid` can be
-/// set only once, and hosts set `reports`. The configuration of a controller declares `extensions`. No answer shows
-/// `sensitive`, and `protected` would block the write of the next round.
+/// set only once, and hosts set `reports`. The configuration of a controller declares `extensions`. A rule with
+/// `sensitive` is not exported, and `protected` would block the write of the next round.
 const EXCLUDED_FIELDS: [&str; 7] = ["include", "imports", "uuid", "reports", "extensions", "sensitive", "protected"];
 /// Fields of other systems that only the controller sets. A manifest cannot contain them.
 const COMPUTED_FIELDS: [&str; 6] = ["api_address", "boot_mode", "secure_boot", "stack_id", "status", "status_reason"];
@@ -45,15 +45,17 @@ const AMBIGUOUS_TEXTS: [&str; 20] = [
     "😀",
 ];
 
-/// Returns whether every drawn object has a field: the field names the object, or other fields refer to the field.
+/// Returns whether every drawn object of a kind has a field: the field names the object or is required, or other fields
+/// refer to the field.
 fn is_always_drawn(kind: &str, field: &str) -> bool {
     ["name", "version", "cluster", "namespace"].contains(&field)
         || (kind == "Release" && ["roles", "tags", "tasks"].contains(&field))
         || (kind == "InspectionRule" && field == "actions")
 }
 
-/// Draws an object of a kind. Each optional field is included with a probability of `share_percent`. A field that
-/// allows any text or value gets a random text or value, and every other field gets the example of its documentation.
+/// Draws an object of a kind. Each optional field is included with a probability of `share_percent`, and each
+/// passthrough field with 30 percent. A description, and labels, annotations and parameters of a level get random
+/// values. Every other field gets the example of its documentation, or sometimes its empty value.
 fn draw_object(rng: &mut SeededRng, kind: &KindFields, share_percent: usize) -> Result<Value> {
     let mut object = json!({"kind": kind.kind});
     let is_level = ["ClusterTemplate", "Cluster", "NodeGroup", "Node"].contains(&kind.kind);

@@ -1,5 +1,6 @@
 //! The value of a secret may be in two places: in the host's credentials, and in the file that a task writes with the
-//! value. Everything else that the programs write, print or store is searched for the value (trust.md, rule 8).
+//! value. Everything else that the programs write, print or store is searched for the value (trust.md, rule 8). A task
+//! that would show a secret to every user of its host is refused.
 
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};

@@ -44,7 +44,8 @@ fn row_cells(text: &str, first: &str) -> Vec<String> {
     line.split_whitespace().map(str::to_owned).collect()
 }
 
-/// Checks that every view shows this state of a node, and this note if one is given.
+/// Checks that every view shows this state of a node, and this note if one is given. No other node may then have this
+/// note. The list of clusters and the metrics only show how many nodes have a state.
 pub(crate) fn check_node_state(fleet: &TempFleet, name: &str, state: &str, expected_note: Option<&str>) -> Result<()> {
     let list = fleet.stemma(&["get", "nodes"])?;
     let node_cells = row_cells(&list, name);
@@ -142,8 +143,8 @@ fn wait_until_confirmed(fleet: &TempFleet) -> Result<()> {
     Ok(())
 }
 
-/// Labels the node group of db-1, whose agent is stopped. Checks that the node has the note `untold` before and after a
-/// restart of the controller.
+/// Labels the node group of db-1, whose agent the caller has killed or paused. Checks that the node has the note
+/// `untold` before and after a crash and restart of the controller.
 fn check_untold_after_restart(fleet: &mut TempFleet) -> Result<()> {
     fleet.stemma(&["label", "nodegroup", "c/db", "rack=7"])?;
     check_node_state(fleet, "db-1", "changing", Some("untold"))?;
@@ -166,7 +167,8 @@ fn y06_untold_note_survives_controller_restart() -> Result<()> {
     wait_until_confirmed(&fleet)
 }
 
-/// The controller sends the label in its answer to a check-in, but the agent hangs and does not confirm the label.
+/// In this test, the controller sends the label in its answer to a check-in, but the agent hangs and does not confirm
+/// the label.
 #[test]
 fn y06_untold_note_survives_controller_restart_when_host_hangs() -> Result<()> {
     let (mut fleet, db, _app) = start_two_hosts()?;

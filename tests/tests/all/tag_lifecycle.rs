@@ -1,6 +1,7 @@
 //! Fuel's recorded lifecycle of tags over HTTP: the answers of its API and the tags of nodes, step by step, against a
 //! real listener. A case with another result in Stemma is listed with the reason. A listed case with the recorded
-//! result fails the test.
+//! result fails the test. Two more tests are about the findings of edits of roles and tags, and about tags that name the
+//! role that produces them.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,7 +15,8 @@ use uuid::Uuid;
 /// A recorded case in which Stemma differs from Fuel: the name of the case, Stemma's result, and the reason.
 type ListedDifference = (&'static str, &'static str, &'static str);
 
-/// The differences in the recorded sequences of steps. A case is named `SEQUENCE/STEP`.
+/// The steps of Fuel's recorded sequences of calls that have another result in Stemma than in Fuel. A case is named
+/// `SEQUENCE/STEP`. The steps of a sequence are counted from 0.
 const LIFECYCLE: &[ListedDifference] = &[
     ("life-02-unassign-predefined/1", "200", "the answer holds the node's tags"),
     ("life-03-custom-tag-kept/5", r#"["cinder","controller","database","keystone","my","neutron","rabbitmq"]"#, KEPT_REASON),
@@ -41,7 +43,7 @@ const LIFECYCLE: &[ListedDifference] = &[
 const KEPT_REASON: &str = "a tag that was assigned by hand survives any change of roles";
 const PRIMARY_REASON: &str = "a primary stays as long as its node exists and has the tag";
 
-/// The differences in the recorded calls of Fuel's first API of tags, of October 2016.
+/// The recorded calls of Fuel's first API of tags (October 2016) that Stemma answers with another status than Fuel.
 const NODE_TAG_CALLS: &[ListedDifference] = &[
     ("create_dup_same_owner", "409", DUPLICATE_REASON),
     ("create_dup_release", "201", "a tag of a cluster and a tag next to a release are two tags"),
@@ -60,7 +62,8 @@ const NODE_TAG_CALLS: &[ListedDifference] = &[
     ("unassign_ok", "200", "the answer holds the node's tags"),
 ];
 
-/// The differences in the recorded calls of Fuel's final API of tags, in which roles have tags.
+/// The recorded calls of Fuel's final API of tags that Stemma answers with another status than Fuel. In that API, roles
+/// have tags.
 const ROLE_TAG_CALLS: &[ListedDifference] = &[
     ("create_predefined_name_in_cluster", "409", DUPLICATE_REASON),
     ("create_missing_meta", "201", "has_primary is false by default"),
@@ -85,7 +88,8 @@ const DUPLICATE_REASON: &str = "409 is a conflict with an existing object";
 const PREDEFINED_REASON: &str = "403: a predefined tag is the release's content";
 const NAME_REASON: &str = "a name has up to 63 letters, digits, and - _ .";
 
-/// The objects of one case: a cluster with a release and three nodes, and another cluster with a tag.
+/// One recorded case: the operator that sends its requests, and the number that the names of its objects contain. The
+/// objects are a release, its cluster with a group of three nodes, and another cluster with a tag.
 struct TagCase<'a> {
     operator: &'a mut OperatorClient,
     number: usize,
@@ -141,7 +145,8 @@ impl<'a> TagCase<'a> {
         format!("/v1/clusters/c{}{suffix}", self.number)
     }
 
-    /// Returns the names by which selectors match a node's tags, sorted. A primary tag has only the name `primary-TAG`.
+    /// Returns the names by which selectors match a node's tags, sorted. The name is `primary-TAG` if the node is the
+    /// primary of the tag, and `TAG` otherwise.
     fn tag_names(&mut self, node: &Value) -> Result<Vec<String>> {
         let path = self.node_path(node, "/tags");
         let answer = self.expect("GET", &path, Value::Null)?;
@@ -157,8 +162,8 @@ impl<'a> TagCase<'a> {
     }
 }
 
-/// Returns a description of a wrong result. Returns `None` for a listed case with its listed result, and for any other
-/// case with the recorded result.
+/// Returns a description of a wrong result. Returns `None` for a case in `list` that has its listed result, and for a
+/// case that is not in `list` and has the recorded result. A listed case with the recorded result is wrong too.
 fn compare_with_record(
     list: &[ListedDifference],
     case: &str,
@@ -275,10 +280,10 @@ fn run_step(case: &mut TagCase<'_>, name: &str, step: &Value) -> Result<Option<S
     Ok(compare_with_record(LIFECYCLE, name, &step["expect_tags"].to_string(), is_as_recorded, &actual.to_string()))
 }
 
-/// Sends single calls that were recorded with Fuel, in Stemma's form. Each must have the recorded status, except in
-/// listed cases.
+/// Sends single calls that were recorded with Fuel, in Stemma's form. Each answer must have the recorded status, except
+/// in listed cases. Only the status is compared.
 #[test]
-fn tag_calls_match_recorded_answers() -> Result<()> {
+fn tag_calls_return_recorded_status() -> Result<()> {
     let Some(vectors) = read_vectors()? else { return Ok(()) };
     let fleet = TempFleet::start()?;
     let mut operator = OperatorClient::from_data(&fleet.data(), fleet.addresses())?;
@@ -388,7 +393,8 @@ fn tag_body(recorded: &Value) -> Value {
 }
 
 /// Returns a recorded change of a role's tags as a request to Stemma: method, path and body. In Stemma, a cluster has
-/// one map with its changes of all roles, and the request replaces that map.
+/// one map with its changes of all roles, and the request replaces that map. For the recorded deletion of a role, this
+/// function first creates the role and gives it to a node.
 fn convert_role_call(case: &mut TagCase<'_>, name: &str, recorded: &Value) -> Result<(&'static str, String, Value)> {
     let path = case.cluster_path("/roles");
     // The recorded call deletes a role that a node has. Here, the request removes the role from the map.
@@ -427,7 +433,8 @@ tasks:
 ";
 
 /// The answer to an edit of roles and tags contains the findings that the edit causes: a tag or task without a node, a
-/// leftover of a task, roles in conflict, and an unknown role.
+/// file that a task left on a node, roles in conflict, and an unknown role. An edit that causes no finding has none in
+/// its answer. The command `stemma tag create` prints the finding of an unknown role.
 #[test]
 fn edit_warns_of_tags_without_nodes() -> Result<()> {
     let fleet = TempFleet::start()?;
@@ -468,8 +475,9 @@ fn edit_warns_of_tags_without_nodes() -> Result<()> {
     Ok(())
 }
 
-/// A tag can name the role that produces the tag. A tag of a cluster has this effect in its cluster, and a tag of a
-/// release in all clusters of the release.
+/// A tag can name the role that produces the tag: the nodes with this role then have the tag. In this test, a tag of
+/// the cluster and a tag of its release name the role `web`. A node loses such a tag when the tag names another role or
+/// is deleted. The API shows the release's tag among the tags of the role.
 #[test]
 fn role_produces_tag() -> Result<()> {
     let fleet = TempFleet::start()?;

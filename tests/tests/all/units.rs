@@ -12,7 +12,7 @@ const MAX_EXPOSURE: [(&str, u32); 3] =
     [("stemma-controller.service", 10), ("stemma-labels.service", 45), ("stemma-extension@.service", 20)];
 
 #[test]
-fn unit_exposure_is_within_documented_limit() -> Result<()> {
+fn unit_exposure_is_within_limit() -> Result<()> {
     if !is_available("systemd-analyze", &["security", "--help"]) {
         return Ok(());
     }

@@ -10,7 +10,8 @@ use stemma_tests::operator::OperatorClient;
 use stemma_tests::shared;
 use stemma_wire::endpoint::escape;
 
-/// Returns the vectors of a file, or `None` if the shared directory is absent.
+/// Returns the vectors of a file (cases with the results of other programs, such as Ironic), or `None` if the shared
+/// directory is absent.
 fn read_vectors(file: &str) -> Result<Option<Value>> {
     let Some(path) = shared::path(&format!("vectors/{file}.json")) else { return Ok(None) };
     Ok(Some(serde_json::from_str(&std::fs::read_to_string(path)?)?))
@@ -104,8 +105,8 @@ fn labels_differ_from_parents_like_magnum() -> Result<()> {
     comparison.check_differences(&[])
 }
 
-/// Creates one node for each value of the vectors, as its property `v`. Compares the nodes that meet each requirement
-/// with Nova's results.
+/// Creates one node for each value of the vectors. The value is the node's property `v`. Compares the nodes that meet
+/// each requirement with Nova's results.
 #[test]
 fn requirements_match_nodes_like_nova_extra_specs() -> Result<()> {
     let mut cases = Vec::new();
@@ -209,7 +210,9 @@ fn requirements_match_hosts_like_nova_filters() -> Result<()> {
     comparison.check_differences(FILTER_DIFFERENCES)
 }
 
-/// If a case has `recommended_valid`, Stemma follows it instead of Ironic's own result `valid`.
+/// Creates a node with each name of the vectors. Stemma must accept the name exactly if Ironic does (`valid`), except
+/// in listed cases. If a case has `recommended_valid`, Stemma must follow that instead. A node with an accepted
+/// name must be found by this name.
 #[test]
 fn node_names_are_accepted_like_ironic() -> Result<()> {
     const NAME_DIFFERENCES: &[(&str, &str)] =
@@ -230,8 +233,10 @@ fn node_names_are_accepted_like_ironic() -> Result<()> {
     comparison.check_differences(NAME_DIFFERENCES)
 }
 
+/// Each case has a text, the trait name that the library `os-traits` generates from the text, and whether that name is
+/// a valid trait. A node must accept the generated name exactly if it is valid, and must refuse the text itself.
 #[test]
-fn generated_trait_names_are_accepted() -> Result<()> {
+fn generated_trait_names_are_accepted_when_valid() -> Result<()> {
     let Some(vectors) = read_vectors("traits/os_traits_normalize")? else { return Ok(()) };
     let (mut client, mut comparison) = (VectorClient::start()?, CaseComparison::default());
     client.expect_status("POST", "/v1/nodes", &json!({"name": "n"}), 201)?;
@@ -244,8 +249,8 @@ fn generated_trait_names_are_accepted() -> Result<()> {
     comparison.check_differences(&[])
 }
 
-/// This test compares only which rules are accepted. A test of `stemma-core` applies the rules of the same vectors to
-/// observations.
+/// This test compares which rules are accepted, and the fields in the answer to an accepted rule. A test of
+/// `stemma-core` applies the rules of the same vectors to observations.
 #[test]
 fn inspection_rules_are_accepted_like_ironic() -> Result<()> {
     const RULE_DIFFERENCES: &[(&str, &str)] = &[

@@ -11,13 +11,13 @@ use stemma_tests::fleet::TempFleet;
 use stemma_tests::operator::OperatorClient;
 use stemma_tests::seed::{SeededRng, is_long};
 
-/// The manager that creates each object.
+/// The manager that creates an object before the second manager writes the object.
 const FIRST_MANAGER: &str = "first";
-/// The manager that writes each object after its creation.
+/// The manager of the writes and creations that are compared.
 const SECOND_MANAGER: &str = "second";
 
-/// Fields that the tests do not write. They name or place an object, refer to other objects, or are only for commands
-/// without a controller.
+/// Fields that the tests with random fields do not write. Most of them name or place an object, refer to other objects,
+/// or are only for commands without a controller. A separate test writes `traits` and `roles`.
 const EXCLUDED_FIELDS: [&str; 13] = [
     "name",
     "cluster",
@@ -134,7 +134,8 @@ impl CreateForm {
         }
     }
 
-    /// Returns whether this form can create an object of a kind with the fields of `intent`.
+    /// Returns whether this form can create the same object as an apply of the fields of `intent`. A form cannot if it
+    /// does not set one of the fields, or if it sets `merge_labels` to another value.
     fn supports(self, kind: &str, intent: &Map<String, Value>) -> bool {
         let is_of_magnum = matches!(kind, "Cluster" | "NodeGroup");
         match self {
@@ -157,8 +158,8 @@ enum WriteResult {
     Refused { status: u16, kind: String, field: String },
 }
 
-/// Returns a valid value for a field. The value is random if the type of the field allows several values. Otherwise it
-/// is the example of the field's documentation.
+/// Returns a valid value for a field. The value is random for a description, and for flags, durations, fields that accept
+/// one of several texts, maps and parameters. For any other field, the value is the example of its documentation.
 fn valid_value(field: &FieldDef, rng: &mut SeededRng) -> Result<Value> {
     let number = rng.next_below(1_000);
     Ok(match field.field_type.plain() {
@@ -179,7 +180,9 @@ fn valid_value(field: &FieldDef, rng: &mut SeededRng) -> Result<Value> {
     })
 }
 
-/// Returns a value whose JSON type is invalid for a field of this type.
+/// Returns a value that is invalid for a field of this type. For most types, the value has a wrong JSON type. For a
+/// field that accepts one of several texts, the value is another text. For a field that accepts any JSON value, the
+/// result is an empty list, which is valid for this type.
 fn wrong_type_value(field_type: FieldType) -> Value {
     match field_type.plain() {
         FieldType::Flag
@@ -221,7 +224,8 @@ fn merge_members(earlier: Option<&Value>, addition: &Value) -> Value {
     merged.into()
 }
 
-/// One round: an object of the first manager, and the fields that the second manager writes.
+/// One write of a test: the object, the fields with which the first manager created it, and the fields that the second
+/// manager writes. In the test of creations, the second manager creates the object.
 struct WriteRound<'a> {
     fleet: &'a TempFleet,
     kind: &'a WritableKind,
@@ -488,8 +492,8 @@ fn y05_write_forms_produce_same_object_for_same_intent() -> Result<()> {
     Ok(())
 }
 
-/// Creates objects with the same random fields in each form. The stored objects, their owners and the refusals must be
-/// equal.
+/// Creates objects with the same random fields in each form. The stored objects, their owners, the changes in the
+/// responses and the refusals must be equal.
 #[test]
 fn y05_create_forms_produce_same_object() -> Result<()> {
     let (mut rng, fleet) = (SeededRng::from_env()?, TempFleet::start()?);
@@ -521,7 +525,8 @@ fn y05_create_forms_produce_same_object() -> Result<()> {
     Ok(())
 }
 
-/// Three nodes get the same traits and roles: by calls of the node's sub-paths, by its manifest, and by commands.
+/// In this test, three nodes get the same trait and role: the first by calls of `/traits` and `/roles` below its path,
+/// the second by its manifest, and the third by commands. The stored traits, roles and owners must be equal.
 #[test]
 fn y05_traits_and_roles_are_equal_in_each_write_form() -> Result<()> {
     let fleet = TempFleet::start()?;
@@ -552,8 +557,9 @@ fn y05_traits_and_roles_are_equal_in_each_write_form() -> Result<()> {
     Ok(())
 }
 
-/// Every form of parking a node stores the reason with the node. Regression: the command wrote the reason only to the
-/// audit.
+/// Every form of parking a node (Ironic's call, a manifest, a command) stores the reason with the node, with the same
+/// owners. Regression test: the command wrote the reason only to the audit. If the command parks a parked node again, a
+/// new reason replaces the old one, and without a reason the old one stays. `stemma node unpark` removes the reason.
 #[test]
 fn y05_park_keeps_reason_in_each_write_form() -> Result<()> {
     let fleet = TempFleet::start()?;

@@ -12,8 +12,9 @@ use uuid::Uuid;
 
 use crate::store_copy::StoreCopy;
 
-/// Returns writes that together call each endpoint that writes, each with its method, path and body. Each write needs
-/// only objects that earlier writes have created. A write that is added to the endpoint table must be added here too.
+/// Returns writes, each as method, path and body. Together they call each endpoint of [`write_endpoint_names`], except
+/// those that delete the objects of [`UNLISTED_CREATIONS`]. Each write needs only objects that earlier writes have
+/// created. A write that is added to the endpoint table must be added here too.
 fn all_writes() -> Vec<(&'static str, String, Value)> {
     let mut writes = vec![
         ("POST", "/v1/releases".into(), release_body()),
@@ -74,7 +75,8 @@ fn all_writes() -> Vec<(&'static str, String, Value)> {
     writes
 }
 
-/// The names in `all_writes`: objects, their roles and their resource class.
+/// The names in `all_writes` that get a suffix in [`writes_with_suffix`]: those of objects, of their role and of their
+/// resource class.
 const OBJECT_NAMES: [&str; 19] = [
     "site", "base", "next", "prod", "web", "web-1", "web-2", "ada", "bob", "a1", "a2", "a3", "r1", "r2", "N", "small", "pair",
     "p1", "p2",
@@ -113,7 +115,8 @@ fn add_suffix_to_body(body: Value, suffix: &str) -> Value {
     }
 }
 
-/// Returns the writes that allocate a node, put it into maintenance and provision it, as Ironic's clients make them.
+/// Returns writes as Ironic's clients make them. They create, rename and delete allocations, put a node into
+/// maintenance and out of it, and set its provision state.
 fn allocation_writes() -> Vec<(&'static str, String, Value)> {
     let allocation = |name| json!({"name": name, "resource_class": "small"});
     vec![
@@ -232,13 +235,13 @@ fn label_writes(object: &str, has_owners: bool) -> Vec<(&'static str, String, Va
     writes
 }
 
-/// Writes that create an object whose path only the answer contains. [`all_writes`] cannot contain the deletion of such
-/// an object, because it lists paths that are known in advance.
+/// Endpoints that create an object whose path only the answer contains. [`all_writes`] cannot contain the deletion of
+/// such an object, because it lists paths that are known in advance.
 pub(crate) const UNLISTED_CREATIONS: [Endpoint; 3] =
     [Endpoint::CreateToken, Endpoint::IssueCertificate, Endpoint::CreateBearerToken];
 
 /// Writing endpoints that these tests omit, each with the reason.
-const EXCLUDED_ROWS: [(Endpoint, &str); 5] = [
+const EXCLUDED_ENDPOINTS: [(Endpoint, &str); 5] = [
     (Endpoint::PutBlob, "a blob is a file next to the store, under its own name"),
     (Endpoint::OwnersRelease, "the maps of a release have one owner together, so this is always refused"),
     (
@@ -253,12 +256,15 @@ const EXCLUDED_ROWS: [(Endpoint, &str); 5] = [
     ),
 ];
 
-/// Returns the names of all endpoints that write into the store, except [`EXCLUDED_ROWS`].
-pub(crate) fn write_rows() -> BTreeSet<&'static str> {
+/// Returns the names of all operators' endpoints that write into the store, except [`EXCLUDED_ENDPOINTS`]. The
+/// endpoints of agents are not included.
+pub(crate) fn write_endpoint_names() -> BTreeSet<&'static str> {
     let is_write =
         |endpoint: &&Endpoint| endpoint.route().listener == SocketKind::Admin && endpoint.route().method != Method::Get;
-    let writes =
-        Endpoint::ALL.iter().filter(is_write).filter(|endpoint| !EXCLUDED_ROWS.iter().any(|(excluded, _)| excluded == *endpoint));
+    let writes = Endpoint::ALL
+        .iter()
+        .filter(is_write)
+        .filter(|endpoint| !EXCLUDED_ENDPOINTS.iter().any(|(excluded, _)| excluded == *endpoint));
     writes.map(|endpoint| endpoint.name()).collect()
 }
 
@@ -270,8 +276,8 @@ pub(crate) fn find_endpoint(method: &str, path: &str) -> Result<Endpoint> {
     }
 }
 
-/// Checks that the commit of a write is complete: the request record has this status and this revision, and an audit
-/// event names the principal and the written objects.
+/// Checks the commit of a write: the request record has this status and this revision, and an audit event names the
+/// principal and the loopback address. The event must name objects, except for a write of join tokens or backups.
 pub(crate) fn check_commit(stored: &StoreCopy, write: &OperatorWrite, status: u16, revision: u64) -> Result<()> {
     let (record, actual_revision) = stored.request_record("admin", write.key).context("no record of the request")?;
     ensure!(
@@ -311,7 +317,7 @@ fn w15_01_w15_02_write_leaves_object_image_event_and_request_record() -> Result<
         let write = OperatorWrite { method: "DELETE", path, body: Value::Null, key: Uuid::from_u128(number) };
         writes.push(write_twice(&mut operator, write)?);
     }
-    let expected_endpoints = write_rows();
+    let expected_endpoints = write_endpoint_names();
     ensure!(
         tried_endpoints == expected_endpoints,
         "not tried here: {:?}",
@@ -350,8 +356,9 @@ pub(crate) fn write_twice(operator: &mut OperatorClient, write: OperatorWrite) -
     Ok((write, status, revision))
 }
 
-/// The changes that the answer to each write must list. Writes of labels are not included. Writes that create an object
-/// are not included either, because their answer is the new object.
+/// The changes that the answer to each write must list. Writes of labels and of the principal `ada` are not included:
+/// [`expected_changes`] returns their changes. Writes that create an object are not included either, because their
+/// answer is the new object. The answers to writes of the catalogue list no changes.
 const EXPECTED_CHANGES: &[(&str, &str)] = &[
     ("PATCH /v1/releases/site@1", r#"[{"field": "labels.stage", "new": "one"}]"#),
     ("POST /v1/releases/site@1/tags", r#"[{"field": "tags.second", "new": {}}]"#),
@@ -457,7 +464,8 @@ const EXPECTED_CHANGES: &[(&str, &str)] = &[
     ),
 ];
 
-/// Returns the changes that the answer to a write must list, or `None` if the write creates something.
+/// Returns the changes that the answer to a write must list. Returns `None` if the answer must have no list of changes:
+/// for a creation of an object other than a tag, for an apply, and for each write of the catalogue.
 fn expected_changes(method: &str, path: &str, body: &Value) -> Result<Option<Value>> {
     let creations = [
         "/v1/apply",

@@ -71,7 +71,8 @@ fn file_states(host: &Machine) -> Result<BTreeMap<&'static str, (u64, i64, i64)>
     TASK_FILES.into_iter().map(state_of).collect()
 }
 
-/// Returns how many tasks have ended on a host, with any result.
+/// Returns how many times a task has ended on a host, with any result, according to the agent's log. A task that ran
+/// twice counts twice.
 fn ended_task_count(host: &Machine) -> Result<usize> {
     Ok(host
         .run_shell("journalctl --sync && journalctl --no-pager -u stemma-agent | grep -c 'task ended' || true")?
@@ -79,7 +80,8 @@ fn ended_task_count(host: &Machine) -> Result<usize> {
         .parse()?)
 }
 
-/// An upgrade of the packages starts the new programs, runs no task and writes no file of a task.
+/// An upgrade of the packages starts the new programs, and keeps a config file that was edited by hand. The upgrade
+/// runs no task and writes no file of a task.
 pub(crate) fn upgrade_packages(fleet: &mut MachineFleet) -> Result<()> {
     let (controller, deb, rpm) = (&fleet.controller, &fleet.deb_host, &fleet.rpm_host);
     // The previous step ends when one task has written its file. Other tasks of that run may still follow.
@@ -126,7 +128,7 @@ pub(crate) fn measure_memory(fleet: &mut MachineFleet) -> Result<()> {
 }
 
 /// The removal of the agent's package stops the agent. A reinstalled agent has its identity, and corrects drift.
-pub(crate) fn remove_packages(fleet: &mut MachineFleet) -> Result<()> {
+pub(crate) fn reinstall_packages(fleet: &mut MachineFleet) -> Result<()> {
     let (deb, rpm) = (&fleet.deb_host, &fleet.rpm_host);
     deb.run_shell("dpkg -r stemma-agent")?;
     rpm.run_shell("rpm -e stemma-agent")?;
@@ -147,13 +149,14 @@ pub(crate) fn remove_packages(fleet: &mut MachineFleet) -> Result<()> {
     fleet.edit_tier("nickel", &fleet.hosts())
 }
 
-/// Returns the paths on a machine whose last part contains `stemma`. Excludes `/root`, where the test copied packages,
-/// and the journal.
+/// Returns the paths on a machine whose last part contains `stemma`. Excludes the journal and `/root`, into which the
+/// test copied the packages. Also excludes other file systems than that of the root, such as `/run`.
 fn leftover_paths(machine: &Machine) -> Result<String> {
     machine.run_shell("find / -xdev -name '*stemma*' -not -path '/proc/*' -not -path '/sys/*' -not -path '/root/*' -not -path '/var/log/journal/*'")
 }
 
-/// The purge of the packages removes every file of Stemma, and leaves the files of tasks.
+/// The purge of the packages removes every file of Stemma, and leaves the files of tasks. The .rpm has no purge: the
+/// step runs `stemma-agent leave`, removes the package, and deletes `/etc/stemma`.
 pub(crate) fn purge_packages(fleet: &mut MachineFleet) -> Result<()> {
     let (controller, deb, rpm) = (&fleet.controller, &fleet.deb_host, &fleet.rpm_host);
     deb.write("/etc/stemma/labels.d/mine", "rack=7\n")?;

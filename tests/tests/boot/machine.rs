@@ -77,8 +77,9 @@ pub(crate) struct Machine {
 }
 
 impl Machine {
-    /// Creates a machine from a tree. `machines` lists all machines with the last byte of their addresses, for its
-    /// `/etc/hosts`.
+    /// Creates a machine that is off. This function mounts its root, an overlay over the Debian in `tree`, below
+    /// the directory `parent`. `machines` lists the names of all machines with the last byte of their addresses, for
+    /// the address of this machine and its `/etc/hosts`.
     pub(crate) fn new(
         tree: &Path,
         parent: &Path,
@@ -189,8 +190,8 @@ impl Machine {
         format!("{}{}", std::process::id() % 100_000, self.name.replace('-', "")).chars().take(11).collect()
     }
 
-    /// Returns the id of the machine's systemd process, in the process ids of this host. Fails if systemd has not
-    /// started yet, because nspawn then still prepares the container.
+    /// Returns the id of the machine's systemd process, in the process ids of this host. Fails if the machine is off, or
+    /// if systemd has not started yet, because nspawn then still prepares the container.
     fn leader_pid(&self) -> Result<u32> {
         let id = self.nspawn.as_ref().with_context(|| format!("{} is off", self.name))?.id();
         let children = fs::read_to_string(format!("/proc/{id}/task/{id}/children"))?;
@@ -265,7 +266,6 @@ impl Drop for Machine {
     }
 }
 
-/// Runs `ip` with these arguments.
 fn run_ip(words: &[&str]) -> Result<()> {
     let mut command = Command::new("ip");
     command.args(words);

@@ -51,7 +51,7 @@ const STEPS: &[(&str, Step)] = &[
     ("controller_reads_issuer_key_from_credential", lifecycle::use_credential),
     ("upgrade_runs_no_task_and_writes_no_file", lifecycle::upgrade_packages),
     ("memory_and_exposure_are_printed", lifecycle::measure_memory),
-    ("removed_agent_stops_and_continues_when_reinstalled", lifecycle::remove_packages),
+    ("removed_agent_stops_and_continues_when_reinstalled", lifecycle::reinstall_packages),
     ("purge_leaves_only_files_of_tasks", lifecycle::purge_packages),
 ];
 
@@ -68,8 +68,9 @@ fn main() -> ExitCode {
     }
 }
 
-/// Runs the steps in order, until a step fails. Runs nothing if the arguments select other tests, or if root rights, a
-/// needed program or the packages are missing.
+/// Runs the steps in order. If a step fails, saves the logs of the machines, and fails without the later steps. Runs
+/// nothing and succeeds if the arguments select other tests, or if root rights, a needed program or the packages are
+/// missing. With `--list`, only prints the name of the test.
 fn run_steps() -> Result<()> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let is_set = |option: &str| arguments.iter().any(|word| word == option);

@@ -4,7 +4,7 @@ use anyhow::Result;
 use syn::visit::{self, Visit};
 use syn::{Ident, ImplItemFn, Item, ItemFn, ItemImpl, TraitItemFn};
 
-/// The kind of item that has the name.
+/// The kind of item that a name in a source file belongs to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum SourceNameKind {
     /// A struct, enum, trait, type alias or union.

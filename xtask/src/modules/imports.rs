@@ -173,7 +173,7 @@ impl ImportVisitor {
         self.finish_path(&mut path, line);
     }
 
-    /// Clears `path`, and adds it if it has more than one segment.
+    /// Adds `path` to the collected paths if it has more than one segment. Clears `path` in any case.
     fn finish_path(&mut self, path: &mut Vec<String>, line: usize) {
         let path = std::mem::take(path);
         if path.len() > 1 {

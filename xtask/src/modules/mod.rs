@@ -74,12 +74,13 @@ fn check_declared_order(package: &CratePackage, modules: &[Module], imports: &[M
     let unknown = order.iter().filter(|name| !top_level.contains(name.as_str()));
     violations
         .extend(unknown.map(|name| format!("{}: `modules` in Cargo.toml names {name}, which is not a module", package.name)));
-    let is_upward = |import: &&ModuleImport| position(&import.from).zip(position(&import.to)).is_some_and(|(from, to)| from < to);
+    let imports_later_module =
+        |import: &&ModuleImport| position(&import.from).zip(position(&import.to)).is_some_and(|(from, to)| from < to);
     violations.extend(
         imports
             .iter()
-            .filter(is_upward)
-            .map(|import| format!("{import}: {} is declared above {} in {}", import.to, import.from, package.name)),
+            .filter(imports_later_module)
+            .map(|import| format!("{import}: {} is declared after {} in {}", import.to, import.from, package.name)),
     );
     violations
 }

@@ -2,7 +2,7 @@ use std::path::PathBuf;
 
 use super::*;
 
-/// Creates a temporary crate with these files below `src` and this module order.
+/// Creates a temporary crate with these source files and this module order. The root file is `lib.rs`.
 fn temp_crate(files: &[(&str, &str)], order: &[&str]) -> (tempfile::TempDir, CratePackage) {
     let dir = tempfile::tempdir().unwrap();
     for (path, text) in files {
@@ -22,7 +22,8 @@ fn check_crate(files: &[(&str, &str)], order: &[&str]) -> Vec<String> {
     check_package(&package).unwrap().into_iter().map(|violation| violation.replace(&dir, "")).collect()
 }
 
-/// The module `high` uses `low`, which is declared before it. The modules within `high` use each other without a cycle.
+/// The module `high` uses `low`, which is before it in the declared order `["low", "high"]`. Within `high`, `first` uses
+/// `second`, and `second` does not use `first`, so there is no cycle. `first` also uses items of `high` and of the root.
 #[test]
 fn check_package_accepts_crate_in_order() {
     let files = [
@@ -47,7 +48,7 @@ fn check_package_reports_import_against_declared_order() {
     ];
     assert_eq!(
         check_crate(&files, &["store", "cache"]),
-        ["store.rs:3: store -> cache: cache is declared above store in made-up"]
+        ["store.rs:3: store -> cache: cache is declared after store in made-up"]
     );
 }
 

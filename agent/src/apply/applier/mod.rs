@@ -13,9 +13,11 @@ use stemma_core::task::{PathContent, TaskKind, TypedParameters, task_type};
 use super::task::{ApplyResult, CheckResult, HostTask, Site, TaskError};
 use crate::host::{HostPath, Pending};
 
-/// An object that checks and applies the tasks of one type.
+/// An object that checks and applies the tasks of one type. One applier is for three types: `stage`, `group` and
+/// `skipped`.
 pub trait Applier {
-    /// Checks whether the host is in the state that the task describes. Changes nothing on the host.
+    /// Checks whether the host is in the state that the task describes. If the effect of a task on the host cannot be
+    /// checked ([`Self::is_journalled`]), checks the journal in the ledger instead. Applies nothing.
     fn check<'a>(&'a self, site: &'a Site, task: &'a HostTask) -> Pending<'a, Result<CheckResult, TaskError>>;
 
     /// Brings the host into the state that the task describes. The caller has checked the task before. The check found
@@ -35,8 +37,8 @@ pub trait Applier {
         None
     }
 
-    /// Returns the uid to which the task sets the owner of the file that it manages, or `None` if it does not set the
-    /// owner.
+    /// Returns the uid to which the task sets the owner of the file that it manages. Returns `None` if the task does
+    /// not set the owner, or if the uid cannot be determined.
     fn file_owner(&self, site: &Site, task: &HostTask) -> Option<u32> {
         let _ = (site, task);
         None

@@ -37,16 +37,18 @@ pub enum TaskState {
 pub struct Vertex {
     /// The task's state.
     pub state: TaskState,
-    /// Indexes of the tasks that this task requires. It starts only after all of them have ended, and not if one has
-    /// failed.
+    /// Indexes of the tasks that this task requires. It starts only after each of them has ended or is skipped. It does
+    /// not run if one of them is observed or has failed, unless that failure is allowed.
     pub requires: Vec<usize>,
-    /// Barriers that must be open before this task starts: tasks of other hosts that must have succeeded.
+    /// Barriers that must be open before this task starts: tasks of other hosts that must have succeeded. Empty unless
+    /// the mode of the run is `apply`.
     pub barriers: Vec<Barrier>,
     /// True if no other task may run at the same time.
     pub is_exclusive: bool,
-    /// True if a failure of the task does not block its dependants (`fail_on_error: false`).
+    /// True if the outcome `Failed` of the task does not block its dependants (`fail_on_error: false`). The outcomes
+    /// `DependencyFailed`, `Unsupported` and `Unknown` block them nevertheless.
     pub is_failure_allowed: bool,
-    /// True if the task only marks a place in the order. It does nothing and has no result.
+    /// True if the task is of type `skipped`, which only marks a place in the order. It does nothing and has no result.
     pub is_marker: bool,
 }
 
@@ -55,12 +57,13 @@ pub struct Vertex {
 pub enum NextStep {
     /// Start this task.
     Start(usize),
-    /// End a task without running it, because a task that it requires did not succeed.
+    /// End a task without running it, because a task that it requires failed, did not run either, or is observed (its
+    /// mode is `observe`).
     Stop {
         /// The task to end.
         at: usize,
-        /// The first task in the chain of requirements that did not succeed. The tasks between were stopped because of
-        /// it.
+        /// The cause: a task that failed or is observed. The task `at` requires it directly, or through other tasks
+        /// that were stopped because of it.
         by: usize,
     },
 }
@@ -99,8 +102,9 @@ impl TaskGraph {
     }
 
     /// Returns the next step, and records its task as running or ended. Returns `None` if no task can start or be
-    /// stopped until a running task ends, a barrier opens or a blob arrives. Markers end here at once, and are not
-    /// returned. `open` are the open barriers, and `held_back` the tasks that wait for a blob (the content of a file).
+    /// stopped until a running task ends, a barrier opens or a blob arrives. A marker that could start, or that must be
+    /// stopped, ends here and is not returned. `open` are the open barriers, and `held_back` the tasks that wait for a
+    /// blob (the content of a file).
     pub fn next_step(&mut self, open: &BTreeSet<Barrier>, held_back: &BTreeSet<usize>) -> Option<NextStep> {
         loop {
             let next = (0..self.vertices.len()).find_map(|index| self.step_for(index, open, held_back))?;
@@ -144,8 +148,9 @@ impl TaskGraph {
         running.clone().count() < self.max_parallel && !running.any(|vertex| vertex.is_exclusive)
     }
 
-    /// Returns the task whose failure prevents the task `index` from running, or `None` if nothing failed. If a
-    /// requirement was itself stopped, returns the task whose failure stopped that requirement.
+    /// Returns the task that prevents the task `index` from running, because it failed or is observed
+    /// ([`Self::blocks_dependants`]). If a requirement was itself stopped, returns the task that stopped that
+    /// requirement. Returns `None` if no requirement prevents the task from running.
     fn root_failure(&self, index: usize) -> Option<usize> {
         let blocker = self.vertices[index].requires.iter().copied().find(|blocker| self.blocks_dependants(*blocker))?;
         match self.vertices[blocker].state {
@@ -156,7 +161,8 @@ impl TaskGraph {
     }
 
     /// Returns whether tasks that require this task must not run, because it failed or is observed. The outcome
-    /// `Failed` does not count if it is allowed. A task that drifted or would change something did not fail.
+    /// `Failed` does not count if it is allowed. A task that was stopped, is unsupported or has an unknown outcome
+    /// counts as failed, even if its failure is allowed. A task that drifted or would change something did not fail.
     fn blocks_dependants(&self, index: usize) -> bool {
         match self.vertices[index].state {
             TaskState::Ended(Outcome::Failed) => !self.vertices[index].is_failure_allowed,
@@ -217,7 +223,7 @@ impl TaskGraph {
         self.vertices.iter().filter(|vertex| !vertex.is_marker).filter(runs).count()
     }
 
-    /// Returns the outcomes of the tasks that have ended.
+    /// Returns the outcomes of the tasks that have ended, without those of markers.
     pub fn outcomes(&self) -> impl Iterator<Item = Outcome> {
         self.vertices.iter().filter(|vertex| !vertex.is_marker).filter_map(|vertex| match vertex.state {
             TaskState::Ended(outcome) => Some(outcome),
@@ -225,7 +231,8 @@ impl TaskGraph {
         })
     }
 
-    /// Returns whether any task has not started yet. Markers are ignored, but tasks that require markers are not.
+    /// Returns whether any task is still to be started or stopped. Skipped and observed tasks are not. Markers are
+    /// ignored, but tasks that require markers are not.
     #[must_use]
     pub fn is_waiting(&self) -> bool {
         self.vertices.iter().any(|vertex| vertex.state == TaskState::Waiting && !vertex.is_marker)
@@ -237,8 +244,9 @@ impl TaskGraph {
         (0..self.vertices.len()).any(|index| self.would_task_change(index))
     }
 
-    /// Returns whether any task failed. Markers are ignored, because a stopped marker is only an effect of another
-    /// task.
+    /// Returns whether any task failed, was stopped, is unsupported or has an unknown outcome. A failure that is
+    /// allowed (`fail_on_error: false`) counts too. Markers are ignored, because a stopped marker is only an effect of
+    /// another task.
     #[must_use]
     pub fn has_failed(&self) -> bool {
         self.outcomes().any(Outcome::is_failure)
@@ -249,7 +257,8 @@ impl TaskGraph {
 mod tests {
     use super::*;
 
-    /// The text follows the name of the task that prevents its dependants from running.
+    /// In the message of a stopped task, the text of [`TaskGraph::outcome_text`] follows the name of the task that
+    /// stopped it. This test checks the texts of four outcomes.
     #[test]
     fn y09_outcome_text_explains_stop_of_dependants() {
         let vertex = |outcome| Vertex { state: TaskState::Ended(outcome), ..vertex(&[]) };
@@ -275,7 +284,7 @@ mod tests {
         }
     }
 
-    /// Returns all steps that are possible now. No task waits for a blob.
+    /// Returns all steps that are possible now, and records them in the graph. No task of these tests waits for a blob.
     fn steps(graph: &mut TaskGraph, open: &BTreeSet<Barrier>) -> Vec<NextStep> {
         std::iter::from_fn(|| graph.next_step(open, &BTreeSet::new())).collect()
     }
@@ -295,6 +304,7 @@ mod tests {
         assert!(graph.vertices[3].state == TaskState::Running && !graph.is_waiting() && graph.has_failed());
     }
 
+    /// Only the outcome `Failed` can be allowed. A requirement that is `Unsupported` stops its dependants in any case.
     #[test]
     fn dependant_stops_when_requirement_failed_unless_allowed() {
         for (outcome, may_fail, is_stopped) in [

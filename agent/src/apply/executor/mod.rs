@@ -37,8 +37,9 @@ use refreshes::PendingRefreshes;
 /// work.
 const MAX_PARALLEL_TASKS: usize = 4;
 
-/// Number of mends (repairs of drift) of a task within an hour after which the task is contended. Something else then
-/// seems to change the host back, so the agent does not mend the task any more.
+/// Number of mends (repairs of drift) of a task within the last hour from which on the task is contended. Something
+/// else then seems to change the host back, so the agent does not mend the task until one of these mends is older than
+/// an hour.
 const MAX_MENDS_PER_HOUR: usize = 3;
 
 /// Maximum output stored with a task's reason, in bytes. The reasons of 4096 tasks then still fit into one record of
@@ -91,7 +92,7 @@ pub struct TaskRun {
 pub struct RunSummary {
     /// Number of tasks, without markers and skipped or observed tasks.
     pub task_count: usize,
-    /// Outcomes of the tasks that have ended.
+    /// Outcomes of the tasks that have ended, without markers.
     pub outcomes: Vec<Outcome>,
 }
 
@@ -179,7 +180,8 @@ impl TaskRun {
         }
     }
 
-    /// Returns the directories in which this run may create unfinished files.
+    /// Returns the directories in which this run may create unfinished files, each with the uids that tasks set as
+    /// owners of files there.
     fn staging_dirs(&self) -> StagingDirs {
         let mut dirs = StagingDirs::new();
         for planned in &self.tasks {
@@ -194,8 +196,9 @@ impl TaskRun {
         dirs
     }
 
-    /// Starts all tasks that may start now, and ends the tasks of which a requirement failed. Does nothing in mode
-    /// `observe`, or while the host is paused or parked.
+    /// Starts all tasks that may start now, and ends the tasks of which a requirement failed or is observed. `open` are
+    /// the open barriers. Does nothing in mode `observe`, or while a pause or park that was set on the host itself
+    /// prevents tasks from starting ([`Self::is_stopped`]).
     ///
     /// # Errors
     /// [`HostError`] from the ledger.
@@ -292,7 +295,8 @@ impl TaskRun {
         record.map_or(&[], |record| &record.mends)
     }
 
-    /// Returns whether the task was mended so often within an hour that something else must be changing the host back.
+    /// Returns whether the task was mended at least [`MAX_MENDS_PER_HOUR`] times within the last hour, so that
+    /// something else must be changing the host back.
     fn is_contended(&self, task_index: usize) -> bool {
         let now = self.site.host.unix_seconds();
         // A time in the future was recorded before the clock was set back, so it is not counted. The range has 3600
@@ -301,12 +305,14 @@ impl TaskRun {
         self.recent_mends(task_index).iter().filter(within_hour).count() >= MAX_MENDS_PER_HOUR
     }
 
-    /// Returns the files that the tasks manage.
+    /// Returns the files that the tasks of the profile manage, also those of skipped and observed tasks. Tasks that
+    /// cannot run on this host have none.
     pub fn managed_files(&self) -> impl Iterator<Item = HostPath> {
         self.managed_files_where(|_| true)
     }
 
-    /// Returns the files that the tasks selected by `select` manage. Tasks that cannot run on this host have none.
+    /// Returns the files that the tasks selected by `select` manage, also those of skipped and observed tasks. Tasks
+    /// that cannot run on this host have none.
     fn managed_files_where(&self, select: fn(&HostTask) -> bool) -> impl Iterator<Item = HostPath> {
         self.tasks.iter().filter_map(move |planned| match &planned.readiness {
             Readiness::Runnable { applier, task, .. } if select(task) => applier.managed_path(&self.site, task),
@@ -372,9 +378,10 @@ impl TaskRun {
         Poll::Pending
     }
 
-    /// Cancels the refreshes (requests to run subscribed tasks again) of a task that then made no change. If a crash
-    /// prevents the cancellation, the subscribed tasks only run once more than needed. A refresh that a task still
-    /// running may also have requested is not cancelled.
+    /// Records the result of the refreshes of an ended task: its requests to run again the tasks that subscribe to it.
+    /// If the task then made no change, cancels its requests in the ledger. A request that a task still running may
+    /// rely on too, or that belongs to a change of another task, is not cancelled. If the cancellation fails, the
+    /// subscribers only run once more than needed.
     fn cancel_refreshes(&mut self, task_index: usize, refresh_outcome: RefreshOutcome) {
         let running = self.running.iter().flat_map(|running| &self.tasks[running.index].refreshes);
         let cancelled = self.refreshes.end_task(&self.tasks[task_index].refreshes, refresh_outcome, &running.collect());
@@ -406,7 +413,7 @@ impl TaskRun {
         let last_reason = self.reasons.remove(&planned.id);
         // The message of a stopped task names the task that stopped it. So the same outcome is reported again if its
         // message changed.
-        let stopped_by_another =
+        let has_stop_reason_changed =
             outcome == Outcome::DependencyFailed && last_reason.is_some_and(|reason| reason.message != execution.message);
         if !execution.message.is_empty() {
             let reason = Reason {
@@ -415,7 +422,7 @@ impl TaskRun {
             };
             self.reasons.insert(planned.id.clone(), reason);
         }
-        let is_reportable = stopped_by_another || should_report(self.last_progress.tasks.get(&planned.id), &record);
+        let is_reportable = has_stop_reason_changed || should_report(self.last_progress.tasks.get(&planned.id), &record);
         // The file of an unchanged result is recorded already. Older agents recorded no files, and
         // `orphans::fill_record` adds these.
         if is_reportable
@@ -441,7 +448,8 @@ impl TaskRun {
         }
     }
 
-    /// Stores the results, the progress and the reasons since the last call. Returns the results to report, with their
+    /// Stores in the ledger the written files, the results, the progress and the reasons since the last call. Removes
+    /// the progress and reasons of tasks that are no longer in the profile. Returns the results to report, with their
     /// sequence numbers.
     ///
     /// # Errors
@@ -496,7 +504,7 @@ impl TaskRun {
         self.running.iter().map(move |running| self.tasks[running.index].id.as_str())
     }
 
-    /// Returns the state of the run.
+    /// Returns the number of tasks of this run, and the outcomes of those that have ended so far.
     #[must_use]
     pub fn summary(&self) -> RunSummary {
         RunSummary { task_count: self.graph.task_count(), outcomes: self.graph.outcomes().collect() }
@@ -526,9 +534,9 @@ impl TaskRun {
     }
 }
 
-/// Returns whether a result must be reported. The first result for a task set or content is reported, and each change
-/// and failure. `Unchanged` is reported only after an outcome without success. Any other outcome is reported only if it
-/// differs from the last one that was reported.
+/// Returns whether a result must be reported. The first result for a task set or content is reported, and each outcome
+/// `Changed` or `Failed`. `Unchanged` is reported only after an outcome other than `Unchanged` and `Changed`. Any other
+/// outcome is reported only if it differs from the last one that was reported.
 fn should_report(last_record: Option<&TaskRecord>, new_record: &TaskRecord) -> bool {
     let Some(last_record) = last_record else { return true };
     if last_record.task_set != new_record.task_set || last_record.content != new_record.content {

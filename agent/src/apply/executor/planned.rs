@@ -22,9 +22,9 @@ pub(super) struct PlannedTask {
     pub(super) id: String,
     pub(super) content: [u8; 32],
     pub(super) readiness: Readiness,
-    /// Indexes of the tasks that this task subscribes to.
+    /// Indexes of the tasks that this task subscribes to. Empty unless this is a `shell` task.
     pub(super) subscribes: Vec<usize>,
-    /// Ids of the tasks that run again when this task has changed something.
+    /// Ids of the `shell` tasks that subscribe to this task: they are requested to run again when it changes something.
     pub(super) refreshes: Vec<String>,
 }
 
@@ -40,8 +40,9 @@ pub(super) enum Readiness {
 }
 
 impl PlannedTask {
-    /// Reads a task of a profile and creates its vertex. The vertex is skipped if the node does not run the task or the
-    /// task is for another phase, and observed if the task's own mode is `observe`.
+    /// Reads a task of a profile and creates its vertex. The vertex is skipped if the task is for another phase than
+    /// apply, or if the node does not run the task and it is no marker (a task of type `skipped`). Otherwise it is
+    /// observed if the task's own mode is `observe`.
     pub(super) fn from_profile(
         site: &Site,
         ceiling: &Ceiling,
@@ -51,7 +52,7 @@ impl PlannedTask {
     ) -> (Vertex, Self) {
         let readiness = readiness(site, ceiling, desired, task);
         let is_marker = match &readiness {
-            Readiness::Runnable { task, .. } => is_marker_type(&task.task),
+            Readiness::Runnable { task, .. } => is_skipped_type(&task.task),
             Readiness::Refused(..) => is_marker(task),
         };
         let is_skipped = (!desired.task_set.runs_task(&task.id) && !is_marker) || readiness.is_other_phase();
@@ -123,10 +124,10 @@ fn path_taken_message(site: &Site, conflict: &PathConflict<usize>, first: &Plann
     )
 }
 
-/// Orders each task after the tasks that it subscribes to. Adds a command to the refreshes of these tasks, so that it
-/// runs again after their changes. Reads the subscriptions from the definitions of the tasks, because an older
-/// controller does not order the profile by them. If a profile orders two tasks the other way round, the order of the
-/// profile applies.
+/// Orders each task after the tasks that it subscribes to. If the subscriber is a `shell` task, also adds it to the
+/// `refreshes` of those tasks, so that it runs again after their changes. Reads the subscriptions from the definitions of
+/// the tasks, because an older controller does not order the profile by them. If a profile orders two tasks the other
+/// way round, the order of the profile applies.
 pub(super) fn link_subscribers(tasks: &mut [PlannedTask], graph: &mut TaskGraph) {
     for index in 0..tasks.len() {
         let Readiness::Runnable { task, is_command, .. } = &tasks[index].readiness else { continue };
@@ -178,7 +179,7 @@ fn readiness(site: &Site, ceiling: &Ceiling, desired: &Desired, profile: &Profil
 /// Returns a text about the command that a file task would run: by `validate`, or by a hook that it writes. Returns
 /// `None` if the task would run no command.
 fn command_run_by_file(site: &Site, applier: &dyn Applier, task: &HostTask) -> Option<&'static str> {
-    // Only an empty list sets no command.
+    // If `validate` is present, only an empty list sets no command.
     let is_set = task.task.parameters.get("validate").is_some_and(|words| words.as_array().is_none_or(|list| !list.is_empty()));
     if is_set {
         return Some("`validate` runs a command");
@@ -208,7 +209,7 @@ fn vertex(task: &ProfileTask, readiness: &Readiness, state: TaskState, mode: Mod
 /// host's ceiling (the allowed task types in `agent.toml`).
 #[must_use]
 pub fn is_marker(task: &ProfileTask) -> bool {
-    serde_json::from_str(&task.definition).is_ok_and(|task| is_marker_type(&task))
+    serde_json::from_str(&task.definition).is_ok_and(|task| is_skipped_type(&task))
 }
 
 /// Returns whether the task's own mode is `observe`, so that no host runs or checks the task.
@@ -218,7 +219,7 @@ pub fn is_observed(task: &ProfileTask) -> bool {
 }
 
 /// Returns whether the type of a task is `skipped`, so that the task only marks a place in the order.
-fn is_marker_type(task: &Task) -> bool {
+fn is_skipped_type(task: &Task) -> bool {
     task_type(&task.kind).is_some_and(|definition| definition.kind == TaskKind::Skipped)
 }
 

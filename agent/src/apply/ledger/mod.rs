@@ -84,14 +84,16 @@ pub const REPORT: RecordName<Report> = RecordName::new(RecordKind::Report, "repo
 pub const SEAL_KEY: RecordName<[u8; 32]> = RecordName::new(RecordKind::SealKey, "seal-key");
 /// The barriers that a controller reported as open.
 pub const OPEN_BARRIERS: RecordName<OpenBarriers> = RecordName::new(RecordKind::OpenBarriers, "open-barriers");
-/// The reason for the outcome of a task, by task id. A task without a reason has no entry.
+/// The reasons for the last outcomes of tasks, by task id. A task without a reason has no entry.
 pub const REASONS: RecordName<BTreeMap<String, Reason>> = RecordName::new(RecordKind::Reasons, "reasons");
-/// The number of the last reconcile that a command on the host requested from the running agent.
+/// The number of the last reconcile (a pass that brings the host to its desired state again) that a command on the host
+/// requested from the running agent. Each request gets a higher number than the one before it.
 pub const RECONCILE_REQUESTED: RecordName<u64> = RecordName::new(RecordKind::ReconcileRequested, "look-asked");
-/// The numbers of two requested reconciles: the last one that the running agent began, and the last one that it
-/// finished.
+/// The numbers ([`RECONCILE_REQUESTED`]) of two requested reconciles: the last one that the running agent began, and
+/// the last one that it finished.
 pub const RECONCILE_DONE: RecordName<(u64, u64)> = RecordName::new(RecordKind::ReconcileDone, "look-done");
-/// The tasks that must run again because a task that they subscribe to has changed something.
+/// The tasks that must run again because a task that they subscribe to has changed something. They are recorded before
+/// that task makes its change.
 pub const REFRESHES: RecordName<BTreeSet<String>> = RecordName::new(RecordKind::Refreshes, "refreshes");
 /// The directories in which tasks may leave unfinished files, by path. The values are the uids that tasks set as owners
 /// of files in the directory.
@@ -100,7 +102,8 @@ pub const STAGING_DIRS: RecordName<BTreeMap<String, BTreeSet<u32>>> = RecordName
 pub const WRITTEN_FILES: RecordName<BTreeMap<String, String>> = RecordName::new(RecordKind::WrittenFiles, "written-files");
 /// The next free sequence number of a result.
 const SEQUENCE: RecordName<u64> = RecordName::new(RecordKind::Sequence, "sequence");
-/// Number of results that were dropped before a controller stored them.
+/// Number of results that were dropped before a controller stored them. After a controller has received the finding
+/// about this number, the agent sets the number to 0.
 const DROPPED_RESULTS: RecordName<u64> = RecordName::new(RecordKind::DroppedResults, "dropped-results");
 
 /// The stored state of the agent's root half, which runs as root and applies tasks.
@@ -115,7 +118,7 @@ pub struct Ledger {
 }
 
 /// A guard that marks a task as being applied by this process, with a locked file. Other commands on this host see the
-/// mark until the guard is dropped or the process ends.
+/// mark until the guard is dropped or the process ends. If the file could not be created or locked, there is no mark.
 #[must_use]
 pub struct ApplyGuard<'a> {
     ledger: &'a Ledger,
@@ -295,7 +298,8 @@ impl Ledger {
         if new_refreshes == old_refreshes { Ok(()) } else { self.put(&REFRESHES, &new_refreshes) }
     }
 
-    /// Returns whether the journal entry of a task was unusable, so that its file was renamed (set aside).
+    /// Returns whether the journal entry of a task was once unusable, so that its file was renamed (set aside), and the
+    /// renamed file still exists.
     ///
     /// # Errors
     /// [`HostError`].
@@ -401,7 +405,7 @@ impl Ledger {
     }
 }
 
-/// Returns the path of a ledger file.
+/// Returns the path of a file of the ledger, in the directory for the state of the agent's root half.
 fn ledger_path(name: &str) -> HostPath {
     HostPath::from_static(&format!("{}/{name}", paths::APPLY_STATE))
 }

@@ -80,7 +80,7 @@ impl RecordKind {
     }
 }
 
-/// The reason why a record cannot be read.
+/// The reason why the bytes of a record cannot be decoded. An error of reading its file is not included.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum RecordError {
     #[error("it is empty")]

@@ -12,8 +12,8 @@ use crate::host::HostError;
 /// batches above this number, and counts their results.
 const MAX_BATCHES: usize = 1_000;
 
-/// Maximum size of the encoded results of a batch, in bytes. A record of the ledger may have 8 MiB. A batch with a
-/// single result may be larger.
+/// Maximum size of the encoded results of a batch, in bytes. Only a batch with a single result may exceed it. A batch
+/// is one record of the ledger, and the ledger reads records of at most 8 MiB.
 const MAX_BATCH_BYTES: usize = 1024 * 1024;
 
 /// Maximum sequence number that a controller can acknowledge. No host ever produces this many results, and enough
@@ -34,8 +34,8 @@ impl Ledger {
     }
 
     /// Gives new results their sequence numbers and stores them, until a controller acknowledges them, in batches of at
-    /// most `MAX_BATCH_BYTES`. Then deletes the oldest batches above `MAX_BATCHES`. Returns the results with their sequence numbers. An empty
-    /// list is not stored.
+    /// most `MAX_BATCH_BYTES`. Then deletes the oldest batches above `MAX_BATCHES`. Returns the results with their
+    /// sequence numbers. An empty list is not stored.
     ///
     /// # Errors
     /// [`HostError`].
@@ -65,7 +65,7 @@ impl Ledger {
             return Ok(());
         }
         for name in self.batch_names()? {
-            // The name of a batch is its first sequence number.
+            // The name of a batch is the first sequence number that the batch had.
             let first_sequence = name.parse::<u64>().unwrap_or(0);
             if first_sequence > up_to {
                 break;
@@ -112,7 +112,8 @@ impl Ledger {
         self.put(&DROPPED_RESULTS, &0)
     }
 
-    /// Returns the names of the batches, oldest first. A name is the first sequence number of its batch, in 20 digits.
+    /// Returns the names of the batches, oldest first. A name has 20 digits: the sequence number that the first result
+    /// of the batch had when the batch was stored. That result may have been acknowledged and removed since then.
     fn batch_names(&self) -> Result<Vec<String>, HostError> {
         let names = self.results.names()?;
         Ok(names.into_iter().filter(|name| name.len() == 20 && name.bytes().all(|byte| byte.is_ascii_digit())).collect())
@@ -161,14 +162,14 @@ impl Ledger {
 
 /// Splits results into batches of at most [`MAX_BATCH_BYTES`] each. A larger result is a batch of its own.
 fn split_batches(results: &[TaskResult]) -> Vec<&[TaskResult]> {
-    let (mut batches, mut start, mut batch_bytes) = (Vec::new(), 0, 0);
+    let (mut batches, mut start, mut batch_encoded_bytes) = (Vec::new(), 0, 0);
     for (index, result) in results.iter().enumerate() {
         let result_bytes = record::encode(RecordKind::Results, result).len();
-        if index > start && batch_bytes + result_bytes > MAX_BATCH_BYTES {
+        if index > start && batch_encoded_bytes + result_bytes > MAX_BATCH_BYTES {
             batches.push(&results[start..index]);
-            (start, batch_bytes) = (index, 0);
+            (start, batch_encoded_bytes) = (index, 0);
         }
-        batch_bytes += result_bytes;
+        batch_encoded_bytes += result_bytes;
     }
     batches.push(&results[start..]);
     batches

@@ -100,14 +100,14 @@ pub(crate) fn read_part<M: Message>(version: WireVersion, bytes: &[u8]) -> Optio
     decode_part(version, bytes).ok()
 }
 
-/// The last outcomes of the tasks on this host.
+/// The outcome that the agent last reported, for each task on this host.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TaskProgress {
     /// The records of the tasks, by task id.
     pub tasks: BTreeMap<String, TaskRecord>,
 }
 
-/// The outcome of a task that the agent last reported, and the content (definition and inputs) with which the task ran.
+/// The outcome of a task that the agent last reported, and the content (definition and inputs) that the task then had.
 /// A later run that changes nothing after a success is not recorded.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TaskRecord {
@@ -115,7 +115,7 @@ pub struct TaskRecord {
     pub task_set: PartDigest,
     /// Digest of the task's definition and inputs.
     pub content: [u8; 32],
-    /// The outcome of the task.
+    /// The outcome that the agent last reported for the task.
     pub outcome: Outcome,
     /// The times at which the task last mended drift with this content, in seconds since 1970. The list has at most
     /// three times, the oldest first.
@@ -128,7 +128,7 @@ pub struct TaskRecord {
 pub struct Reason {
     /// The reason as one sentence.
     pub message: String,
-    /// The last lines of the task's output.
+    /// The end of the task's output. Empty for a sensitive task.
     pub output: String,
 }
 
@@ -164,12 +164,13 @@ pub enum StepState {
 /// programs also write labels.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HostMapRecord {
-    /// The path of the map.
+    /// The path of the host label map.
     pub path: String,
-    /// The values that the agent wrote, by key.
+    /// The label values that the agent wrote into the host label map, by key.
     pub owned: BTreeMap<String, String>,
-    /// The keys and values that the agent is about to write. The agent records them before it replaces the map, and
-    /// clears them afterwards. So after a crash in between, the record still names every key of the agent.
+    /// The keys and values that the agent is about to write into the host label map. The agent records them before it
+    /// replaces the map, and clears them afterwards. So after a crash in between, the record still names every key of
+    /// the agent.
     pub writing: BTreeMap<String, String>,
 }
 
@@ -192,7 +193,8 @@ pub struct HookSnapshot {
 pub struct OpenBarriers {
     /// Digest of the task set for which the barriers are open.
     pub task_set: PartDigest,
-    /// The store revision at which the controller reported the barriers.
+    /// The store revision at which the controller reported the barriers. If a new task set or epoch closed all
+    /// barriers, the revision of that desired state.
     pub revision: Revision,
     /// The open barriers.
     pub open: BTreeSet<Barrier>,
@@ -201,7 +203,7 @@ pub struct OpenBarriers {
 /// A copy of a file from before a task replaced or deleted it. If a task created the file, the copy has no content.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UndoNote {
-    /// Id of the task that replaced the file.
+    /// Id of the task that replaced, deleted or created the file.
     pub task: String,
     /// The path of the file.
     pub path: String,

@@ -41,7 +41,7 @@ fn sequences(ledger: &Ledger) -> Vec<u64> {
 }
 
 #[test]
-fn f13_ledger_sets_aside_unusable_record_when_opened() {
+fn f13_ledger_sets_aside_unusable_record_when_read() {
     // An empty file, a file without a header, and a record that a newer agent wrote.
     for damage in ["", "torn", "stemmaL\n\u{0}\u{9}future, whatever follows here, at least as long as a head is"] {
         let host = MemoryHost::new();

@@ -24,17 +24,19 @@ const FILE_MODE: u32 = 0o644;
 /// Mode of `/run/stemma` and its directories.
 const DIR_MODE: u32 = 0o755;
 
-/// Maximum size, in bytes, of an existing output file that the agent reads to compare it with the new content. It is
-/// far above the maximum of 64 KiB of labels, even if each character is escaped.
-const MAX_OUTPUT_BYTES: u64 = 1024 * 1024;
+/// Maximum size, in bytes, of an existing file of `/run/stemma` that the agent compares with the new content. The agent
+/// replaces a larger file without a comparison. This maximum is far above the 64 KiB that all labels of a node may
+/// have, even if each character is escaped.
+const MAX_COMPARED_BYTES: u64 = 1024 * 1024;
 
-/// The result of writing the outputs.
+/// The result of writing the outputs: the files of `/run/stemma` and the host label map.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct OutputsResult {
     /// Sentences for people that do not concern a failed write, for example about single labels and tags. Also the
     /// errors of the host label map if it need not be written.
     pub findings: Vec<String>,
-    /// Sentences about files that could not be written, each with the reason.
+    /// Sentences about files that could not be written, each with the reason: at most one about `/run/stemma`, and one
+    /// about the host label map.
     pub unwritten: Vec<String>,
     /// True if `unwritten` contains a sentence about a file of `/run/stemma`.
     pub is_run_dir_incomplete: bool,
@@ -42,7 +44,7 @@ pub struct OutputsResult {
 
 impl OutputsResult {
     /// Returns a result whose only entry is this reason why a file was not written.
-    fn none_written(why: String) -> Self {
+    fn with_unwritten(why: String) -> Self {
         Self { unwritten: vec![why], ..Self::default() }
     }
 
@@ -62,7 +64,7 @@ pub fn write(host: &dyn Host, ledger: &Ledger, config: &AgentConfig, desired: &D
         Ok(findings) => OutputsResult { findings, ..OutputsResult::default() },
         Err(error) => OutputsResult {
             is_run_dir_incomplete: true,
-            ..OutputsResult::none_written(format!("{}: {}", paths::RUN, error.sentence()))
+            ..OutputsResult::with_unwritten(format!("{}: {}", paths::RUN, error.sentence()))
         },
     };
     let (labels, old_labels) = (host_map::labels_for_host_map(&desired.known), old.map(host_map::labels_for_host_map));
@@ -70,7 +72,7 @@ pub fn write(host: &dyn Host, ledger: &Ledger, config: &AgentConfig, desired: &D
     // caller then does not try again.
     let must_write_map = desired.mode() == Mode::Apply && (!labels.is_empty() || host_map::may_own_keys(ledger));
     let map = host_map::write(host, ledger, &config.host_label_map, &labels, old_labels.as_ref(), desired.mode());
-    let map = map.unwrap_or_else(|error| OutputsResult::none_written(format!("host label map: {}", error.sentence())));
+    let map = map.unwrap_or_else(|error| OutputsResult::with_unwritten(format!("host label map: {}", error.sentence())));
     if must_write_map {
         result.unwritten.extend(map.unwritten);
         result.findings.extend(map.findings);
@@ -118,8 +120,9 @@ fn open_dir(host: &dyn Host, path: &HostPath) -> Result<Box<dyn Dir>, HostError>
     Ok(dir)
 }
 
-/// Writes one file for each tag into `/run/stemma/tags`, and removes all other files there. If a file cannot be
-/// written, still writes the others, and then returns the first error.
+/// Writes the files of `/run/stemma/tags`, and removes all other files there. `tags` has the content of each file by
+/// its name, which is a tag name or `primary-NAME`. If a file cannot be written, still writes the others, and then
+/// returns the first error.
 fn write_tags(host: &dyn Host, tags: &BTreeMap<String, String>) -> Result<(), HostError> {
     let path = HostPath::from_static("/run/stemma/tags");
     let dir = open_dir(host, &path)?;
@@ -146,7 +149,7 @@ fn write_tags(host: &dyn Host, tags: &BTreeMap<String, String>) -> Result<(), Ho
 /// object with this name, such as a link, a FIFO, or a file with another mode. Fails if a directory has the name.
 fn write_changed(host: &dyn Host, dir: &dyn Dir, name: &str, bytes: &[u8]) -> Result<(), HostError> {
     let is_regular = dir.stat(name)?.is_some_and(|stat| stat.kind == FileKind::File && stat.mode == FILE_MODE && stat.links == 1);
-    if is_regular && dir.read(name, MAX_OUTPUT_BYTES).is_ok_and(|current_bytes| current_bytes.as_deref() == Some(bytes)) {
+    if is_regular && dir.read(name, MAX_COMPARED_BYTES).is_ok_and(|current_bytes| current_bytes.as_deref() == Some(bytes)) {
         return Ok(());
     }
     replace(host, dir, name, bytes, &Attributes::with_mode(FILE_MODE))

@@ -75,8 +75,9 @@ pub fn tags(tags: &[String], primaries: &[String]) -> (BTreeMap<String, String>,
     (files, findings)
 }
 
-/// Returns whether a text is a valid file name in `/run/stemma/tags`: a tag name (`[A-Za-z0-9][A-Za-z0-9_.-]{0,62}`),
-/// also with the prefix `primary-`.
+/// Returns whether a text can be the name of a file in `/run/stemma/tags`. The name begins with a letter or digit, and
+/// contains only letters, digits, `_`, `.` and `-`. It has at most 71 characters, because a tag name with the prefix
+/// `primary-` is a file name too.
 ///
 /// The controller sends only such names. The agent checks this again, because a name like `../x` would be a file
 /// outside the directory.

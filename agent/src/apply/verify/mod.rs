@@ -14,7 +14,8 @@ use uuid::Uuid;
 use super::ledger::{AcceptedState, read_part};
 use crate::identity::HostIdentity;
 
-/// Maximum size of both parts of a desired state together, in bytes: 256 KiB, and 4 KiB for the postcard encoding.
+/// Maximum size of the parts in an offered desired state together, in bytes: 256 KiB, and 4 KiB for the postcard
+/// encoding. A part that the offer omits is not counted.
 const MAX_DESIRED_BYTES: usize = 256 * 1024 + 4096;
 
 /// The verifier of the messages that controllers sign for this host's node.
@@ -48,43 +49,45 @@ impl NodeVerifier {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MessageRefusal {
     /// The fleet has not signed the message for this node. For example, the message is for another node (S31) or was
-    /// changed on its way (S68), or the certificate of its signer is not accepted.
+    /// changed on its way (S68), or the certificate of its signer is not accepted. The refusal is the same if the fleet
+    /// has not signed the change of the epoch in an offer.
     #[error("the offer is refused")]
     NotSigned(#[from] NotSigned),
     /// The offered revision is older than the revision of the held state (the state that this host accepted last), in
     /// the same epoch (S69).
     #[error("{}", restore_hint(*.offered, *.held))]
     Older {
-        /// The offered revision.
+        /// The revision of the offer.
         offered: u64,
-        /// The held revision.
+        /// The revision of the state that this host accepted last.
         held: u64,
     },
-    /// The message is of another epoch than the held state, and the controller sent no signed change between the two
-    /// epochs.
+    /// The message is of another epoch than the held state (the state that this host accepted last). A grant of another
+    /// epoch is refused in any case. An offer is refused if it contains no change from the held epoch to its own.
     #[error("{}", other_epoch_hint(*.offered, *.held))]
     OtherEpoch {
-        /// The offered revision.
+        /// The revision of the offer or grant.
         offered: u64,
-        /// The held revision.
+        /// The revision of the state that this host accepted last.
         held: u64,
     },
     /// The offered revision is lower than the first revision of its epoch.
     #[error("revision {offered} is from before its epoch, which begins at {begins}")]
     BeforeEpoch {
-        /// The offered revision.
+        /// The revision of the offer.
         offered: u64,
         /// The first revision of the epoch.
         begins: u64,
     },
-    /// The offer omits a part that this host does not have either. The value is the name of the part.
+    /// The offer omits a part, and this host does not have the part with the offered digest in the wire version of the
+    /// offer. The value is the name of the part.
     #[error("the offer omits the {0}, and this host does not hold it")]
     MissingPart(&'static str),
-    /// The part is signed, but this agent cannot decode it, because a newer controller encoded it. The value is the
-    /// name of the part.
+    /// The part is signed, but this agent cannot decode it, probably because a newer controller encoded it. The value
+    /// is the name of the part.
     #[error("the {0} cannot be read by this agent; upgrade it")]
     Unreadable(&'static str),
-    /// The desired state is larger than the maximum. The value is its size, in bytes.
+    /// The parts in the offer are together larger than the maximum. The value is their size, in bytes.
     #[error("a desired state of {0} bytes: at most 256 KiB are allowed")]
     TooLarge(usize),
     /// The controller opens barriers of a task set that this host does not have.
@@ -94,10 +97,10 @@ pub enum MessageRefusal {
     OtherTaskSet {
         /// The revision at which the controller opened the barriers.
         offered: u64,
-        /// The held revision.
+        /// The revision of the state that this host accepted last.
         held: u64,
     },
-    /// This host's identity is damaged, so the agent cannot verify any message.
+    /// The identity or the credentials of this host are damaged, so the agent does not verify any message.
     #[error("this host cannot verify offers: its identity is damaged")]
     NoIdentity,
     /// The agent did not request this body (a profile or blob), or the body grew beyond the maximum size before its

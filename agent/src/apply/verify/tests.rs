@@ -1,4 +1,5 @@
-//! Offers that a host refuses. A test name with a number shows the property of docs/trust.md with that number.
+//! Offers and grants that a host accepts or refuses. A prefix such as `s31_` in the name of a test numbers the property
+//! that the test shows.
 
 use stemma_wire::message::signed::Grant;
 use stemma_wire::message::{Epoch, Revision, encode_part};

@@ -38,7 +38,7 @@ impl ApplyWorker {
     /// After a success, clears an earlier report of such an error.
     pub(super) async fn survive_state_error(&mut self, result: Result<(), ApplyError>) -> Result<(), ApplyError> {
         let state_error = match result {
-            Ok(()) => return self.unblock_runs().await,
+            Ok(()) => return self.clear_disk_finding().await,
             Err(ApplyError::State(state_error)) if self.stop_when == StopWhen::OnRequest => state_error,
             Err(error) => return Err(error),
         };
@@ -57,8 +57,8 @@ impl ApplyWorker {
         Ok(self.site.ledger.check_room()?)
     }
 
-    /// Runs the checks of every minute: whether the disk has room for a record, and whether the orphans (files of
-    /// removed tasks) still exist. Reports a change.
+    /// Runs the checks of every minute: whether the disk has room for a record, and whether the orphans (files that
+    /// tasks wrote and that no task manages now) still exist. Reports a change.
     pub(super) async fn check_each_minute(&mut self) -> Result<(), ApplyError> {
         self.check_room()?;
         if self.orphans.is_empty() {
@@ -90,7 +90,7 @@ impl ApplyWorker {
     /// Clears the finding that the agent cannot write its state, if a test write succeeds. If the test write fails,
     /// blocks the runs again. Does nothing if there is no such finding, or while runs are blocked until the next
     /// reconcile.
-    async fn unblock_runs(&mut self) -> Result<(), ApplyError> {
+    async fn clear_disk_finding(&mut self) -> Result<(), ApplyError> {
         if self.is_blocked || self.findings.disk.is_none() {
             return Ok(());
         }

@@ -32,8 +32,9 @@ impl ApplyWorker {
         self.map.watch = Some(FileWatch::new(self.site.host.system_root(), watched_paths));
     }
 
-    /// Writes the outputs (`/run/stemma` and the host label map) again, and reports the labels of other programs in the
-    /// map. The main loop calls this after a change of the map, and to repeat a failed write.
+    /// Writes the outputs (`/run/stemma` and the host label map) again, schedules the hooks if they must run, and
+    /// reports the labels of other programs in the map. The main loop calls this after a change of the map, and to
+    /// repeat a failed write.
     pub(super) async fn check_map(&mut self) -> Result<(), ApplyError> {
         self.map.check_at = None;
         if let Some(desired) = self.desired.clone() {
@@ -46,6 +47,7 @@ impl ApplyWorker {
     }
 
     /// Reports the labels of other programs in the host label map to the network half of the agent, if they changed.
+    /// Also updates the finding about such labels that are not reported.
     pub(super) async fn report_foreign_labels(&mut self) -> Result<(), ApplyError> {
         if let Some(watch) = &mut self.map.watch {
             watch.renew();

@@ -52,8 +52,8 @@ const MAX_REPEATED_RECONCILES: u32 = 3;
 /// Minimum time between a reconcile and the next one that is caused by changed files.
 const MIN_RECONCILE_INTERVAL: Duration = Duration::from_secs(10);
 
-/// Time after which the agent reports that tasks run. It reports a shorter run as running only if a task of the run
-/// ends while another one still runs. So most runs that only check are not reported as running.
+/// Time from the plan of a run until the agent reports that tasks run. It reports a shorter run as running only if a
+/// task of the run ends while another one still runs. So most runs that only check are not reported as running.
 const RUNNING_REPORT_DELAY: Duration = Duration::from_millis(500);
 
 /// The main loop of the agent's root half, with its state.
@@ -70,8 +70,9 @@ pub struct ApplyWorker {
     grants: GrantTable,
     bodies: BodyDownloads,
     run: Option<TaskRun>,
-    /// True if the run must start no further task, because another run replaces it or the host was stopped.
-    is_run_replaced: bool,
+    /// True if `run` must start no further task, because another run replaces it, or because the host may start no task
+    /// any more (for example, it was parked).
+    must_run_end: bool,
     progress: observed::Progress,
     findings: WorkerFindings,
     orphans: Vec<OrphanedPath>,
@@ -103,7 +104,7 @@ pub struct ApplyWorker {
     requested_reconcile: Option<u64>,
     /// The command that this process runs once, after it has applied the tasks for the first time.
     on_applied: Option<HostCommand>,
-    /// The number of tasks of the last run, and how many had each outcome.
+    /// The summary of the last run: the number of its tasks, and the outcomes of the tasks that have ended.
     summary: RunSummary,
     stop_when: StopWhen,
 }
@@ -113,7 +114,8 @@ pub struct ApplyWorker {
 pub enum StopWhen {
     /// The worker ends when its caller requests it, or when the network half of the agent has ended, as in the service.
     OnRequest,
-    /// The worker ends when it has nothing more to do now, as in a one-time run.
+    /// The worker ends when it has nothing more to do now, or when its caller requests it, as in a one-time run. An end
+    /// of the network half does not end the worker.
     WhenIdle,
 }
 
@@ -136,7 +138,8 @@ struct WorkerFindings {
     set_aside: Vec<String>,
     /// A sentence about results that were deleted before a controller stored them.
     dropped: Option<String>,
-    /// The next free sequence number at the time when `dropped` was reported. `None` if `dropped` is not reported yet.
+    /// The next free sequence number of a result at the time when the agent reported the finding `dropped` (about
+    /// deleted results). `None` if that finding is not reported yet.
     dropped_reported_at: Option<u64>,
 }
 
@@ -162,13 +165,15 @@ struct ChangedFiles {
     repeats: u32,
 }
 
-/// The reason why the worker cannot continue.
+/// An error of the worker. It ends the worker, except that a worker that runs as a service continues after most errors
+/// of the kind `State`.
 #[derive(Debug, thiserror::Error)]
 pub enum ApplyError {
     /// The agent's own state cannot be read or written.
     #[error("the agent's own state cannot be kept")]
     State(#[from] HostError),
-    /// The network half of the agent cannot be reached.
+    /// A message to the network half of the agent cannot be sent, because that half has ended or the message is too
+    /// large.
     #[error("the other half of the agent cannot be reached")]
     Channel(#[from] ChannelError),
 }
@@ -187,7 +192,8 @@ impl ChangedFiles {
 }
 
 impl ApplyWorker {
-    /// Creates the worker from the state in the ledger.
+    /// Creates the worker from the state in the ledger. Before that, removes the files that a killed agent left in the
+    /// ledger's directories, and only logs an error of this.
     ///
     /// # Errors
     /// [`HostError`] if the ledger cannot be read at all.
@@ -219,7 +225,7 @@ impl ApplyWorker {
             grants: GrantTable::default(),
             bodies: BodyDownloads::default(),
             run: None,
-            is_run_replaced: false,
+            must_run_end: false,
             progress,
             findings: WorkerFindings::default(),
             orphans: Vec::new(),
@@ -297,7 +303,7 @@ impl ApplyWorker {
                     }
                     message => self.on_message(message).await,
                 },
-                result = advance_run(self.run.as_mut(), self.is_run_replaced, self.grants.open_barriers()), if !self.is_blocked => {
+                result = advance_run(self.run.as_mut(), self.must_run_end, self.grants.open_barriers()), if !self.is_blocked => {
                     self.on_run_advanced(result).await
                 }
                 () = sleep_until(self.next_reconcile_at) => self.reconcile().await,
@@ -400,7 +406,8 @@ impl ApplyWorker {
     /// Handles the progress of the run after [`advance_run`] returned. Stores the new results and sends them to the
     /// network half of the agent.
     ///
-    /// If no task runs any more, schedules the next reconcile. If the run was replaced, plans the new run instead.
+    /// If no task runs any more, schedules the next reconcile. If the run had to end before its last task
+    /// (`must_run_end`), plans a new run instead, unless the host may start no task.
     async fn on_run_advanced(&mut self, result: Result<(), HostError>) -> Result<(), ApplyError> {
         result?;
         let Some(run) = &mut self.run else { return Ok(()) };
@@ -408,7 +415,7 @@ impl ApplyWorker {
         self.summary = run.summary();
         let (has_no_running_task, is_over, progress) = (!run.is_running(), run.is_over(), run.progress());
         self.read_local_state().await?;
-        if !self.is_run_replaced {
+        if !self.must_run_end {
             self.progress = progress;
         }
         if has_no_running_task {
@@ -422,7 +429,7 @@ impl ApplyWorker {
             results.iter().for_each(log_result);
             self.send_results(&results).await?;
         }
-        if has_no_running_task && self.is_run_replaced {
+        if has_no_running_task && self.must_run_end {
             if let Some(desired) = self.desired.clone() {
                 self.plan_run(&desired)?;
             }
@@ -475,8 +482,9 @@ impl ApplyWorker {
     }
 }
 
-/// Starts the tasks that may run, and waits until a task has ended. Starts no task if `is_replaced`. `open_barriers`
-/// are the barriers behind which tasks may run. Completes at once if no task runs and the run has something to store.
+/// Starts the tasks that may run, and waits until a task has ended. Starts no task if `is_replaced` is true: another
+/// run replaces this one, or the host was paused or parked. `open_barriers` are the barriers behind which tasks may
+/// run. Completes at once if no task runs and the run has something to store.
 ///
 /// Never completes if there is no run, or if all results are stored and no task of the run can start or end. The caller
 /// uses this in a `select!`, in which the other events continue.

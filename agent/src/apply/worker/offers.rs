@@ -18,9 +18,9 @@ use crate::host::HostError;
 
 impl ApplyWorker {
     /// Handles an offered desired state: verifies it, stores it, and writes the outputs (files for services and
-    /// people). Then plans a run if the task set, the mode or the park of the node changed, or if the hold or pause of
-    /// a node without a task set began or ended. After a change of the epoch, also sends the last results again.
-    /// Refuses an invalid offer.
+    /// people). If the task set or the epoch changed, also closes all barriers. Then plans a run if the task set, the
+    /// mode or the park of the node changed, or if the hold or pause of a node without a task set began or ended. After
+    /// a change of the epoch, also sends the last results again. Refuses an invalid offer.
     pub(super) async fn on_offer(&mut self, version: WireVersion, offer: &SignedDesired) -> Result<(), ApplyError> {
         let Some(trust) = &self.verifier else { return self.refuse(&MessageRefusal::NoIdentity).await };
         let held_state = self.site.ledger.accepted()?;
@@ -49,13 +49,13 @@ impl ApplyWorker {
         self.is_offer_unanswered = false;
         info!(revision = accepted.revision.0, count = desired.known.labels.len(); "desired state accepted");
         self.write_outputs(&desired, previous.as_ref().map(|previous| &previous.known));
-        let has_same_tasks = previous.as_ref().is_some_and(|previous| {
+        let needs_no_new_run = previous.as_ref().is_some_and(|previous| {
             previous.digest == desired.digest
                 && previous.mode() == desired.mode()
                 && previous.known.parked == desired.known.parked
                 && previous.is_unreleased() == desired.is_unreleased()
         });
-        if !has_same_tasks {
+        if !needs_no_new_run {
             self.failures = 0;
             // The progress of the previous task set does not apply to the new one. If a task of the previous run still
             // runs, that task must end before the new run starts.
@@ -65,7 +65,7 @@ impl ApplyWorker {
             self.request_bodies(&desired).await?;
             self.plan_run(&desired)?;
         }
-        if is_of_another_epoch && has_same_tasks {
+        if is_of_another_epoch && needs_no_new_run {
             // Grants of the previous epoch are no longer valid.
             self.restore_barriers(&desired)?;
             self.grants.end_leases();

@@ -46,7 +46,7 @@ impl ApplyWorker {
         if local != self.local {
             self.channel.send(&ApplyMessage::Local(local.clone())).await?;
             self.local = local;
-            self.is_run_replaced |= self.run.is_some() && self.desired.as_ref().is_some_and(|desired| self.is_stopped(desired));
+            self.must_run_end |= self.run.is_some() && self.desired.as_ref().is_some_and(|desired| self.is_stopped(desired));
         }
         Ok(())
     }
@@ -67,7 +67,9 @@ impl ApplyWorker {
     /// missing bodies (the profile and blobs), and plans a run unless tasks are running. If tasks are running although
     /// the host may start none, marks their run as replaced. Finally sends a report.
     ///
-    /// A reconcile runs on schedule, after a command on the host, and after a change of a watched file.
+    /// A reconcile runs on schedule, after a command on the host, and after a change of a file that tasks manage. It
+    /// starts earlier than scheduled after a failed run, a failed download of a profile or blob, or a failed write of
+    /// the agent's own state.
     pub(super) async fn reconcile(&mut self) -> Result<(), ApplyError> {
         self.is_blocked = false;
         self.last_reconcile_at = Instant::now();
@@ -99,8 +101,9 @@ impl ApplyWorker {
         Ok(())
     }
 
-    /// Creates the record of written files from a desired state that is about to be replaced, if there is no record. An
-    /// older agent did not write this record. Does nothing if the mode is not `apply`, or if the profile is missing.
+    /// Creates the record on disk of the files that tasks wrote, if there is no record, because an older agent did not
+    /// write it. The new record contains the files of those tasks of `desired` that succeeded. The caller is about to
+    /// replace this desired state. Does nothing if the mode is not `apply`, or if the profile is missing.
     pub(super) fn record_files(&mut self, desired: &Desired) -> Result<(), HostError> {
         match self.profile(desired)? {
             Some(profile) => orphans::fill_record(&self.site, desired, &profile),
@@ -124,10 +127,13 @@ impl ApplyWorker {
         self.next_reconcile_at = self.next_reconcile_at.min(soonest.max(Instant::now() + SETTLE_TIME));
     }
 
-    /// Writes the outputs: `/run/stemma` and the host label map. If a write fails, schedules another attempt after
-    /// [`RETRY_DELAY`], because the host does not have its desired state until the write succeeds.
+    /// Writes the outputs: the files of `/run/stemma` and, in mode `apply`, the host label map (a file of labels for
+    /// other programs). If a write fails, schedules another attempt after [`RETRY_DELAY`], because the host does not
+    /// have its desired state until the write succeeds. Stores the failures and other sentences about the outputs as
+    /// findings.
     ///
-    /// `previous` is the known part (the labels) of the desired state that this host had before.
+    /// `previous` is the known part of the desired state that this host had before. If the agent lost its record of the
+    /// map, the labels in `previous` show which keys of the map it probably wrote.
     pub(super) fn write_outputs(&mut self, desired: &Desired, previous: Option<&Known>) {
         let result = outputs::write(&*self.site.host, &self.site.ledger, &self.config, desired, previous);
         self.retry_outputs_at = (!result.unwritten.is_empty()).then(|| Instant::now() + RETRY_DELAY);
@@ -155,10 +161,10 @@ impl ApplyWorker {
     /// plans nothing either.
     pub(super) fn plan_run(&mut self, desired: &Desired) -> Result<(), HostError> {
         if self.run.as_ref().is_some_and(TaskRun::is_running) {
-            self.is_run_replaced = true;
+            self.must_run_end = true;
             return Ok(());
         }
-        (self.run, self.is_run_replaced) = (None, false);
+        (self.run, self.must_run_end) = (None, false);
         self.find_orphans()?;
         if self.is_stopped(desired) || desired.is_unreleased() {
             self.progress = Progress::Idle;
@@ -175,8 +181,10 @@ impl ApplyWorker {
         Ok(())
     }
 
-    /// Returns whether no task of this desired state may start. This is so if the host is paused or parked. A hold has
-    /// this effect only until a task of the task set has ended: after that, the host continues with that task set.
+    /// Returns whether no task of this desired state may start. This is so if the host was paused on the host itself,
+    /// or if it was parked there or by an operator. A hold that was set on the host itself has this effect only until a
+    /// task of the task set has ended: after that, the host continues with that task set. A pause or hold by an
+    /// operator has no effect here: the host then runs the task set that it has.
     pub(super) fn is_stopped(&self, desired: &Desired) -> bool {
         let now = self.site.host.unix_seconds();
         let is_on_hold = self.local.hold.as_ref().is_some_and(|(hold_end, _)| *hold_end > now);

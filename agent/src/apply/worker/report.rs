@@ -49,8 +49,11 @@ impl ApplyWorker {
         Ok(())
     }
 
-    /// Sends a report (findings, facts, progress and local state) to the network half of the agent if it changed. Also
-    /// stores the report on disk, where `stemma-agent status` reads it.
+    /// Sends a report (findings, facts about problems of the agent, progress and local state) to the network half of
+    /// the agent if it changed. Also stores the report on disk, where `stemma-agent status` reads it.
+    ///
+    /// If the report contains a finding about dropped results that was not reported before, stores the next free
+    /// sequence number in `dropped_reported_at`. [`Self::clear_dropped_finding`] needs this number.
     pub(super) async fn report(&mut self) -> Result<(), ApplyError> {
         let WorkerFindings { membership, disk, outputs, map, hooks, state, set_aside, dropped, dropped_reported_at: _ } =
             &self.findings;

@@ -21,8 +21,8 @@ type NameTable = BTreeMap<String, usize>;
 /// A function that replaces the run of a command. It receives the machine and the command, and returns a result.
 type CommandStub = dyn Fn(&MemoryHost, &HostCommand) -> CommandResult;
 
-/// The content of a node. `now` is the current content. `durable` is the synced content, which remains after a power
-/// cut.
+/// The kind and content of a [`MemoryNode`], which is a file, directory, link or FIFO of a simulated machine. `now` is
+/// the current content. `durable` is the synced content, which remains after a power cut.
 #[derive(Clone, Debug)]
 enum MemoryEntry {
     File { now: Vec<u8>, durable: Vec<u8> },
@@ -31,7 +31,7 @@ enum MemoryEntry {
     Special,
 }
 
-/// A file, directory, link or FIFO with its metadata.
+/// A file, directory, link or FIFO of a simulated machine, with its metadata.
 #[derive(Clone, Debug)]
 struct MemoryNode {
     content: MemoryEntry,
@@ -51,7 +51,7 @@ pub struct MemoryHost(Rc<MachineState>);
 
 /// The state of a simulated machine.
 struct MachineState {
-    /// All files and directories. The first is the root directory.
+    /// All files, directories, links and FIFOs, also those that were deleted. The first is the root directory.
     nodes: RefCell<Vec<MemoryNode>>,
     /// The number of changing calls since the process last started, or since [`MemoryHost::crash_before`] was called.
     calls: Cell<usize>,
@@ -61,7 +61,7 @@ struct MachineState {
     /// True if the disk is full.
     is_full: Cell<bool>,
     /// True if the file system refuses to copy attributes to a new file.
-    drops_extras: Cell<bool>,
+    refuses_extras: Cell<bool>,
     /// The mode that each new file gets, whatever mode the agent sets.
     forced_mode: Cell<Option<u32>>,
     /// The attributes and flags that the file system gives to new files.
@@ -94,7 +94,7 @@ impl MemoryHost {
             crash_before: Cell::new(None),
             is_crashed: Cell::new(false),
             is_full: Cell::new(false),
-            drops_extras: Cell::new(false),
+            refuses_extras: Cell::new(false),
             forced_mode: Cell::new(None),
             new_file_extras: RefCell::default(),
             listed_dirs: RefCell::default(),
@@ -111,7 +111,7 @@ impl MemoryHost {
         *self.0.stub.borrow_mut() = Rc::new(stub);
     }
 
-    /// Returns the arguments of the commands that were run.
+    /// Returns the program and the arguments of each command that was run, in order.
     pub fn commands_run(&self) -> Vec<Vec<String>> {
         self.0.commands.borrow().iter().map(|command| command.argv.clone()).collect()
     }
@@ -127,12 +127,13 @@ impl MemoryHost {
     }
 
     /// Returns the number of calls that change the machine since the last [`Self::restart`] or [`Self::crash_before`].
+    /// The run of a command counts as two calls, because the process can crash before and after it.
     pub fn calls(&self) -> usize {
         self.0.calls.get()
     }
 
     /// Lets the process crash before a later call that changes the machine. `call` is the number of that call from now
-    /// on, counted from 0.
+    /// on, counted from 0. Resets [`Self::calls`] to 0.
     pub fn crash_before(&self, call: usize) {
         self.0.calls.set(0);
         self.0.crash_before.set(Some(call));
@@ -148,14 +149,14 @@ impl MemoryHost {
         self.0.is_full.set(is_full);
     }
 
-    /// Sets the attributes and flags that new files have from now on.
+    /// Sets the attributes and flags that the file system gives to each file that the process creates from now on.
     pub fn set_new_file_extras(&self, extras: Extras) {
         *self.0.new_file_extras.borrow_mut() = extras;
     }
 
     /// Lets the file system refuse to copy attributes to a new file, from now on.
-    pub fn drop_extras(&self) {
-        self.0.drops_extras.set(true);
+    pub fn refuse_extras(&self) {
+        self.0.refuses_extras.set(true);
     }
 
     /// Lets the file system give each new file this mode from now on, whatever mode the agent sets. As on FAT, this
@@ -185,7 +186,8 @@ impl MemoryHost {
         if self.0.is_full.get() { Err(io_error("write", path, io::ErrorKind::StorageFull)) } else { Ok(()) }
     }
 
-    /// Starts a new process after a crash, with a new session id. The session id is the upper bits of `random`.
+    /// Starts a new process after a crash, with a new session id. The session id is the upper bits of `random`. Also
+    /// resets [`Self::calls`] to 0, and cancels a crash that [`Self::crash_before`] planned.
     pub fn restart(&self) {
         self.0.is_crashed.set(false);
         self.0.crash_before.set(None);
@@ -217,7 +219,7 @@ impl MemoryHost {
         self.add(dir, &name, MemoryEntry::File { now: text.into(), durable: text.into() }, 0o644);
     }
 
-    /// Creates a symbolic link.
+    /// Creates a symbolic link, which has no target.
     pub fn put_link(&self, path: &str) {
         let (dir, name) = self.parent_and_name(path);
         self.add(dir, &name, MemoryEntry::Link, 0o777);
@@ -230,7 +232,7 @@ impl MemoryHost {
     }
 
     /// Increases the number of hard links of a file by one.
-    pub fn put_hard_link(&self, path: &str) {
+    pub fn increase_link_count(&self, path: &str) {
         let node = self.find_node(path).expect("the file is there");
         self.0.nodes.borrow_mut()[node].links += 1;
     }

@@ -234,9 +234,9 @@ impl NewFile for MemoryFile {
     }
 
     /// Sets the attributes and flags of the file. Fails if a test made the file system refuse them
-    /// ([`MemoryHost::drop_extras`]).
+    /// ([`MemoryHost::refuse_extras`]).
     fn set_extras(&mut self, extras: &Extras) -> Result<(), HostError> {
-        if self.host.0.drops_extras.get() {
+        if self.host.0.refuses_extras.get() {
             // The name is an example of an attribute that the file system refuses.
             return Err(HostError::Extra { what: "user.note".into(), source: io::ErrorKind::Unsupported.into() });
         }

@@ -40,7 +40,8 @@ pub(super) fn find_account(file: &Path, name: &str) -> Result<Account, HostError
     account.ok_or_else(|| HostError::NoAccount { kind: "user", name: name.into() })
 }
 
-/// Returns the id of the primary group of a user id, from a file in the format of `/etc/passwd`.
+/// Returns the id of the primary group of a user id, from a file in the format of `/etc/passwd`. Returns the user id
+/// itself if the file has no entry for it or cannot be read.
 pub(super) fn primary_group(file: &Path, user: u32) -> u32 {
     // If the file cannot be read, the group gets the same number as the user. For root this number is 0, the group that
     // root has in every such file.
@@ -103,7 +104,8 @@ mod tests {
         }
     }
 
-    /// The second entry has the name `33` and the number 1. The last entry is not valid, because its number is `y`.
+    /// In this test, the second entry has the name `33` and the number 1. The last entry is not valid, because its
+    /// number is `y`.
     #[test]
     fn parse_entry_finds_account_by_name_or_number() {
         let text = "root:x:0:0:root:/root:/bin/bash\n33:x:1:1::/one:\nwww-data:x:33:33:www,,:/var/www:/usr/sbin/nologin\nbad:x:y:1::/:\n";

@@ -49,8 +49,8 @@ fn failure_reason(head: &[u8], error: &io::Error) -> Option<String> {
     }
 }
 
-/// Returns a message about the missing file that an existing program needs to start. The file is the interpreter of a
-/// script, or the loader of a binary. `head` contains the first bytes of the program.
+/// Returns a message for an existing program that cannot start because another file is missing: the interpreter of a
+/// script, the loader of a binary, or what the interpreter itself needs. `head` contains the first bytes of the program.
 fn missing_message(head: &[u8]) -> String {
     let Some(name) = interpreter(head) else {
         return "it exists, and the loader that it was built for is missing: install a build for this system".to_owned();

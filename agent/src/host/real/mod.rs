@@ -37,10 +37,11 @@ const CHUNK_BYTES: usize = 16 * 1024;
 /// Both are limits of the kernel.
 const MAX_ATTRIBUTE_BYTES: usize = 64 * 1024;
 
-/// Maximum total size of the extended attributes that the agent preserves when it replaces a file, in bytes.
+/// Maximum total size of the extended attributes (names and values) that the agent preserves when it replaces a file,
+/// in bytes.
 const MAX_ATTRIBUTES_BYTES: usize = 1024 * 1024;
 
-/// The kernel's list of active swap files.
+/// The kernel's list of active swap files and swap partitions.
 const PROC_SWAPS: &str = "/proc/swaps";
 
 /// The machine that this process runs on, below a root directory.
@@ -99,7 +100,7 @@ impl RealHost {
             Err(Errno::ROFS) => return self.lock_read_only(path),
             result => result.map_err(lock_error)?,
         };
-        Ok(try_flock(&fd, FlockOperation::NonBlockingLockExclusive).map_err(lock_error)?.then_some(fd))
+        Ok(try_lock(&fd, FlockOperation::NonBlockingLockExclusive).map_err(lock_error)?.then_some(fd))
     }
 
     /// Acquires the lock of [`Self::lock`] on a read-only file system. There the file can only be opened for reading,
@@ -114,7 +115,7 @@ impl RealHost {
             Err(Errno::NOENT) => Err(lock_error(Errno::ROFS)),
             result => result.map_err(lock_error),
         }?;
-        let is_only_holder = try_flock(&fd, FlockOperation::NonBlockingLockShared).map_err(lock_error)?
+        let is_only_holder = try_lock(&fd, FlockOperation::NonBlockingLockShared).map_err(lock_error)?
             && fcntl_getlk(&fd, &FlockType::WriteLock.into()).map_err(lock_error)?.is_none();
         Ok(is_only_holder.then_some(fd))
     }
@@ -480,7 +481,7 @@ impl Dir for RealDir {
 
     /// Returns the entries whose names are not UTF-8, each with its name for display and its metadata, sorted by name.
     /// An entry that is removed at the same time is left out.
-    fn unreadable_names(&self) -> Result<Vec<(String, Stat)>, HostError> {
+    fn non_utf8_names(&self) -> Result<Vec<(String, Stat)>, HostError> {
         let entries = self.check_errno("list", "", rustix::fs::Dir::read_from(&self.fd))?;
         let mut names = Vec::new();
         for entry in entries {
@@ -527,8 +528,8 @@ impl Dir for RealDir {
         Ok(Box::new(RealFile { fd, path: self.child_path(name) }))
     }
 
-    /// Creates a subdirectory with this mode, whatever the umask is. Adds a setgid bit that it inherits from the
-    /// parent.
+    /// Creates a subdirectory with this mode, whatever the umask is. If the subdirectory inherits a setgid bit from
+    /// this directory, that bit is kept.
     fn make_dir(&self, name: &str, mode: u32) -> Result<(), HostError> {
         let mode = Mode::from_raw_mode(mode);
         // The directory gets its mode when it is created, so that it has no wrong mode if the agent is killed before
@@ -556,8 +557,9 @@ impl Dir for RealDir {
 }
 
 impl RealFile {
-    /// Sets the inode flags of `mask` to their values in `extras`. Other flags are unchanged. If `extras` has no flags,
-    /// nothing is done. Fails if a flag should be set and the file system does not support flags.
+    /// Sets the inode flags of `mask` to their values in `extras`: sets those that `extras.flags` contains, and clears
+    /// the others. Flags outside of `mask` are unchanged. Does nothing if `extras.flags` is `None`. Fails if a flag
+    /// should be set and the file system does not support flags.
     fn set_flags(&self, extras: &Extras, mask: IFlags) -> Result<(), HostError> {
         let Some(target_flags) = extras.flags.map(|flags| flags & mask) else { return Ok(()) };
         match check_preserved("the flags", read_flags(&self.fd))? {
@@ -631,7 +633,7 @@ impl NewFile for RealFile {
 
 /// Acquires a lock on a file for this process, without waiting. Returns `false` if another process has a conflicting
 /// lock.
-fn try_flock(fd: &OwnedFd, operation: FlockOperation) -> Result<bool, Errno> {
+fn try_lock(fd: &OwnedFd, operation: FlockOperation) -> Result<bool, Errno> {
     match rustix::fs::fcntl_lock(fd, operation) {
         Ok(()) => Ok(true),
         Err(Errno::WOULDBLOCK | Errno::ACCESS) => Ok(false),

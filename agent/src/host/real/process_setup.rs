@@ -78,10 +78,11 @@ const LIBC_SIGNALS: [i32; 2] = [32, 33];
 
 /// The signals of a program's own fault for which Tokio cannot install a handler. A program that continues after such a
 /// signal faults again. SIGBUS is not one of them, because Tokio accepts a handler for it.
-const FAULT_SIGNALS: [i32; 3] = [libc::SIGILL, libc::SIGFPE, libc::SIGSEGV];
+const UNHANDLED_FAULT_SIGNALS: [i32; 3] = [libc::SIGILL, libc::SIGFPE, libc::SIGSEGV];
 
-/// The resource limits of a systemd service: each resource with its soft and its hard limit. `None` means unlimited.
-/// The two limits that depend on the machine (processes and pending signals) are set in [`set_up_process`].
+/// The resource limits that the agent sets for itself, and that its commands inherit. They are those that a systemd
+/// service has by default. Each resource has a soft and a hard limit. `None` means unlimited. The two limits that
+/// depend on the machine (processes and pending signals) are set in [`set_up_process`].
 const LIMITS: [(Resource, Option<u64>, Option<u64>); 14] = [
     (Resource::Cpu, None, None),
     (Resource::Fsize, None, None),
@@ -312,12 +313,12 @@ fn max_threads() -> Option<u64> {
 /// command would inherit that a signal is ignored. It does not inherit a handler, because exec resets a signal with a
 /// handler to its default. With an empty handler, the agent itself still does nothing on the signal, unless another
 /// part of the agent waits for it, as `run` and `once` do for SIGTERM and SIGINT. Signals that cannot have a handler
-/// are reset to their default here.
+/// are reset to their default here. Also stores whether SIGHUP was ignored, for [`is_hangup_ignored`].
 fn handle_ignored_signals() {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     // The standard library ignores SIGPIPE for the agent itself, and restores it for each command.
     let ignored = ignored_signals(&status).filter(|number| *number != Signal::PIPE.as_raw());
-    let has_no_handler = |number: &i32| LIBC_SIGNALS.contains(number) || FAULT_SIGNALS.contains(number);
+    let has_no_handler = |number: &i32| LIBC_SIGNALS.contains(number) || UNHANDLED_FAULT_SIGNALS.contains(number);
     let (signals_to_reset, ignored): (Vec<i32>, Vec<i32>) = ignored.partition(has_no_handler);
     IGNORES_HANGUP.store(ignored.contains(&Signal::HUP.as_raw()), Ordering::Relaxed);
     for number in signals_to_reset {
@@ -404,7 +405,7 @@ mod tests {
 
     const DOCUMENTATION: &str = include_str!("../../../../docs/agent.md");
 
-    /// The environment variable with the root directory of the process that another test starts.
+    /// Name of the environment variable by which `run_probes` passes a root directory to the process that it starts.
     const ROOT_VARIABLE: &str = "STEMMA_TEST_SURROUNDINGS";
 
     /// The attributes that a command finds, each with a program that prints it. A shell would change some, so it is
@@ -442,7 +443,8 @@ mod tests {
         runtime().block_on(host.run(&HostCommand::new(words, Duration::from_mins(2)))).unwrap().output
     }
 
-    /// Runs as the agent process that another test starts. Does nothing if no other test started this process.
+    /// Acts as the agent in the process that `run_probes` starts: sets up the process, runs each probe command, and
+    /// writes its output to a file. Does nothing if [`ROOT_VARIABLE`] is not set.
     #[test]
     fn probe_process_runs_for_other_test() {
         if let Some(root) = std::env::var_os(ROOT_VARIABLE) {
@@ -492,12 +494,12 @@ mod tests {
         // The word `unlimited` is not a number, and gives `None`.
         let value = |word: Option<&str>| word.unwrap().parse().ok();
         // A line has the name of the limit in columns 4 to 25, after `Max `, and then the soft and the hard limit.
-        let parse_line = |line: &'_ str| {
-            let (name, mut values) = (line[4..26].trim(), line[26..].split_ascii_whitespace());
-            (name.len(), value(values.next()), value(values.next()))
-        };
         let lines = text.lines().filter(|line| line.starts_with("Max "));
-        lines.map(|line| (line, parse_line(line))).map(|(line, (name, soft, hard))| (&line[4..4 + name], soft, hard)).collect()
+        let limits = lines.map(|line| {
+            let (name, mut values) = (line[4..26].trim(), line[26..].split_ascii_whitespace());
+            (name, value(values.next()), value(values.next()))
+        });
+        limits.collect()
     }
 
     /// Returns whether this process has all of these capabilities.
@@ -558,8 +560,8 @@ mod tests {
         String::from_utf8(output.stdout).unwrap()
     }
 
-    /// Starts the agent in several ways, each of which changes other process attributes, such as the umask, limits and
-    /// signals. The commands that the agent runs always find the documented attributes.
+    /// Starts the agent in several ways. Most of them change process attributes, such as the umask, limits and signals.
+    /// The commands that the agent runs find the documented attributes, as far as the rights of the test process allow.
     #[test]
     fn y02_command_environment_matches_documentation_for_any_launcher() {
         let unusual_launcher = "umask 077; trap '' HUP INT QUIT ILL FPE SEGV TERM USR1 CHLD TSTP; cd /usr; ulimit -n 64; ulimit -f 2000; ulimit -s 1024; \

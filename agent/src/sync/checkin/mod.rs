@@ -70,8 +70,8 @@ pub struct Sync {
     clock: Arc<dyn Clock>,
     channel: SyncEnd,
     outbox: Outbox,
-    /// The wire version of requests to the current controller. It is the newest version of this agent, or an older
-    /// version if the controller refused the newest one.
+    /// The wire version (the version of the message format) of check-ins to the current controller. It is the newest
+    /// version of this agent, or an older version if the controller refused the newest one.
     version: WireVersion,
     /// The wire version of the pending check-in and of its response.
     pending_version: WireVersion,
@@ -87,7 +87,8 @@ pub struct Sync {
     /// The hash of the profile (task list) of the last offered task set. `None` before the first one, or if that task
     /// set has no profile. All other content that the root half (apply) requests is a blob of this profile.
     profile: Option<Hash>,
-    /// Hashes of the content that the root half (apply) has requested and that is not being fetched yet.
+    /// Hashes of the content that the root half (apply) has requested, and for which a fetch has still to start. If
+    /// apply requests content again while it is being fetched, its hash is in this list too.
     requested_bodies: VecDeque<Hash>,
     /// Time at which the next check-in is sent. It then supersedes a check-in that is still pending.
     check_in_at: Option<Instant>,
@@ -107,10 +108,10 @@ pub struct Sync {
 /// The reason why the network half ended.
 #[derive(Debug, thiserror::Error)]
 pub enum SyncError {
-    /// The credentials cannot be used.
+    /// The credentials cannot be used, or the stored state of the connection cannot be read.
     #[error(transparent)]
     State(#[from] StateError),
-    /// The root half (`apply`) has ended.
+    /// The root half (`apply`) has ended, or a message to it is too large.
     #[error(transparent)]
     Channel(#[from] ChannelError),
 }
@@ -135,6 +136,7 @@ pub async fn run(
 
 impl Sync {
     /// Reads credentials and connection record, observes the host, and creates the network half. Sends no request.
+    /// Deletes unfinished files that a killed agent left in the state directory.
     fn new(host: Rc<dyn Host>, identity: HostIdentity, channel: SyncEnd, clock: Arc<dyn Clock>) -> Result<Self, SyncError> {
         let credentials = TlsCredentials::load(&*host)?;
         // An agent that was killed may have left an unfinished file, which may contain a private key.
@@ -250,8 +252,9 @@ impl Sync {
         self.pending_check_in = Some(Box::pin(check_in(client, self.version, request)));
     }
 
-    /// Returns the next check-in. After an outage, the check-in requests an immediate response. Only a response shows
-    /// that a controller serves this host again, and a controller usually holds the response for the requested wait.
+    /// Returns the next check-in. While the stored state of the connection is an outage, the check-in requests an
+    /// immediate response, unless another host uses the same identity. Only a response shows that a controller serves
+    /// this host again, and a controller usually holds the response for the requested wait.
     fn next_check_in(&mut self) -> CheckIn {
         let request = self.outbox.check_in(self.version);
         // While another host uses the same identity, a response does not end the outage. Then check-ins without a wait
@@ -322,8 +325,8 @@ impl Sync {
         }
     }
 
-    /// Handles the end of a superseded check-in. If the check-in failed, it may never have arrived at the controller.
-    /// So everything is reported again.
+    /// Handles the end of a superseded check-in. A response is ignored, because the newer check-in gets one too. If the
+    /// superseded check-in failed, it may never have arrived at the controller. So everything is reported again.
     fn on_superseded_response(&mut self, response: Result<CheckInResponse, ExchangeError>) {
         if let Err(error) = response {
             debug!(error:% = error_chain(&error); "a check-in was lost");
@@ -353,7 +356,7 @@ impl Sync {
     }
 
     /// Handles a failed check-in: records the outage, switches to the next controller of the list, and schedules the
-    /// next check-in after a wait.
+    /// next check-in after a wait. That check-in reports everything again, in the newest wire version of this agent.
     fn on_failure(&mut self, error: &ExchangeError) {
         let wait = self.backoff.fail();
         let wait_ms = u64::try_from(wait.as_millis()).unwrap_or(u64::MAX);
@@ -469,7 +472,7 @@ impl Sync {
         }
     }
 
-    /// Handles the end of a transfer. If the content is not available, notifies the root half (apply). Then fetches
+    /// Handles the end of a transfer. If the content could not be fetched, notifies the root half (apply). Then fetches
     /// the next requested content.
     async fn on_fetched(&mut self, client: Client, result: Result<bool, ExchangeError>) -> Result<(), SyncError> {
         let hash = self.pending_fetch_hash;
@@ -499,6 +502,7 @@ impl Sync {
 
     /// Starts a renewal of the certificate, unless one is in progress, or the wait after a renewal with an unusable
     /// certificate is not over. The renewal runs in the main loop, so messages and responses are handled while it runs.
+    /// Also schedules the next renewal after [`RETRY_DELAY`], for the case that this one fails.
     fn start_renewal(&mut self) {
         if self.pending_renewal.is_some() || self.failed_renewals.should_wait(self.clock.unix_seconds()) {
             return;

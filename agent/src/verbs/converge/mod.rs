@@ -49,8 +49,8 @@ const POLL_INTERVAL: Duration = Duration::from_millis(100);
 /// Part of the message for a host that was paused or parked before any task began.
 const NONE_APPLIED_MESSAGE: &str = "no task was applied, labels were";
 
-/// Part of the message for a host that was paused or parked while its agent applied tasks. The command does not wait
-/// for the agent.
+/// Part of the message of `once` for a host that was paused or parked while its running agent applied tasks. This
+/// command does not wait until those tasks have ended.
 const AGENT_STOPPED_MESSAGE: &str =
     "the running task will end, and no other begins; labels were applied, and `stemma-agent status` shows how tasks ended";
 
@@ -101,7 +101,8 @@ fn open_joined(root: &Path) -> Result<(LocalHost, AgentConfig, Membership)> {
     Ok((local, config, membership))
 }
 
-/// Opens the state and configuration of a host. Fails if another user could have written them.
+/// Opens the state and configuration of a host. Fails if another user could have written them, or could have read the
+/// secret files among them.
 fn open(root: &Path) -> Result<(LocalHost, AgentConfig)> {
     let local = LocalHost::open(root)?;
     check_access(&*local.host)?;
@@ -286,12 +287,13 @@ fn outcome_counts(outcomes: &BTreeMap<String, usize>) -> String {
 struct RunBaseline {
     /// The record of the last run of each task, by task id.
     records: BTreeMap<String, TaskRecord>,
-    /// Sequence number of the last task result that was stored before the run.
+    /// Sequence number of the last task result that was stored before the run. It is 0 if no result was stored, for
+    /// example because a controller had acknowledged all results, which deletes them.
     last_sequence: u64,
 }
 
 impl RunBaseline {
-    /// Reads the records before a run.
+    /// Reads the records of tasks and the sequence number of the last result, before a run.
     fn load(local: &LocalHost) -> Result<Self> {
         let ledger = &local.site.ledger;
         let tasks = ledger.get(&PROGRESS)?.unwrap_or_default().tasks;
@@ -370,12 +372,13 @@ fn wait_for_running_agent(local: &LocalHost) -> Result<Option<OwnedFd>> {
     }
 }
 
-/// The reason why no task is applied on a host now.
+/// The reason why no task is applied on a host now: the host itself is paused, or it is parked. A hold, a pause of the
+/// cluster or node group, and the mode `observe` are not among the reasons.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum StopReason {
     /// The host was paused by `stemma-agent pause`.
     Paused,
-    /// The host is parked.
+    /// The host is parked, by an operator or on the host itself.
     Parked,
 }
 
@@ -390,7 +393,8 @@ impl StopReason {
     }
 }
 
-/// Returns `Paused` or `Parked` if this host is so, or `None` if it is neither. Ignores a hold and the mode.
+/// Returns `Paused` if this host was paused by `stemma-agent pause`, or else `Parked` if it was parked, by an operator
+/// or on the host. Returns `None` if it is neither. Ignores a hold, a pause of its cluster or node group, and the mode.
 fn stop_reason(local: &LocalHost) -> Result<Option<StopReason>> {
     let local_state = local.site.ledger.get(&LOCAL_STATE)?.unwrap_or_default();
     let is_parked_by_operator = local.site.ledger.accepted()?.is_some_and(|accepted| accepted.desired().known.parked);

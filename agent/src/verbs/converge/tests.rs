@@ -12,7 +12,8 @@ use crate::apply::ledger::{OPEN_BARRIERS, OpenBarriers, REPORT, STAGING_DIRS};
 use crate::apply::leftovers::StagingDirs;
 use crate::apply::testing::{TestTaskSet, joined_host};
 
-/// The environment variable with the root directory of the agent process that another test starts.
+/// The environment variable with the root directory of a host. A process that a test starts with this variable runs the
+/// agent of that host ([`agent_process_runs_for_other_test`]).
 const ROOT_VARIABLE: &str = "STEMMA_TEST_ROOT";
 
 /// Runs an agent in a process that another test starts, because the lock of a host belongs to a process. Does nothing
@@ -92,7 +93,7 @@ fn start_agent(root: &Path) -> AgentProcess {
     agent
 }
 
-/// The guard of the task creates the file `flag`, so this file shows whether the guard was run.
+/// In this test, the guard of the task creates the file `flag`, so this file shows whether the guard was run.
 #[test]
 fn w10_11_commands_refuse_state_when_writable_by_others() {
     use std::os::unix::fs::PermissionsExt as _;
@@ -242,8 +243,8 @@ fn y02_status_shows_no_running_task_when_agent_is_stopped() {
     assert!(status::human_status(root.path()).contains("state     waiting\n"));
 }
 
-/// Two tasks write the same path. A controller shows this node as `failed` because of the finding, so `check` must fail
-/// too.
+/// In this test, two tasks write the same path, and the mode is `observe`. A controller shows this node as `failed`
+/// because of the finding, so `check` must fail too. `once` and `status` end with 0.
 #[test]
 fn y01_check_reports_path_conflict_in_mode_observe() {
     let root = tempfile::tempdir().unwrap();
@@ -284,7 +285,8 @@ fn w08_once_counts_tasks_at_barrier_and_exits_nonzero() {
     assert!(root.path().join("conf").exists());
 }
 
-/// The agent has recorded `/srv` as a directory in which it writes files. A killed agent left an unfinished file there.
+/// In this test, the agent has recorded `/srv` as a directory in which it writes files, and a killed agent left an
+/// unfinished file there. On a paused host, `once` deletes this file although it applies no task.
 #[test]
 fn x05_once_sweeps_leftovers_when_host_is_paused() {
     let root = tempfile::tempdir().unwrap();

@@ -56,8 +56,8 @@ struct StatusOutput {
     /// if tasks ran in the report and no agent runs now.
     #[serde(serialize_with = "in_words")]
     progress: Progress,
-    /// True if this host does not know its tasks yet, because only labels have arrived or the task list is being
-    /// fetched.
+    /// True if this host does not know its tasks yet, because it has no desired state, only labels have arrived, or the
+    /// profile (the list of tasks) has not arrived.
     #[serde(skip)]
     has_unknown_tasks: bool,
     /// The state of the connection to the controllers, stored at its last change. `null` if no valid state is stored, for
@@ -66,15 +66,17 @@ struct StatusOutput {
     /// True if another process has the lock of this host's state. This is the agent, or `once` or `leave`. Without an
     /// agent, the state of the connection is unknown. `null` if the lock cannot be checked.
     agent_runs: Option<bool>,
-    /// The reason why this host gets no updates. `null` if it gets updates, as far as the host knows. Also `null` if it has
-    /// not joined, or if its controllers no longer know it.
+    /// The reason why this host gets no updates. `null` if it gets updates, as far as the host knows. Also `null` if it
+    /// has not joined, or if an agent runs on it and its controllers no longer know it.
     untold: Option<&'static str>,
     paused: bool,
     /// True if an operator paused the node group or cluster of this host, so that no new task set is released to it.
     is_paused_by_operator: bool,
-    /// The person or setting that parked this host, as text. `null` if the host is not parked.
+    /// Text that states whether an operator parked this host, or else why it was parked on the host itself. `null` if
+    /// the host is not parked.
     parked: Option<String>,
-    /// The reason and remaining time of a hold, which prevents that a newer task set is applied. `null` without a hold.
+    /// The reason, remaining time and effect of a hold, as text. A hold prevents that a newer task set is applied.
+    /// `null` without a hold.
     held: Option<String>,
     labels: BTreeMap<String, String>,
     annotations: BTreeMap<String, String>,
@@ -86,9 +88,10 @@ struct StatusOutput {
     skipped: BTreeMap<String, Arc<str>>,
     unacknowledged_results: usize,
     findings: Vec<String>,
-    /// Files that tasks wrote and that no task manages now.
+    /// Files that tasks wrote, that still exist, and that no task manages now.
     orphans: Vec<OrphanedPath>,
-    /// True if identity or credentials are damaged. The first finding names the damaged file.
+    /// True if this host has joined and its identity or credentials are missing or damaged. The first finding describes
+    /// this damage.
     is_damaged: bool,
     /// The reason why the agent cannot store or apply its desired state. `null` if there is no such problem.
     stuck: Option<String>,
@@ -98,7 +101,7 @@ struct StatusOutput {
 #[derive(Serialize)]
 struct TaskOutput {
     id: String,
-    /// `null` if the task has not ended yet on this host.
+    /// `null` if the task of the current task set has not ended yet on this host.
     outcome: Option<TaskEnd>,
     /// The barrier that the task waits for, directly or through an earlier task of this host. `null` if it does not
     /// wait.
@@ -114,7 +117,8 @@ pub(super) enum TaskEnd {
     /// The task was neither run nor checked, because its own mode is `observe`. The agent reports such a task to
     /// controllers like a task that was only checked.
     Observed,
-    /// The task was run or checked, with this outcome.
+    /// The task ended with this outcome. It was run or checked, or it could not run, for example because a task that it
+    /// requires failed.
     Outcome(Outcome),
 }
 
@@ -321,9 +325,10 @@ fn collect(local: &LocalHost) -> Result<StatusOutput> {
 }
 
 /// Returns the reason why this host gets no updates, or `None` if it gets updates as far as the host knows.
-/// `is_disconnected` is true if the running agent cannot connect because of damaged files. The result is also `None`
-/// for two other hosts: for a host that is unknown to its controllers, whose state already shows this, and for a host
-/// that shares its identity with another host, because both get updates in turn.
+/// `is_disconnected` is true if the running agent cannot connect because of damaged files. `agent_runs` is `None` if it
+/// is not known whether an agent runs; the result is then `None`. If an agent runs, the result is also `None` for a
+/// host that is unknown to its controllers, whose state already shows this, and for a host that shares its identity
+/// with another host, because both get updates in turn.
 fn disconnect_reason(
     agent_runs: Option<bool>,
     is_disconnected: bool,
@@ -401,7 +406,8 @@ fn tasks(local: &LocalHost, desired: &Desired) -> Result<Vec<TaskOutput>> {
         .collect())
 }
 
-/// Returns by whom or why this host was parked, as text, or `None` if the host is not parked.
+/// Returns `by an operator` if an operator parked this host, or else the text `on this host` with the reason if it was
+/// parked on the host itself. Returns `None` if the host is not parked.
 fn parked_text(known: &Known, local_state: LocalState) -> Option<String> {
     let on_host = local_state.parked.map(|reason| format!("on this host ({reason})"));
     if known.parked { Some("by an operator".to_owned()) } else { on_host }

@@ -12,9 +12,9 @@ use crate::manifest;
 
 const REPOSITORY_DIR: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
 
-/// Returns the errors that the schema reports for a value, each as `place: keyword`. `place` is the path of the value,
-/// such as `/tasks/0/id`, and `root` is the schema that references point into. Supports only the keywords that the
-/// schema of manifests uses.
+/// Returns the errors that the schema reports for a value, each as `place: keyword`, or as `place: is not allowed` for
+/// the schema `false`. `place` is the path of the value, such as `/tasks/0/id`, and `root` is the schema that
+/// references point into. Supports only the keywords that the schema of manifests uses.
 fn schema_errors(root: &Value, schema: &Value, value: &Value, place: &str) -> Vec<String> {
     let Some(keywords) = schema.as_object() else {
         // A schema that is not an object is `true` (all values are valid) or `false` (none is valid).
@@ -45,7 +45,7 @@ fn schema_errors(root: &Value, schema: &Value, value: &Value, place: &str) -> Ve
 }
 
 /// Returns the errors of one keyword that applies other schemas to the value or to its parts, such as `allOf` or
-/// `items`. A keyword without a rule, such as `title`, gives no error.
+/// `items`. A keyword without a rule, such as `title`, gives no error. Panics for a keyword that is not supported here.
 fn subschema_errors(
     root: &Value,
     keywords: &Map<String, Value>,
@@ -131,7 +131,7 @@ fn page_manifests(page: &Path) -> Vec<String> {
     blocks.filter(|block| block.lines().any(|line| line.starts_with("kind: "))).collect()
 }
 
-/// Returns the paths of all pages of the documentation, and of the README.
+/// Returns the paths of the pages directly in `docs`, and of the README.
 fn doc_pages() -> Vec<PathBuf> {
     let docs = std::fs::read_dir(format!("{REPOSITORY_DIR}/docs")).expect("docs").map(|entry| entry.expect("an entry").path());
     docs.filter(|path| path.extension().is_some_and(|extension| extension == "md"))

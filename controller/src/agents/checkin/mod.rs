@@ -39,8 +39,9 @@ pub(super) const MAX_WAIT: Duration = Duration::from_mins(1);
 /// host reports.
 const MIN_OBSERVATION_INTERVAL: Duration = Duration::from_secs(10);
 
-/// Delay before the next check-in of a host, in milliseconds, if its results came too fast to be stored, or if its new
-/// state was not sent because the store failed to record that.
+/// Delay before the next check-in of a host, in milliseconds. The controller requests it if the host's results came too
+/// fast to be stored. It also requests it if the store failed to record which new desired state is about to be sent, so
+/// that the state was not sent.
 const RESULTS_RETRY_MS: u32 = 10_000;
 
 /// The reason under which check-ins of two hosts with one identity are counted and audited.
@@ -92,14 +93,15 @@ struct CheckInSession {
     version: WireVersion,
     /// The digest of the host's current Observation.
     observation_digest: PartDigest,
-    /// The Observation that the check-in contained, until it is stored.
+    /// The Observation that the check-in contained, until the controller tries to store it. `None` if the check-in
+    /// contained none, or one that is already stored or refused.
     observation: Option<Observation>,
     /// True if the response must acknowledge results that were stored or refused, or an Observation that was stored.
     /// The controller then responds at once, because the agent waits for the acknowledgement.
     has_stored: bool,
     /// True if the controller may request an Observation that is neither stored nor refused. False after the received
     /// Observation could not be stored at the moment.
-    may_request: bool,
+    may_request_observation: bool,
     /// True if the response can contain a new state. False after the store failed to record that the state is sent.
     may_send: bool,
     /// Delay before the host's next check-in, in milliseconds. If it is not 0, the controller responds at once.
@@ -159,7 +161,8 @@ impl CheckInHandler {
     }
 
     /// Begins a check-in: records it in the slot (the node's data in memory), updates the node's status, and stores new
-    /// reports of the host.
+    /// reports of the host. An Observation (facts, traits and labels) is not stored here: the returned session retains
+    /// it.
     async fn begin(
         &self,
         slot: Arc<NodeSlot>,
@@ -214,13 +217,13 @@ impl CheckInHandler {
             observation_digest: check_in.observation_digest,
             observation: None,
             has_stored: false,
-            may_request: true,
+            may_request_observation: true,
             may_send: true,
             retry_after_ms: 0,
         };
         let state = started.has_new_state.then_some(state);
-        if started.has_silence_ended || state.is_some() || has_reports {
-            Box::pin(self.store_parts(&mut session, peer, check_in, state, started.has_silence_ended)).await?;
+        if started.must_store_silence_end || state.is_some() || has_reports {
+            Box::pin(self.store_parts(&mut session, peer, check_in, state, started.must_store_silence_end)).await?;
         }
         Ok(session)
     }
@@ -235,7 +238,7 @@ impl CheckInHandler {
     }
 
     /// Holds a check-in open until there is something to send, or until the deadline. Stores the retained Observation
-    /// when that is due.
+    /// when that is due. Records a desired state in the store before it is sent.
     async fn wait(&self, mut session: CheckInSession, peer: &Arc<Peer>, deadline: Instant) -> Result<CheckInReply, ApiError> {
         // The slot counts the check-in as waiting until this guard is dropped.
         let _wait_guard = session.slot.begin_wait(session.number);
@@ -261,21 +264,21 @@ impl CheckInHandler {
         }
     }
 
-    /// Stores that the host is no longer silent (if `has_silence_ended` is true), and what the host reports: the
+    /// Stores that the host is no longer silent (if `must_store_silence_end` is true), and what the host reports: the
     /// agent's state, the results of tasks, and its `Report`, which is data that is only shown. The Observation is only
     /// retained in the session, because Observations are stored at a limited rate. An Observation that is already
-    /// stored or refused is dropped.
+    /// stored or refused is dropped. Fails if the node was deleted, or if the digest of the Observation is wrong.
     async fn store_parts(
         &self,
         session: &mut CheckInSession,
         peer: &Peer,
         check_in: CheckIn,
         state: Option<AgentState>,
-        has_silence_ended: bool,
+        must_store_silence_end: bool,
     ) -> Result<(), ApiError> {
         let (slot, node) = (Arc::clone(&session.slot), session.slot.node());
         let CheckIn { results, observation, report, .. } = check_in;
-        if has_silence_ended {
+        if must_store_silence_end {
             store_liveness(&slot, self.intake.as_ref(), || self.clock.unix_seconds()).await;
         }
         if let Some(state) = state {
@@ -336,7 +339,7 @@ impl CheckInHandler {
         let is_stopping = self.desired.is_stopping();
         // The response requests an Observation that is neither stored nor refused, and that this check-in does not
         // retain.
-        let must_request = session.may_request && session.observation.is_none() && needs_observation;
+        let must_request = session.may_request_observation && session.observation.is_none() && needs_observation;
         let has_delay = session.retry_after_ms > 0;
         if !(is_due || is_stopping || must_request || has_delay || session.has_stored || desired.is_some() || has_new_grants) {
             return Ok(PollOutcome::Pending);
@@ -387,7 +390,8 @@ impl CheckInHandler {
     }
 
     /// Returns the desired state to send now. Returns `None` if the agent already holds that state, or if it holds a
-    /// later revision than this controller has resolved.
+    /// later revision than this controller has resolved. If the agent holds another state of a later revision than
+    /// `signed` in the same epoch, the desired state is first signed again with the newest revision.
     fn unsent_state(&self, session: &CheckInSession, signed: Arc<SignedState>) -> Option<Arc<SignedState>> {
         let Some(held) = &session.held_desired else { return Some(signed) };
         if signed.matches_agent_state(session.version, held) {
@@ -426,7 +430,7 @@ impl CheckInHandler {
             // The check-in continues without the Observation. It is not requested again until the host reports another
             // one.
             StoreOutcome::Rejected => session.slot.note_observation(session.observation_digest, false),
-            StoreOutcome::Unavailable => session.may_request = false,
+            StoreOutcome::Unavailable => session.may_request_observation = false,
         }
         Ok(())
     }
@@ -462,8 +466,9 @@ impl CheckInHandler {
         }
     }
 
-    /// Stores the agent's state, unless a later check-in has replaced it. Runs in a separate task, so that the slot
-    /// records the write even if the connection breaks during it.
+    /// Stores the agent's state (pause, hold and park as set on the host, and its lease requests), unless the state is
+    /// stored already or a later check-in has begun. Runs in a separate task, so that the slot records the write even
+    /// if the connection breaks during it.
     async fn store_state(&self, slot: &Arc<NodeSlot>, number: CheckInNumber, state: AgentState) -> Result<(), IntakeError> {
         let (slot, intake) = (Arc::clone(slot), Arc::clone(&self.intake));
         let task = tokio::spawn(async move {
@@ -494,8 +499,9 @@ impl CheckInHandler {
 }
 
 impl CheckInSession {
-    /// Returns when the retained Observation may be stored, which may be a time in the past. Returns `None` if there is
-    /// none, or if no Observation of the node was stored or refused since the controller started.
+    /// Returns when the retained Observation may be stored, which may be a time in the past. Returns `None` if no
+    /// Observation is retained. Also returns `None` if no Observation of the node was stored or refused since the
+    /// controller started: the retained one may then be stored at once.
     fn observation_due_at(&self) -> Option<Instant> {
         self.observation.as_ref()?;
         self.slot.observation_due(MIN_OBSERVATION_INTERVAL)

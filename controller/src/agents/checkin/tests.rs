@@ -22,7 +22,8 @@ use crate::store::BoxFuture;
 const NOW_S: u64 = 1_900_000_000;
 const NODE: Uuid = Uuid::from_u128(1);
 
-/// An intake that records what check-ins store in it. Some of its writes are slow.
+/// An intake (the storage for what hosts report) that keeps in memory what check-ins store in it, so that a test can
+/// compare it. Some of its writes are slow, and some are refused.
 #[derive(Default)]
 struct SlowIntake {
     /// Duration of a write of results. Every such write fails: with `Refused` if a result has no task name, else with
@@ -43,7 +44,8 @@ struct SlowIntake {
     confirmations: Mutex<Vec<Vec<ConfirmedState>>>,
     /// True if the intake refuses to store sent revisions and confirmations.
     refuses_sent: Mutex<bool>,
-    /// The difference between `u64::MAX` and the head revision of the store. If it is 0, no host is ahead of the store.
+    /// The difference between `u64::MAX` and the head revision of the store. If the difference is 0, no host can hold a
+    /// later revision than the store.
     head_lag: Mutex<u64>,
 }
 
@@ -189,7 +191,8 @@ impl CheckInFixture {
         }
     }
 
-    /// Publishes an empty desired state with this silence timeout. Returns the state as the host then reports it.
+    /// Publishes an empty desired state with this silence timeout, and checks in once to receive it. Returns the state
+    /// as the host then reports it.
     async fn publish_empty_state(&self, silent_after: Duration) -> HeldDesired {
         let parts = (&Known::default(), &TaskSet::default());
         // `None` is the profile, and `[]` the blobs of the state. The revision is arbitrary.
@@ -333,8 +336,8 @@ async fn report_is_ignored_when_later_check_in_has_report() {
     }
 }
 
-/// The observation with trait A is stored, and the one without traits is refused. The store gets the refused one again
-/// only after the host reported another one. It does not get the stored one again.
+/// In this test, the intake stores the observation with trait A, and refuses the one without traits. The intake gets
+/// the refused one again only after the host has sent the other one. It does not get the stored one again.
 #[tokio::test(start_paused = true)]
 async fn x01_observation_is_refused_again_after_stored_observation() {
     let site = CheckInFixture::new();
@@ -358,8 +361,8 @@ async fn x01_observation_is_refused_again_after_stored_observation() {
     );
 }
 
-/// The intake refuses a result without a task name. The controller acknowledges it nevertheless, because the host would
-/// otherwise send it again forever.
+/// In this test, the result has no task name, by which [`SlowIntake`] knows that it must refuse the result. The
+/// controller acknowledges a refused result nevertheless, because the host would otherwise send it again forever.
 #[tokio::test(start_paused = true)]
 async fn x01_check_in_acknowledges_results_refused_by_intake() {
     let site = CheckInFixture::new();
@@ -441,8 +444,8 @@ async fn silence_end_is_stored_after_silence_start() {
     );
 }
 
-/// Regression: a host whose check-in waited for longer than the silence timeout of its group was recorded as silent,
-/// although it was connected.
+/// Regression test: a host whose check-in waited for longer than the silence timeout of its group was recorded as
+/// silent, although it was connected.
 #[tokio::test(start_paused = true)]
 async fn y06_silence_counts_from_end_of_waiting_check_in() {
     // First the controller replies when the wait of 45 seconds is over. Then the connection breaks after 20 seconds.
@@ -478,8 +481,8 @@ async fn liveness_is_silent_when_store_refuses_record() {
     desired.set_state_inputs(NODE, StateInputs::default());
     assert_eq!(desired.liveness(NODE), Liveness::Connected);
     tokio::time::advance(Duration::from_mins(2)).await;
-    // The slot is now as after a write of the silence that the store refused.
-    // `true` means that the host is silent.
+    // The next call leaves the slot in the state after a write of the silence that the store refused. `true` means that
+    // the host is silent.
     assert!(slot.begin_silence_write(true));
     desired.status().set_liveness(NODE, || slot.liveness(Instant::now()));
     assert_eq!(desired.liveness(NODE), Liveness::Silent);
@@ -549,7 +552,7 @@ async fn check_in_encodes_state_grants_and_profile_in_agent_version() {
 }
 
 /// A host is ahead of the store if it holds a later revision than the store has, or a revision of an unknown epoch. The
-/// controller sends nothing to such a host until an admin begins a new epoch.
+/// controller answers such a host without a desired state and without grants until an admin begins a new epoch.
 #[tokio::test(start_paused = true)]
 async fn x02_check_in_withholds_state_when_host_is_ahead() {
     let site = CheckInFixture::new();
@@ -608,8 +611,8 @@ async fn x02_check_in_withholds_state_when_host_is_ahead() {
 }
 
 /// After a restore from an older copy, each write advances the store's revision. So the revision can pass one that the
-/// host received before the restore, and that this store never sent. Here the store sent revision 12, and the host
-/// holds revision 17.
+/// host received before the restore, and that this store never sent. In this test, the store sent revision 12, and the
+/// host holds revision 17.
 #[tokio::test(start_paused = true)]
 async fn x02_host_stays_ahead_when_store_passes_unsent_revision() {
     let site = CheckInFixture::new();

@@ -18,7 +18,8 @@ const AUTH_TOKEN: &str = "x-auth-token";
 /// The name of a caller without valid credentials.
 pub(crate) const ANONYMOUS: &str = "nobody";
 
-/// The error for a caller whose credentials are invalid, or who has too many connections.
+/// The error for a caller whose credentials are invalid, or for whose connection there is no place because the caller
+/// or all clients together have too many connections.
 #[derive(Clone, Debug)]
 pub(crate) struct AuthFailure {
     /// The error response.
@@ -49,8 +50,9 @@ pub(crate) fn request_token(headers: &HeaderMap) -> Option<&str> {
 /// Number of hexadecimal digits in the id of a principal's token.
 const TOKEN_ID_DIGITS: usize = 16;
 
-/// The error for a header that looks like a principal's token and is not a valid one, such as an empty header. It is
-/// also the error for two different tokens in one request.
+/// The error for a header that looks like a principal's token and does not have the form of one, such as an empty
+/// header. It is also the error for two different tokens in one request. A token in the correct form that does not
+/// exist is another error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct AmbiguousToken;
 
@@ -143,7 +145,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn y09_authorize_names_role_of_caller_and_required_role_when_denied() {
+    fn y09_authorize_gives_reason_when_caller_is_denied() {
         let caller = |role, cluster_id: Option<u128>| Requester {
             rights: Rights { role, cluster: cluster_id.map(|id| ClusterId(Uuid::from_u128(id))) },
             ..Requester::from_listener("vera")

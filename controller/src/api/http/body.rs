@@ -27,7 +27,8 @@ pub type BoxedBody = UnsyncBoxBody<Bytes, BoxError>;
 /// The pieces of a body, in order.
 pub(crate) type BodyStream = Box<dyn Iterator<Item = Result<Bytes, BoxError>> + Send>;
 
-/// Maximum number of responses that are sent in pieces at the same time.
+/// Maximum number of lists and files that are sent in pieces to all clients at the same time. Streams of events are not
+/// counted.
 const MAX_STREAMED_BODIES: u64 = 64;
 
 /// A limit on the number of lists and files that are sent in pieces. Each of these responses has a snapshot of the data
@@ -114,8 +115,8 @@ pub(crate) fn stream_body(pieces: BodyStream) -> BoxedBody {
     StreamBody::new(frames).boxed_unsync()
 }
 
-/// Returns a text as bytes that own a share of the memory budget. The share is released when the last byte was passed
-/// to the client's connection.
+/// Returns a text as bytes that own `share`, a share of the memory budget, if there is one. The share is released when
+/// the last part of the bytes is dropped: after it was passed to the client's connection, or when the connection ends.
 pub(crate) fn bytes_with_share(text: String, share: Option<Share>) -> Bytes {
     struct HeldText {
         text: String,
@@ -148,7 +149,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn x03_full_body_keeps_share_until_last_frame() {
+    async fn x03_full_body_keeps_share_until_body_is_dropped() {
         // One principal may hold a quarter of the budget: 16.
         let budget = SharedBudget::new(Shares::from_total(64));
         let root = Requester::from_listener("root");

@@ -57,10 +57,11 @@ impl Default for Budgets {
     /// Returns the budgets of a listener. A duration in a budget is the time after which a body that still arrives can
     /// lose its share to another principal.
     fn default() -> Self {
-        // Bodies are short-lived, so the principals of one cluster may use the whole budget. A response lasts until its
-        // client has read it, so one cluster may use only a part of that budget.
+        // Bodies are short-lived, so the principals of one cluster may use a whole budget of bodies. A response lasts until
+        // its client has read it, so one cluster may use only a half of the budget of responses (`Shares::from_total`).
         let small = Shares { max_per_cluster: 32 * MIB, ..Shares::from_total(32 * MIB) };
-        // Admins can always send a body of the maximum size, whatever other callers hold.
+        // Admins can always send a body of the maximum size (8 MiB, or 64 MiB for a file), whatever other callers hold. For
+        // its decision, 20 MiB of memory are reserved. A body with very many values needs more and may have to wait.
         let incoming =
             Shares { total: 64 * MIB, max_per_principal: 16 * MIB, max_per_cluster: 64 * MIB, reserved_for_admins: 8 * MIB };
         let deciding =
@@ -80,7 +81,7 @@ impl Default for Budgets {
 
 /// Maximum memory of a parsed body, in bytes, as [`parse_memory_bytes`](stemma_core::json::parse_memory_bytes)
 /// estimates it. It is less than the 44 MiB of `deciding` that are not reserved for admins. So one body of this size
-/// fits if other principals use at most 4 MiB.
+/// fits if its principal uses nothing of `deciding`, and other principals use at most 4 MiB.
 const MAX_PARSED_BYTES: usize = 40 * 1024 * 1024;
 
 impl Budgets {
@@ -168,7 +169,7 @@ mod tests {
     use super::*;
     use crate::registry::testing::viewer;
 
-    /// Two callers use 40 of the 44 MiB for large bodies that are not reserved for admins.
+    /// In this test, two callers use 40 of the 44 MiB that the budget for large bodies does not reserve for admins.
     #[tokio::test(start_paused = true)]
     async fn x03_f05_admit_decision_limits_large_bodies_but_not_small() {
         let budgets = Budgets::default();

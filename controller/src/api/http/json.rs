@@ -34,9 +34,10 @@ pub(crate) struct BadJson {
 
 /// A JSON patch that was read from a body.
 pub(crate) enum PatchBody {
-    /// A patch. If it changes the actions of an inspection rule, the second value is the same patch with each number of
-    /// an action read with [`number_or_text`]. Only the patched object shows whether a number is the value of a label.
-    /// If so, the second value has the correct form of that number. [`check_numbers`] checks the other numbers.
+    /// A patch. If it changes the actions of an inspection rule, the second value is the same patch, in which a number
+    /// of an action is text if the parsed number prints as another text, such as `1.50` ([`number_or_text`]). Only the
+    /// patched object shows whether a number is the value of a label. If so, the second value has the correct form of
+    /// that number. [`check_numbers`] checks the other numbers.
     Valid(Value, Option<Value>),
     /// A number in the patch that no field can have without rounding. The name of its field depends on the patched
     /// object, which shows whether a path segment is the key of a map or the index of a list.
@@ -117,7 +118,9 @@ pub(crate) fn path_segment(key: &str) -> String {
     truncated(key).escape_debug().to_string()
 }
 
-/// Parses a body as one JSON document. In a map of text such as `labels`, each number and boolean becomes its text.
+/// Parses a body as one JSON document. In a map of text such as `labels`, and in `requirements`, each number and
+/// boolean becomes its text. In an action of an inspection rule that sets a label, a number becomes its text if the
+/// parsed number prints as another text, as `1.50` does.
 ///
 /// # Errors
 /// [`BadJson`] for a syntax error, a duplicate key in one object, more than [`MAX_DEPTH`] levels, a number that would
@@ -148,7 +151,8 @@ pub(crate) fn parse_values(bytes: &[u8]) -> Result<Value, BadJson> {
 /// and the caller refuses it.
 ///
 /// # Errors
-/// As [`parse`], except for a number in the value of an operation that no field can hold.
+/// As [`parse`], except for a number that no field can hold in the value of an operation with a path. Outside of the
+/// actions of a rule, the result is then [`PatchBody::BadNumber`].
 pub(crate) fn read_patch(bytes: &[u8], has_actions: bool) -> Result<PatchBody, BadJson> {
     let raw = raw_document(bytes)?;
     if !raw.get().starts_with('[') {
@@ -247,7 +251,7 @@ fn read_member(key: &str, raw: &RawValue) -> Result<Value, BadJson> {
     }
 }
 
-/// Reads a patch operation. The path of the operation decides whether numbers in its value become their text.
+/// Reads a patch operation. The path of the operation decides how its value is read ([`read_operand`]).
 fn read_operation(raw: &RawValue) -> Result<Value, BadJson> {
     match operation_path(raw) {
         Some(path) => read_object(raw, |key, raw| if key == "value" { read_operand(&path, raw) } else { read_plain(raw) }),
@@ -392,7 +396,9 @@ pub(crate) fn unescape(member: &str) -> String {
     member.replace("~1", "/").replace("~0", "~")
 }
 
-/// Reads the value of a patch operation. Its path decides whether numbers in the value become their text.
+/// Reads the value of a patch operation. Its path decides how. In requirements and in a whole map of text, each number
+/// and boolean becomes its text. A single value of a map of text is read with [`number_or_text`], and so are the
+/// arguments of an action that sets a label. Any other number remains a number.
 fn read_operand(path: &str, raw: &RawValue) -> Result<Value, BadJson> {
     match path.split('/').nth(1).unwrap_or_default() {
         REQUIREMENTS => read_expressions(raw),

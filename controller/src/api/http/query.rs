@@ -32,7 +32,8 @@ pub(crate) struct QueryString(Vec<(String, String)>);
 /// The reason why a query string is refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum BadQuery {
-    /// The query string cannot be decoded, or has too many parameters.
+    /// The query string has more than [`MAX_PARAMETERS`] parameters, or the URI is invalid without `dry_run`. An
+    /// invalid percent-encoding is not an error.
     #[error("the query string can't be read: it must be NAME=VALUE pairs of percent-encoded UTF-8, at most {MAX_PARAMETERS}")]
     Undecodable,
     /// A parameter that this path does not have.
@@ -108,7 +109,8 @@ pub(crate) fn split_dry_run(uri: &Uri) -> Result<(Uri, bool), BadQuery> {
 }
 
 impl QueryString {
-    /// Parses the query of a request. Fails for a parameter that the route does not have.
+    /// Parses the query of a request. Fails for a parameter that the route does not have, unless the route ignores such
+    /// parameters. Fails also for too many parameters.
     ///
     /// # Errors
     /// [`BadQuery::Undecodable`] and [`BadQuery::Unknown`].
@@ -126,7 +128,7 @@ impl QueryString {
     ///
     /// # Errors
     /// [`BadQuery::BadValue`].
-    pub(crate) fn check_not_empty(&self, query: QueryRule, is_ironic_client: bool) -> Result<(), BadQuery> {
+    pub(crate) fn check_has_visible_character(&self, query: QueryRule, is_ironic_client: bool) -> Result<(), BadQuery> {
         let mut names = query.parameter_names().filter(|name| !(is_ironic_client && EMPTY_ALLOWED_BY_IRONIC.contains(name)));
         names.try_for_each(|name| match self.get_all(name).find(|value| is_blank(value)) {
             Some(value) => Err(BadQuery::bad_value(name, value, MISSING_VALUE)),
@@ -229,8 +231,8 @@ impl QueryString {
         names.map(find_field).collect::<Result<_, _>>().map(Some)
     }
 
-    /// Returns an integer in the syntax of integer fields, or `None` if the parameter is absent. `rule` describes the
-    /// valid values in an error.
+    /// Returns the value of a parameter as an integer, or `None` if the parameter is absent. Blanks, `+` and leading
+    /// zeros are refused. `rule` describes the valid values in an error.
     ///
     /// # Errors
     /// [`BadQuery`].
@@ -254,9 +256,11 @@ impl QueryString {
 pub(crate) struct PageQuery {
     /// Maximum number of rows.
     pub limit: usize,
-    /// The uuid of the row after which the page begins.
+    /// The id of the row after which the page begins: its uuid in lists of objects, its `id` in the lists of tasks and
+    /// of join tokens, its serial number in the list of certificates, and its revision in the audit. `None` for the
+    /// first page.
     pub marker: Option<String>,
-    /// The field to sort by, as the client sent it.
+    /// The field to sort by, as the client sent it. `None` sorts by id.
     pub sort_key: Option<String>,
     /// True for descending order.
     pub is_descending: bool,
@@ -284,9 +288,9 @@ impl PageQuery {
         Ok(Self { limit: limit.min(MAX_PAGE_ROWS), marker: text("marker")?, sort_key: text("sort_key")?, is_descending })
     }
 
-    /// Returns the URL of the next page, or `None` if this page is not full. `rows` is the number of rows of this page,
-    /// and `last_row` the uuid of its last row, which is the marker of the next page. The URL repeats the other
-    /// parameters of the request.
+    /// Returns the URL of the next page, or `None` if this page is not full or `last_row` is `None`. `rows` is the
+    /// number of rows of this page, and `last_row` the id of its last row, which is the marker of the next page. The
+    /// URL repeats the other parameters of the request.
     pub(crate) fn next_link(&self, url: &str, parameters: &QueryString, rows: usize, last_row: Option<String>) -> Option<String> {
         let last_row = last_row.filter(|_| rows == self.limit)?;
         // The order without `sort_key` is that of the id.
@@ -300,7 +304,8 @@ impl PageQuery {
     }
 }
 
-/// Percent-encodes each character that has a special meaning in a query. Commas are not encoded, as in Ironic's links.
+/// Percent-encodes a text for a query, except letters and digits of ASCII and the characters `-._~,:/@`. Commas are not
+/// encoded, as in Ironic's links.
 fn percent_encode(text: &str) -> PercentEncode<'_> {
     const ENCODE_SET: &AsciiSet =
         &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~').remove(b',').remove(b':').remove(b'/').remove(b'@');
@@ -330,14 +335,14 @@ mod tests {
     }
 
     #[test]
-    fn x06_check_not_empty_allows_empty_value_only_for_ironic() {
+    fn x06_query_accepts_some_empty_values_only_from_ironic_client() {
         let query = QueryRule::Only(&[PAGING_PARAMETERS, &["fields", "owner", "selector"]]);
         let names: BTreeSet<String> = ["name", "uuid"].map(str::to_owned).into();
         // `fields` requires a static set.
         let known: &'static BTreeSet<String> = Box::leak(Box::new(names));
         let read = |text: &str, is_ironic_client: bool| {
             let parameters = QueryString::read(&format!("/v1/nodes?{text}").parse().unwrap(), query)?;
-            parameters.check_not_empty(query, is_ironic_client)?;
+            parameters.check_has_visible_character(query, is_ironic_client)?;
             parameters.fields(known, is_ironic_client)
         };
         for text in ["fields=", "fields=name,", "fields=,", "fields=name,,uuid", "fields=name&fields=", "owner=", "owner=+"] {
@@ -385,9 +390,9 @@ mod tests {
         }
     }
 
-    /// The page is full, so there is a next page, which begins after the row `z`.
+    /// In this test, the page is full, and its last row is `z`. So there is a next page, which begins after `z`.
     #[test]
-    fn next_link_keeps_all_parameters() {
+    fn next_link_keeps_filters_and_replaces_marker() {
         let parameters = read("traits=A,B&limit=2&marker=x&detail=true").unwrap();
         let page = PageQuery::read(&parameters).unwrap();
         let next = page.next_link("http://h/v1/nodes", &parameters, 2, Some("z".into())).unwrap();

@@ -15,7 +15,8 @@ use super::version::OpenStackApi;
 use crate::registry::budget::Share;
 
 /// Renders a handler's result as a response. `share` is the body's share of the memory budget, which is released when
-/// the body is sent. `id` is the id of the request. `service` is the `OpenStack` API whose format errors have, if any.
+/// the body is sent. `id` is the id of the request. `service` is the `OpenStack` API that the path belongs to, if any.
+/// An error of Ironic's API has one member more.
 pub(crate) fn render(
     outcome: HandlerResult,
     share: Option<Share>,
@@ -44,8 +45,8 @@ pub(crate) fn render(
     response
 }
 
-/// Returns the response for an error: its status, its headers, and a body in the format of the `OpenStack` API
-/// `service`. Logs an error of the server.
+/// Returns the response for an error: its status, its headers, and a JSON body. If `service` is Ironic's API, the body
+/// also has the member `error_message`, which Ironic's clients read. Logs an error of the server.
 fn error_response(mut refusal: ApiError, id: &str, service: Option<OpenStackApi>) -> HttpResponse {
     refusal.request_id = Some(id.to_owned());
     // Any client can cause `ServerBusy` any number of times, so it is not logged.

@@ -27,9 +27,10 @@ use crate::registry::{Caller, Canceled, IdempotencyKey, Requester};
 /// Maximum size of a body, in bytes, except for a file. A release with all of its tasks must fit.
 pub(crate) const MAX_BODY_BYTES: usize = 8 * 1024 * 1024;
 
-/// The response header of a dry run with the number of hosts that the write affects.
+/// The response header of a dry run with the number of hosts that the write would affect and that the caller can see.
 const HOSTS_HEADER: header::HeaderName = header::HeaderName::from_static("stemma-hosts");
-/// The response header of a dry run with the number of hosts whose task set changes.
+/// The response header of a dry run with the number of hosts whose task set the write would change and that the caller
+/// can see.
 const TASK_SETS_HEADER: header::HeaderName = header::HeaderName::from_static("stemma-task-sets");
 
 /// The media type of JSON.
@@ -41,7 +42,8 @@ pub(crate) struct HttpRequest {
     pub method: Method,
     /// The URI as the client sent it, without `dry_run`.
     pub uri: Uri,
-    /// The query parameters. Each of them is known to the route.
+    /// The query parameters, except `dry_run`. Parameters that the route does not read are included only if the route
+    /// ignores them. Other routes refuse them.
     pub query: QueryString,
     /// The endpoint that the method and the path name.
     pub endpoint: Endpoint,
@@ -98,9 +100,10 @@ pub(crate) enum ResponseBody {
 /// The fields that a response shows.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct FieldSelection {
-    /// The fields that the request selects.
+    /// The fields that the parameter `fields` of the request names. `None` if the request does not have this parameter.
+    /// Empty if a client of Ironic sends it with an empty value: no field is then selected.
     pub requested: Option<BTreeSet<&'static str>>,
-    /// The fields that a list shows if the request selects none.
+    /// The fields that a list shows if the request does not have the parameter `fields`.
     pub list_default: Option<&'static DefaultFields>,
     /// True on Ironic's paths, where links are always shown.
     pub has_links: bool,
@@ -261,7 +264,8 @@ pub(crate) enum PatchKind {
     Json,
     /// A merge patch (RFC 7396).
     Merge,
-    /// Server-side apply of an object's maps: the body replaces what the same manager applied to these maps before.
+    /// Server-side apply of an object's labels, annotations and parameters: for each of these maps in the body, the
+    /// content replaces what the same manager applied to that map before.
     Apply,
 }
 
@@ -285,7 +289,9 @@ impl HttpRequest {
         Ok(json::parse(&self.body)?)
     }
 
-    /// Returns the body as a JSON patch, as parsed by [`json::read_patch`].
+    /// Returns the body as a JSON patch, as parsed by [`json::read_patch`]. `has_actions` is true if the patched object
+    /// is an inspection rule. Numbers in the actions of a rule are then also returned in a second form, because they
+    /// may be values of labels.
     ///
     /// # Errors
     /// As [`Self::json`].
@@ -320,7 +326,8 @@ impl HttpRequest {
         header.split(';').next().unwrap_or_default().trim().to_owned()
     }
 
-    /// Returns the body as a map of text.
+    /// Returns the body of a request that changes keys of a map of text, such as `labels`. The body is the map itself.
+    /// Each number and boolean in the map becomes its text. A body that is not an object is returned unchanged.
     ///
     /// # Errors
     /// As [`Self::json`].
@@ -329,7 +336,9 @@ impl HttpRequest {
         Ok(json::parse_texts(&self.body)?)
     }
 
-    /// Returns the body as a map of JSON values, whose keys are not fields of an object.
+    /// Returns the body of a request that changes keys of a map of JSON values, such as `parameters`. The body is the
+    /// map itself. Its keys are not fields of an object, so no number becomes text. A body that is not an object is
+    /// returned too.
     ///
     /// # Errors
     /// As [`Self::json`].
@@ -512,7 +521,7 @@ impl HttpRequest {
 mod tests {
     use super::*;
 
-    /// The first answer has the numbers of hosts and of task sets, and the second one has neither number.
+    /// In this test, the first answer has the numbers of hosts and of task sets, and the second one has neither number.
     #[test]
     fn y09_from_answer_sets_host_and_task_set_headers_when_counted() {
         let reply =
@@ -523,7 +532,7 @@ mod tests {
     }
 
     #[test]
-    fn quoted_string_keeps_warning_when_quotes_are_inside() {
+    fn warning_header_replaces_characters_and_shortens_text() {
         let answer = StoredAnswer { warning: Some("label \"café\" …".to_owned()), ..StoredAnswer::empty(200) };
         let reply = HttpResponse::from_answer(answer, "");
         assert_eq!(reply.headers.get(header::WARNING).unwrap(), "299 stemma \"label 'caf?' ...\"");

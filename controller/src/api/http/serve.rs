@@ -141,8 +141,9 @@ fn adapt_to_glance(refusal: ApiError, path: &str) -> ApiError {
     ApiError { message: format!("{status}: {}", refusal.message), ..refusal }
 }
 
-/// Counts an error if its type is a refusal ([`ErrorType::is_refusal`]), or if the path looks like an attack. Unless the
-/// caller is anonymous, the refusal is also recorded for the audit, even if the caller's credentials are invalid.
+/// Counts an error if its type is a refusal ([`ErrorType::is_refusal`]), or if the path looks like an attack. The
+/// refusal is also recorded for the audit under the name in `principal`, also if the credentials are invalid.
+/// `principal` is `None` for an anonymous request without credentials, whose refusal is only counted.
 fn record_refusal(
     api: &impl RequestHandler,
     peer: Option<&Peer>,
@@ -239,7 +240,7 @@ impl RequestHead<'_> {
     ) -> Result<HttpRequest, ApiError> {
         let (uri, dry_run) = if endpoint.has_dry_run() { split_dry_run(self.uri)? } else { (self.uri.clone(), false) };
         let query = QueryString::read(&uri, endpoint.route().query)?;
-        query.check_not_empty(endpoint.route().query, self.is_ironic_client())?;
+        query.check_has_visible_character(endpoint.route().query, self.is_ironic_client())?;
         let fields = self.field_selection(endpoint, &query)?;
         Ok(HttpRequest {
             endpoint,

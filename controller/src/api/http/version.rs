@@ -10,10 +10,11 @@ use hyper::HeaderMap;
 use hyper::header::{HeaderName, HeaderValue};
 use stemma_wire::endpoint::{MinVersion, MinorVersion};
 
-/// An upstream API that Stemma serves in addition to its own.
+/// An `OpenStack` API whose version a client negotiates: Ironic's or Magnum's. Stemma also serves a part of Glance's API,
+/// without such versions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum OpenStackApi {
-    /// Ironic: nodes, traits, allocations, inspection rules.
+    /// Ironic: nodes with their traits, allocations, inspection rules.
     Baremetal,
     /// Magnum: cluster templates, clusters, node groups.
     ContainerInfra,
@@ -22,7 +23,7 @@ pub(crate) enum OpenStackApi {
 /// The versions that a request negotiated. An API that the request does not address has its newest version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct NegotiatedVersions {
-    /// The service that the path belongs to. `None` for the version documents and for Stemma's own API.
+    /// The service that the path belongs to. `None` for the version documents, for Glance's API and for Stemma's own.
     pub upstream: Option<OpenStackApi>,
     /// Ironic's minor version.
     pub baremetal: MinorVersion,
@@ -43,7 +44,8 @@ pub(crate) enum NotAcceptable {
         /// The requested version, truncated.
         requested: String,
     },
-    /// The version header cannot be parsed.
+    /// The version in the header cannot be parsed, or the header of a request for Magnum's API names only other
+    /// services.
     #[error("{header} is {text:?}, which is not a version; a valid value is {example}")]
     Malformed {
         /// The name of the header.
@@ -205,7 +207,7 @@ impl NegotiatedVersions {
     }
 
     /// Sets the version headers that clients read from a response. A path of one service gets the headers of that
-    /// service. A version document, or a path of Stemma's own API, gets the headers of both services.
+    /// service. A version document, or a path of Stemma's own API or of Glance's, gets the headers of both services.
     pub(crate) fn write_headers(self, headers: &mut HeaderMap) {
         if self.upstream != Some(OpenStackApi::ContainerInfra) {
             set_version_range(headers, OpenStackApi::Baremetal);
@@ -293,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn negotiate_rejects_magnum_header_when_other_service_is_named() {
+    fn negotiate_reads_version_from_magnum_header() {
         for (sent, expected) in [
             ("container-infra latest", Some(14)),
             ("container-infra 1.9", Some(9)),

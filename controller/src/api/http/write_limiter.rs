@@ -15,7 +15,8 @@ use crate::registry::budget::{Share, SharedBudget};
 /// Maximum number of concurrent writes: half of the runtime's blocking threads.
 const MAX_WRITES: u64 = 256;
 
-/// Maximum number of concurrent reads from the fleet in memory. Each may build a response of some megabytes.
+/// Maximum number of requests that are answered from the fleet in memory at the same time. Each may build a response of
+/// some megabytes. Only requests about the health of the process need no permit.
 const MAX_MEMORY_READS: u64 = 8;
 
 /// Maximum number of concurrent reads from the store. Each may hold a page of some megabytes.
@@ -24,10 +25,11 @@ const MAX_STORE_READS: u64 = 16;
 /// The divisor for the permits that are reserved for admins of the fleet: one permit in 8.
 const ADMIN_RESERVE_DIVISOR: u64 = 8;
 
-/// Maximum time that a write or a costly read waits for a permit.
+/// Maximum time that a write, a read from the fleet in memory or a read from the store waits for a permit.
 const MAX_WAIT: Duration = Duration::from_secs(20);
 
-/// The permits of running writes and costly reads, and the requests that wait for a permit.
+/// Limits how many writes, reads from the store, and reads from the fleet in memory run at once. Each of these kinds
+/// has its own permits, and its own queue of requests that wait for one. Clones share the permits.
 #[derive(Clone)]
 pub struct WriteLimiter {
     writes: SharedBudget,
@@ -46,23 +48,24 @@ impl WriteLimiter {
     /// Waits for a permit to write. The permit is released when the returned share is dropped.
     ///
     /// # Errors
-    /// [`ErrorType::ServerBusy`] if no permit was free in time. Nothing was written.
+    /// [`ErrorType::ServerBusy`] if no permit was free within `MAX_WAIT`. Nothing was written.
     pub(crate) async fn acquire(&self, requester: &Requester) -> Result<Share, ApiError> {
         acquire_share(&self.writes, requester, "too many writes wait for the store; nothing was written, try again").await
     }
 
-    /// Waits for a permit of a costly read from the fleet in memory.
+    /// Waits for a permit of a costly read from the fleet in memory. The permit is released when the returned share is
+    /// dropped.
     ///
     /// # Errors
-    /// [`ErrorType::ServerBusy`] if no permit was free in time.
+    /// [`ErrorType::ServerBusy`] if no permit was free within `MAX_WAIT`.
     pub(crate) async fn acquire_memory_read(&self, requester: &Requester) -> Result<Share, ApiError> {
         acquire_share(&self.memory_reads, requester, "too many reads are running; try again").await
     }
 
-    /// Waits for a permit of a read from the store.
+    /// Waits for a permit of a read from the store. The permit is released when the returned share is dropped.
     ///
     /// # Errors
-    /// [`ErrorType::ServerBusy`] if no permit was free in time.
+    /// [`ErrorType::ServerBusy`] if no permit was free within `MAX_WAIT`.
     pub(crate) async fn acquire_store_read(&self, requester: &Requester) -> Result<Share, ApiError> {
         acquire_share(&self.store_reads, requester, "too many reads from the store are running; try again").await
     }
@@ -80,7 +83,7 @@ mod tests {
     use crate::registry::testing::viewer;
 
     #[tokio::test(start_paused = true)]
-    async fn write_limiter_queues_write_and_times_out_when_full() {
+    async fn write_limiter_queues_and_refuses_writes_of_principal_at_limit() {
         let (limiter, principal) = (WriteLimiter::default(), viewer("one"));
         let mut permits = Vec::new();
         for _ in 0..MAX_WRITES / 2 {

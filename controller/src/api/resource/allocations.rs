@@ -52,7 +52,8 @@ impl ApiResource for AllocationSpec {
         model.allocations.find(None, id).cloned().ok_or_else(|| not_found(Kind::Allocation, id))
     }
 
-    /// Removes the uuid and the name of a new allocation from its body, and returns them. An allocation needs no name.
+    /// Removes the uuid and the name of a new allocation from its body, and returns them. Without a uuid in the body,
+    /// returns a new one. An allocation needs no name.
     fn identify(_request: &HttpRequest, fields: &mut Map<String, Value>) -> Result<(Uuid, Option<ObjectName>), ApiError> {
         let name = match fields.remove("name") {
             None | Some(Value::Null) => None,
@@ -68,7 +69,8 @@ impl ApiResource for AllocationSpec {
         Ok(Self::default())
     }
 
-    /// Assigns the node that was chosen to the new allocation, and returns the response body.
+    /// Marks the node that was chosen as used by the new allocation. If no node qualified, no node changes. Returns the
+    /// response body.
     fn after_create(
         api: &Api,
         work: &mut PendingWrite<'_>,
@@ -88,7 +90,8 @@ impl ApiResource for AllocationSpec {
     }
 
     /// Adds the state, the chosen node and the reason of the choice to an allocation's body. Hides other clusters from
-    /// a caller that is bound to a cluster. Adds the default of each field that is not set, as in Ironic.
+    /// a caller that is bound to a cluster. Adds `traits`, `candidate_nodes` and `owner` with their defaults if they
+    /// are not set, as in Ironic.
     fn complete(_api: &Api, model: &Model, object: &Allocation, body: &mut Map<String, Value>) {
         let spec = &object.spec;
         body.insert("state".into(), spec.state_name().into());

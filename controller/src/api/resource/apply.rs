@@ -41,7 +41,8 @@ struct ApplyItem {
     index: usize,
     /// The object's manifest.
     document: Document,
-    /// The expected revision. 0 means that the object must not exist yet.
+    /// The expected revision of the stored object. 0 means that the object must not exist yet, and `None` that any
+    /// revision is accepted.
     expected_revision: Option<u64>,
 }
 
@@ -54,7 +55,7 @@ struct ApplyBatch<'a> {
     refused: RefusedItems,
     /// The keys of the refused or skipped objects of this apply whose new content the model lacks. A release that
     /// imports one of these objects is skipped too, because the release could be refused only for that reason.
-    missing_releases: BTreeSet<String>,
+    missing_keys: BTreeSet<String>,
     /// The owners that had keys or fields of the objects before the apply. They are collected only with the query
     /// parameter `adopt`, which takes over what another manager owns.
     previous_owners: BTreeSet<Owner>,
@@ -126,8 +127,8 @@ fn suggest_owner(adopted_owner: &OwnerMatch, owners: &BTreeSet<Owner>) -> String
 }
 
 /// Fails if the value of `adopt` does not look like a manager: it has an unknown operation, a comma, or surrounding
-/// white space. The caller has found that this manager owns nothing of the objects. A manager that owns something may
-/// have such a name, so its name is not checked.
+/// white space. This function is called only if this manager owns nothing of the objects. A manager that owns something
+/// may have such a name, so its name is not checked.
 fn check_owner_match(adopted_owner: &OwnerMatch, owners: &BTreeSet<Owner>) -> Result<(), ApiError> {
     let name = adopted_owner.manager.as_str();
     // The text after the last colon is an operation if it resembles one, or if the text before the colon is a manager.
@@ -148,8 +149,8 @@ fn check_owner_match(adopted_owner: &OwnerMatch, owners: &BTreeSet<Owner>) -> Re
     Err(ApiError::new(ErrorType::RequestQuery, message).field("adopt"))
 }
 
-/// Reads the objects of an apply request. Sorts them so that an object comes after the objects that it refers to. Only
-/// the nodes in `primaries` of a cluster come after the cluster.
+/// Reads the objects of an apply request. Sorts them so that an object comes after the objects that it refers to. There
+/// is one exception: a cluster comes before the nodes in its `primaries` and the groups in its `rollout.order`.
 fn read_items(mut body: Map<String, Value>) -> Result<Vec<ApplyItem>, ApiError> {
     let objects = body.remove("objects");
     // Unknown members are refused. For example, a client may send the digest of a diff, and expects an error if the
@@ -240,8 +241,8 @@ fn imports(document: &Document) -> Vec<String> {
 
 impl<'a> ApplyBatch<'a> {
     fn new(api: &'a Api, author: WriteMode<'a>) -> Self {
-        let (changes, rows, refused, missing_releases, previous_owners) = Default::default();
-        Self { api, author, changes, entries: rows, refused, missing_releases, previous_owners }
+        let (changes, rows, refused, missing_keys, previous_owners) = Default::default();
+        Self { api, author, changes, entries: rows, refused, missing_keys, previous_owners }
     }
 
     /// Applies one object. If the object is refused, the apply is refused, but the remaining objects are still checked.
@@ -253,8 +254,8 @@ impl<'a> ApplyBatch<'a> {
         if self.refused.is_full() || !work.is_active() {
             return;
         }
-        if imports(document).iter().any(|import| self.missing_releases.contains(import)) {
-            self.missing_releases.insert(document.key.to_string());
+        if imports(document).iter().any(|import| self.missing_keys.contains(import)) {
+            self.missing_keys.insert(document.key.to_string());
             return;
         }
         match self.apply_item(work, item) {
@@ -329,7 +330,7 @@ impl<'a> ApplyBatch<'a> {
                 (_, current_object) => current_object.is_none(),
             };
             if is_unchanged {
-                self.missing_releases.insert(item.document.key.to_string());
+                self.missing_keys.insert(item.document.key.to_string());
             }
             if is_unchanged && old_object.is_none() {
                 // If this fails too, the reason was already reported.

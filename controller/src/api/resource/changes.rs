@@ -23,7 +23,8 @@ use crate::registry::work::PendingWrite;
 
 /// Maximum number of changed fields in one answer.
 const MAX_CHANGES: usize = 500;
-/// Maximum length of a value in an answer, in characters of its JSON text.
+/// Maximum number of characters of a value in an answer. A text has its own characters, and any other value those of
+/// its JSON text. A longer value is truncated.
 const MAX_VALUE_CHARS: usize = 500;
 
 /// The counter of the changes that one answer lists, to apply the limit.
@@ -32,7 +33,8 @@ pub(super) struct Changes {
     listed_count: usize,
 }
 
-/// The labels that hosts lose by a write, each with the number of these hosts.
+/// The labels that hosts lose by a write, each with the number of these hosts. Only hosts that the caller can see
+/// count.
 #[derive(Default)]
 pub(super) struct LostLabels(BTreeMap<LabelKey, usize>);
 
@@ -102,12 +104,12 @@ impl Changes {
 }
 
 impl LostLabels {
-    /// Finds the labels that hosts lose by the changes of the write so far.
+    /// Finds the labels that hosts lose by the changes of the write so far. Only hosts that the caller can see count.
     pub(super) fn from_write(work: &PendingWrite<'_>) -> Self {
         Self(lost_labels(&work.old_model().fleet, &work.model.fleet, work.visible_affected_nodes()))
     }
 
-    /// Returns the labels in the format of an answer.
+    /// Returns the labels in the format of an answer: each key with the number of hosts that lose it.
     pub(super) fn to_json(&self) -> Value {
         self.0.iter().map(|(key, hosts)| (key.to_string(), Value::from(*hosts))).collect::<Map<_, _>>().into()
     }
@@ -177,8 +179,8 @@ fn visible_fields<S: ApiResource>(api: &Api, model: &Model, object: &Object<S>) 
     fields
 }
 
-/// Returns the fields that an object's authors set, in the form of a manifest. For a node, also returns its effective
-/// tags.
+/// Returns the fields that an object's authors set, in the form of a manifest. For a node, also returns its provision
+/// state and its effective tags, which no manifest contains.
 fn authored_fields<S: ApiResource>(api: &Api, model: &Model, object: &Object<S>) -> Value {
     authored_fields_with(&ModelNames::new(model, &api.traits), model, object)
 }

@@ -73,7 +73,8 @@ impl ApiResource for ClusterSpec {
         Ok(Self::default())
     }
 
-    /// Creates the cluster's two default groups, as Magnum does.
+    /// Creates the cluster's two default groups, as Magnum does. Returns the response body, which contains only the
+    /// uuid of the cluster.
     fn after_create(
         _api: &Api,
         work: &mut PendingWrite<'_>,
@@ -84,7 +85,9 @@ impl ApiResource for ClusterSpec {
         Ok([("uuid".to_owned(), json!(cluster.meta.uuid))].into_iter().collect())
     }
 
-    /// Changes the status for a template that does not exist from 400 to 404, as in Magnum since its version 1.10.
+    /// Changes the status of the error for a template that does not exist from 400 to 404, if the request selects
+    /// version 1.10 or later of Magnum's API. Magnum does the same. A request without a version selects the newest
+    /// version.
     fn create_error(refusal: ApiError, request: &HttpRequest) -> ApiError {
         let is_unknown_template = refusal.kind == ErrorType::ReferenceDangling
             && refusal.field.as_deref() == Some("cluster_template")

@@ -59,8 +59,8 @@ struct CreateCertificateBody {
 struct CreatePrincipalTokenBody {
     /// The lifetime of the token, in seconds.
     ttl_seconds: Option<u64>,
-    /// SHA-256 of a secret that the client generated. With this hash, neither the answer nor the stored copy of the
-    /// answer contains the secret.
+    /// SHA-256 of a secret that the client generated. With this hash, the controller does not learn the secret, and no
+    /// answer contains it. Without this hash, the controller generates the secret, and the first answer contains it.
     secret_sha256: Option<HexBytes<32>>,
 }
 
@@ -79,8 +79,9 @@ pub(super) fn certificates(api: &Api, request: &HttpRequest) -> HandlerResult {
     lists::list_rows(request, "serial", model.principals.iter().filter(is_requested).flat_map(rows).collect())
 }
 
-/// `POST /v1/certificates`: issues a certificate. A caller that is not an admin can request a certificate only for
-/// itself, and must present a certificate that is listed.
+/// `POST /v1/certificates`: issues a certificate, except in a dry run. A caller that is not an admin can request a
+/// certificate only for itself, and must present a certificate that the store lists for this principal. The lifetime of
+/// the new certificate is then at most that of the presented one.
 pub(super) async fn issue(api: &Api, request: &HttpRequest) -> HandlerResult {
     let caller = request.caller()?;
     let input: CreateCertificateBody = read_value(&request.json()?).map_err(|error| bad_field("certificate request", &error))?;
@@ -116,8 +117,8 @@ pub(super) async fn issue(api: &Api, request: &HttpRequest) -> HandlerResult {
     .await
 }
 
-/// Adds a certificate to its principal. `renewed` is the serial number of the certificate that is renewed, if any. That
-/// certificate then expires soon.
+/// Adds a certificate to its principal. `renewed` is the serial number of the certificate that is renewed, if any. If
+/// the clock is trusted, that certificate then expires after at most one hour.
 fn add_certificate(
     work: &mut PendingWrite<'_>,
     principal: &Arc<Principal>,
@@ -137,8 +138,8 @@ fn add_certificate(
 }
 
 /// Returns the lifetime of a new certificate in seconds. `name` is the principal that gets it, and `ttl_s` the
-/// requested lifetime. A caller that is not an admin may only renew the certificate that it presents, with at most the
-/// lifetime of that certificate.
+/// requested lifetime. A caller that is not an admin may create a certificate only for itself, and must present one.
+/// The lifetime of the new certificate is then at most that of the presented one.
 ///
 /// # Errors
 /// Fails if the caller may not create a certificate for that principal with that lifetime.

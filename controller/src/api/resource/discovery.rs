@@ -174,7 +174,7 @@ mod tests {
     /// By RFC 9110, a quality of 0 excludes a format, and clients prefer the format with the higher quality. A missing
     /// quality means 1. `expected` is true if the response is in the `OpenMetrics` format.
     #[test]
-    fn y09_metrics_returns_preferred_format() {
+    fn y09_is_open_metrics_preferred_follows_accept_header() {
         let prometheus_accept_header = "application/openmetrics-text;version=1.0.0;q=0.5,application/openmetrics-text;version=0.0.1;q=0.4,\
             text/plain;version=0.0.4;q=0.3,*/*;q=0.2";
         for (accept, expected) in [

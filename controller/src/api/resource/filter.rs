@@ -37,7 +37,7 @@ impl<'a> FilterContext<'a> {
 /// The predicate of a filter: a function that returns whether an object matches.
 type ObjectPredicate<S> = Box<dyn Fn(&Api, &Model, &Object<S>) -> bool>;
 
-/// The objects that a filter matches.
+/// A filter with the value that a request gives it. It decides whether an object matches.
 pub(super) struct FilterMatch<S: Resource> {
     /// For nodes: a set that contains at least all matching nodes, so that a list need not visit the other nodes.
     candidates: NodeSet,
@@ -103,7 +103,8 @@ pub(super) fn read_selector(parameters: &QueryString) -> Result<Option<Selector>
     parameters.text("selector")?.map(|text| Selector::parse(text).map_err(invalid)).transpose()
 }
 
-/// Creates a filter that compares the parameter with a text of each object.
+/// Reads a filter from the text of the query parameter `name`. An object matches if `is_match` returns true for the
+/// object and that text. Returns `None` if the request does not have the parameter.
 pub(super) fn text_filter<S: Resource + 'static>(
     context: &FilterContext<'_>,
     name: &'static str,

@@ -30,7 +30,7 @@ use crate::{backup, ca};
 
 /// The default reason for a new epoch.
 const RESTORED_REASON: &str = "the store was restored from an older copy";
-/// Maximum length of a reason, in characters.
+/// Maximum length of the reason for a new epoch, in characters.
 const MAX_REASON_CHARS: usize = 255;
 
 /// The body of `POST /v1/fleet/resume`.
@@ -49,11 +49,12 @@ struct RecordBackupBody {
     encrypted: bool,
 }
 
-/// `GET /v1/fleet`: shows the epoch of the store, the hosts that are ahead of the store, and the last backup.
+/// `GET /v1/fleet`: shows the epoch of the store, the number of hosts that are ahead of the store, and the last backup.
+/// It also shows how many hosts are enrolled and have checked in, and whether the clock of the controller is suspect.
 pub(super) fn show(api: &Api, _: &HttpRequest) -> HttpResponse {
     let model = api.model();
     match &api.desired {
-        // A controller without agents has no table of desired states, and thus no epoch.
+        // In a test without agents, there is no table of desired states, and thus no epoch.
         None => {
             let (epoch, ahead) = (Uuid::nil(), hosts_ahead(&model, None));
             HttpResponse::ok(json!({
@@ -80,8 +81,9 @@ pub(super) async fn backup(api: &Api, _: &HttpRequest) -> HandlerResult {
     Ok(HttpResponse { status: StatusCode::OK, headers: HeaderMap::new(), body })
 }
 
-/// `POST /v1/backups`: records a backup that was created. The client sends this request, because only the client knows
-/// that its file is complete. Fails if the revision of the backup is ahead of the store.
+/// `POST /v1/backups`: records a backup that was created, in place of the one that was recorded before. The client
+/// sends this request, because only the client knows that its file is complete. Fails if the revision of the backup is
+/// ahead of the store.
 pub(super) async fn record_backup(api: &Api, request: &HttpRequest) -> HandlerResult {
     let RecordBackupBody { revision, bytes, encrypted } =
         read_value(&request.json()?).map_err(|error| bad_field("backup", &error))?;
@@ -163,7 +165,7 @@ fn epoch_history(model: &Model, desired: &DesiredTable) -> EpochHistory {
     model.epoch_history.as_ref().map_or_else(|| (*desired.epoch_line()).clone(), |stored| stored.record.clone())
 }
 
-/// Returns the findings about the controller itself.
+/// Returns the finding that the clock of the controller is suspect, or no finding.
 fn findings(api: &Api) -> Vec<Finding> {
     api.registry.clock().finding().into_iter().collect()
 }
@@ -177,17 +179,18 @@ fn fleet_json(api: &Api, model: &Model, desired: &DesiredTable, history: &EpochH
     })
 }
 
-/// Counts the visible nodes that have a host, and how many of these hosts have checked in since the controller started.
-/// The controller knows which revision a host holds only after the host has checked in.
+/// Counts the visible nodes whose hosts are enrolled, and how many of these hosts have checked in since the controller
+/// started. Also returns how many seconds ago it started. The controller knows which revision a host holds only after
+/// the host has checked in.
 fn host_counts(api: &Api, model: &Model, desired: &DesiredTable) -> Value {
     let enrolled = api.identities.as_ref().map(|identities| identities.enrolled_nodes()).unwrap_or_default();
     let visible: Vec<Uuid> = enrolled.into_iter().filter(|node| model.nodes.get(*node).is_some()).collect();
-    let checked_in = visible.iter().filter(|node| desired.time_since_check_in(**node).is_some()).count();
+    let checked_in = visible.iter().filter(|node| desired.time_since_contact(**node).is_some()).count();
     json!({"enrolled": visible.len(), "checked_in": checked_in, "running_seconds": desired.uptime().as_secs()})
 }
 
-/// Returns the number of hosts that presented a valid certificate and are not in the store. Such hosts belong to no
-/// cluster, so a caller that is bound to a cluster gets `null`.
+/// Returns the number of hosts that presented a valid certificate since the controller started and are not in the
+/// store. Such hosts belong to no cluster, so a caller that is bound to a cluster gets `null`.
 fn unknown_hosts(api: &Api, model: &Model) -> Value {
     let identities = api.identities.as_ref().filter(|_| model.visible_cluster.is_none());
     identities.map_or(Value::Null, |identities| identities.unknown_count().into())
@@ -206,8 +209,8 @@ fn backup_json(record: &BackupRecord) -> Value {
 }
 
 /// Counts the visible nodes whose hosts are ahead of the store. Also returns the highest revision that such a host
-/// holds, and the number of epochs that such hosts hold and the store does not know. A controller without agents has no
-/// `source`, and no host is ahead of it.
+/// holds, and the number of epochs that such hosts hold and the store does not know. `source` is `None` in a test
+/// without agents, where no host is ahead.
 fn hosts_ahead(model: &Model, source: Option<(&DesiredTable, &EpochHistory)>) -> Value {
     let Some((desired, history)) = source else { return json!({"nodes": 0, "highest": null, "unknown_epochs": 0}) };
     let ahead = desired.status().hosts_ahead();

@@ -102,8 +102,8 @@ impl ApiResource for NodeGroupSpec {
         Endpoint::GetGroup.path(&[&object.spec.cluster.to_string(), &object.meta.uuid.to_string()])
     }
 
-    /// Refuses Magnum's role `master` for a group. Removes read-only fields, because a client may send back an answer
-    /// that it read before.
+    /// Refuses Magnum's role `master` for a group. Removes some read-only fields, because a client may send back a part
+    /// of an answer that it read before.
     fn adapt(body: &mut Map<String, Value>) -> Result<(), ApiError> {
         if body.get("role").and_then(Value::as_str) == Some("master") {
             return Err(
@@ -160,13 +160,13 @@ fn set_node_count(body: &mut Map<String, Value>, field: &str, nodes: usize, is_f
     }
 }
 
-/// Reads the filter `cluster`, which matches the groups of the cluster in the path.
+/// Returns the filter that limits each list of groups to those of the cluster in the path. It does not read the query.
 fn by_cluster(context: &FilterContext<'_>, _name: &'static str) -> Result<Option<FilterMatch<NodeGroupSpec>>, ApiError> {
     let cluster = ClusterSpec::locate(context.model, context.request)?.meta.uuid;
     Ok(Some(FilterMatch::new(move |_, _, group: &NodeGroup| group.spec.cluster.0 == cluster)))
 }
 
-/// Reads the filter `role`. A group matches if each of these roles is either the group's own role in Magnum's API or
+/// Reads the filter `role`. A group matches if each role in the query is either the group's own role in Magnum's API or
 /// among the roles that the group gives to its nodes. As in Magnum, a group without a role of its own is a `worker`.
 /// But if the cluster or its release has a role `worker`, such a group is a `worker` only if it gives this role.
 fn by_role(context: &FilterContext<'_>, name: &'static str) -> Result<Option<FilterMatch<NodeGroupSpec>>, ApiError> {

@@ -45,9 +45,9 @@ enum MapBody {
     Owners {
         /// The manager that owns the keys now.
         from: OwnerMatch,
-        /// The manager that then owns the keys.
+        /// The manager that owns the keys after the transfer.
         to: OwnerMatch,
-        /// The keys to transfer.
+        /// The keys of the map that change their owner.
         keys: Vec<String>,
     },
 }
@@ -107,7 +107,8 @@ impl MapBody {
 /// Handles a request for one map of an object. `call` is the requested operation.
 ///
 /// # Errors
-/// Fails if the map refuses the operation.
+/// Fails if objects of the kind do not have the map that the path names, if the body is invalid, or if the write is
+/// refused.
 pub(super) async fn write_map<S: ApiResource>(api: &Api, request: &HttpRequest, call: MapCall) -> HandlerResult {
     let caller = request.caller()?;
     let map = map_name::<S>(request.param("map"))?;
@@ -138,8 +139,8 @@ fn no_map<S: ApiResource>(map: MapName) -> ApiError {
 /// `null` in place of the object removes the whole map (RFC 7396).
 ///
 /// The values of labels and annotations are text. So the body may also be an object whose only member is the map, under
-/// its name, because no value of such a map is an object. A body of parameters never has this form, because a parameter
-/// may be named `parameters`. Numbers in a map of text are read as their text in both forms.
+/// its name, because no value of such a map is an object. A body of parameters is not read in this form, because a
+/// parameter may be named `parameters`. Numbers in a map of text are read as their text in both forms.
 ///
 /// # Errors
 /// Fails if the body is neither a JSON object nor `null`.
@@ -186,7 +187,7 @@ fn read_map(mut body: Map<String, Value>, map: MapName) -> Result<Map<String, Va
     Ok([(map.name().to_owned(), value)].into_iter().chain(merge).collect())
 }
 
-/// Returns the map from a body that has no other field.
+/// Removes the map from a body that has no other field, and returns it.
 ///
 /// # Errors
 /// Fails if the map is missing or `null`, or if the body has another field.
@@ -223,7 +224,8 @@ fn take_keys(body: &mut Map<String, Value>) -> Result<Vec<String>, ApiError> {
     if keys.is_empty() { Err(invalid("keys is empty: list the keys to change; nothing was changed")) } else { Ok(keys) }
 }
 
-/// Removes the member `name` from a body, and returns the manager that it names.
+/// Removes the member `name` from a body, and returns the manager that it names, such as `M`. In the form `M:apply`, it
+/// also names the operation by which the manager owns keys. Fails if the member is missing or invalid.
 fn take_owner_match(body: &mut Map<String, Value>, name: &str) -> Result<OwnerMatch, ApiError> {
     let Some(Value::String(text)) = body.remove(name) else {
         return Err(

@@ -20,7 +20,7 @@ use crate::cache::Model;
 use crate::registry::names::{group_at, group_not_found};
 use crate::registry::work::not_found;
 
-/// The result of reading a node filter from a request.
+/// The result of reading a node filter from a request. It is `None` if the query does not have the filter.
 type FilterRead = Result<Option<FilterMatch<NodeSpec>>, ApiError>;
 
 /// All node filters.
@@ -116,7 +116,8 @@ fn cluster(context: &FilterContext<'_>, name: &'static str) -> FilterRead {
     ))
 }
 
-/// Returns the cluster that the parameter `name` contains as a name or uuid. Fails if there is no such cluster.
+/// Returns the cluster that the query parameter `name` contains as a name or uuid. Returns `None` if the query lacks
+/// the parameter. Fails if there is no such cluster.
 fn read_cluster(context: &FilterContext<'_>, name: &'static str) -> Result<Option<ClusterId>, ApiError> {
     let Some(id) = context.query().text(name)? else { return Ok(None) };
     let found = context.model.clusters.find(None, id).map(|cluster| ClusterId(cluster.meta.uuid));

@@ -32,11 +32,13 @@ use crate::registry::{Caller, DecisionError};
 
 /// A kind of object in the API.
 pub(super) trait ApiResource: Resource + SpecFields {
-    /// The level at which objects of the kind provide labels for the levels below, or `None` if they do not.
+    /// The level at which objects of the kind provide labels, for themselves and for the levels below. `None` if the
+    /// kind is not a level.
     const LEVEL: Option<Level>;
     /// The name of the member of a body that lists objects of the kind.
     const LIST: &'static str;
-    /// The form of a body, which decides the value of a missing `merge_labels` in the body of a new object.
+    /// The form of the body that creates an object. If the body lacks `merge_labels`, the value is false in Magnum's
+    /// form and true in Stemma's own.
     const SHAPE: BodyShape = BodyShape::Native;
     /// The response status for a new object.
     const CREATED_STATUS: u16 = 201;
@@ -46,11 +48,12 @@ pub(super) trait ApiResource: Resource + SpecFields {
     /// The fields that have another name in `OpenStack`'s API, as pairs of that name and Stemma's own.
     const UPSTREAM_NAMES: &'static [(&'static str, &'static str)] = &[];
     /// False if a `PATCH` of an object of the kind refuses a server-side apply.
-    const HAS_APPLIED_MAPS: bool = true;
+    const ACCEPTS_APPLY_PATCH: bool = true;
     /// True if a JSON patch cannot rename an object of the kind, as in Magnum.
     const IS_NAME_FIXED: bool = false;
-    /// The stored fields of `OpenStack`'s API that only the controller sets. A write that changes such a field is
-    /// refused.
+    /// The stored fields of `OpenStack`'s API that only the controller sets. An apply that changes such a field is
+    /// refused, and so is any write of a node that changes one. For other kinds, [`Self::adapt`] refuses or removes
+    /// these fields.
     const COMPUTED: &'static [&'static str] = &[];
     /// The filters of lists of the kind.
     const FILTERS: &'static [FilterDef<Self>] = &[FilterDef { name: "selector", read: by_selector }];
@@ -61,7 +64,7 @@ pub(super) trait ApiResource: Resource + SpecFields {
     /// Fails if there is no such object.
     fn locate(model: &Model, request: &HttpRequest) -> Result<Arc<Object<Self>>, ApiError>;
 
-    /// Returns the path of the object.
+    /// Returns the path of the object in the API's URLs.
     fn path(object: &Object<Self>) -> String;
 
     /// Returns the whole body of the object.
@@ -194,7 +197,7 @@ pub(super) trait ApiResource: Resource + SpecFields {
         StoredAnswer::json(200, body.into())
     }
 
-    /// Returns the name of an object that was created without one.
+    /// Returns the name of an object after a patch that removed its name with `null`: the value for no name.
     ///
     /// # Errors
     /// Fails if this kind needs a name.

@@ -13,14 +13,16 @@ const TAGS: &str = "tags";
 /// The two sets of operator tags in the field.
 const TAG_SETS: [&str; 2] = ["assigned", "unassigned"];
 
-/// Returns the tags that an operator assigned to a node or unassigned from it. Returns `None` for other kinds.
+/// Returns the tags that an operator assigned to a node or unassigned from it, as a JSON object with the lists
+/// `assigned` and `unassigned`. Returns `None` for other kinds.
 pub(super) fn tags<S: SpecFields>(spec: &S) -> Option<Value> {
     let tags = &spec.node()?.tags;
     let [assigned, unassigned] = [&tags.assigned, &tags.unassigned].map(|set| set.members().collect::<Vec<_>>());
     Some(json!({"assigned": assigned, "unassigned": unassigned}))
 }
 
-/// Returns whether a field of an object is the tags of a node.
+/// Returns whether `field` is the field `tags` of a node. Another kind, such as a cluster, has another field of this
+/// name.
 pub(super) fn is_tags_field<S: SpecFields>(spec: &S, field: &str) -> bool {
     field == TAGS && spec.node().is_some()
 }
@@ -84,10 +86,10 @@ mod tests {
 
     use super::*;
 
-    /// Regression test: a patch could once remove an empty set, but not both empty sets together. `is_applied` is true
-    /// if the patch can be applied to the document.
+    /// Regression test: a patch could once remove an empty set, but not both empty sets together. In this test, `node`
+    /// has the assigned tag `x`. `is_applied` is true if the patch can be applied to the document.
     #[test]
-    fn y05_add_to_document_omits_set_when_empty() {
+    fn y05_json_patch_fails_to_remove_empty_tag_set() {
         let (manager, tag) = (Manager::new("git").unwrap(), TagName::new("x").unwrap());
         let tags = RoleTable::default().assign(&BTreeSet::new(), &NodeTags::default(), &tag, &manager);
         let (node_without_tags, node) = (NodeSpec::default(), NodeSpec { tags, ..NodeSpec::default() });
@@ -118,10 +120,10 @@ mod tests {
         }
     }
 
-    /// The node has the assigned tag `x`. `after` is the field `tags` of the patched document, and `expected` is this
-    /// field in the merge patch.
+    /// In this test, the node has the assigned tag `x`. `after` is the field `tags` of the patched document, and
+    /// `expected` is this field in the merge patch.
     #[test]
-    fn y05_write_merge_patch_writes_each_set() {
+    fn y05_write_merge_patch_omits_unchanged_and_nulls_removed_set() {
         let (manager, tag) = (Manager::new("git").unwrap(), TagName::new("x").unwrap());
         let tags = RoleTable::default().assign(&BTreeSet::new(), &NodeTags::default(), &tag, &manager);
         let node = NodeSpec { tags, ..NodeSpec::default() };

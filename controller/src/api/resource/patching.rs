@@ -41,7 +41,7 @@ pub(super) async fn patch<S: ApiResource>(api: &Api, request: &HttpRequest) -> H
     let caller = request.caller()?;
     let force = parameters.flag("force")?.unwrap_or(false);
     let kind = request.patch_kind()?;
-    if kind == PatchKind::Apply && !S::HAS_APPLIED_MAPS {
+    if kind == PatchKind::Apply && !S::ACCEPTS_APPLY_PATCH {
         let message = format!("{} has no maps for server-side apply", S::KIND.with_article());
         let advice = "change fields with a JSON patch or a merge patch, or apply the whole object with POST /v1/apply";
         return Err(ApiError::new(ErrorType::RequestMediaType, message).detail(advice));
@@ -82,7 +82,7 @@ fn unparked_release_error() -> ApiError {
 
 /// A patch that was parsed from the body of a request.
 enum ParsedPatch {
-    /// The maps of a server-side apply.
+    /// The body of a server-side apply: maps, and `merge_labels` if the body has it.
     Apply(Map<String, Value>),
     /// The fields of a merge patch.
     Merge(Map<String, Value>),
@@ -251,11 +251,12 @@ fn json_patch<S: ApiResource>(
     Ok(())
 }
 
-/// Fields of every object that only the controller sets.
+/// Fields that only the controller sets, and that [`check_read_only`] refuses in a JSON patch.
 const READ_ONLY_FIELDS: [&str; 3] = ["created_at", "updated_at", "links"];
 
-/// Fails if a JSON patch sets a field that only the controller sets. In the body of another write such a field is
-/// ignored, because a client may send back a body that it read. But an operation of a patch names the field on purpose.
+/// Fails if a JSON patch sets one of the [`READ_ONLY_FIELDS`] that [`ApiResource::adapt`] of the kind removes. In the
+/// body of another write, such a field is ignored, because a client may send back a body that it read. But an operation
+/// of a patch names the field on purpose.
 fn check_read_only<S: ApiResource>(changes: &Map<String, Value>) -> Result<(), ApiError> {
     let mut adapted = changes.clone();
     S::adapt(&mut adapted)?;
@@ -295,8 +296,9 @@ fn to_merge_patch(document: &Map<String, Value>, patched: Map<String, Value>, un
     changes
 }
 
-/// Returns the text that the field `name` would show if `value` were written to the field. So a test of a reference to
-/// another object succeeds with the uuid as well as with the name. Returns `None` for a field that is not text.
+/// Returns the text that the field `name` would show if `value` were written to it. A `test` operation of a JSON patch
+/// compares this text. So a test of a reference to another object succeeds with the uuid as well as with the name.
+/// Returns `None` if the field is not text or cannot have this value.
 fn shown_value<S: ApiResource>(api: &Api, work: &PendingWrite<'_>, spec: &S, name: &str, value: &Value) -> Option<Value> {
     let field = <S as SpecFields>::FIELDS.iter().find(|field| field.name == name && field.kind.plain() == FieldType::Text)?;
     let names = ModelNames::new(&work.model, &api.traits);
@@ -384,8 +386,8 @@ fn apply_map_operation<S: ApiResource>(
     map.write(inherited, MapWrite::SetKeys(&to_raw_json(&change)), &caller.manager, work.now())
 }
 
-/// Applies an operation to a part of a key's value, such as a member of a JSON parameter. Returns the new value as a
-/// change of that key.
+/// Applies an operation to a part of a key's value, such as a member of a JSON parameter. Starts with the value
+/// that the object itself provides (`inherited`). Returns the key with its new value, as `{KEY: VALUE}`.
 fn patch_key_value(inherited: &Inherited, map: MapName, key: &str, operation: &PatchOperation) -> Result<Value, ApiError> {
     let document: Map<String, Value> = view::provided_maps(inherited).into_iter().collect();
     let patched = Patch(vec![operation.clone()]).apply(document).map_err(|e| patch_error(&e))?;

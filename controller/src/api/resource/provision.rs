@@ -41,7 +41,8 @@ pub(super) fn validate(api: &Api, request: &HttpRequest) -> HandlerResult {
     validate_node(api, request, request.param("node"))
 }
 
-/// Handles `GET /v1/nodes/validate?node=…`: reports whether the node that the query names can be used.
+/// Handles `GET /v1/nodes/validate?node=…`: reports whether the node that the query names can be deployed through
+/// Ironic's API. The query may have `node_uuid` instead of `node`.
 pub(super) fn validate_named(api: &Api, request: &HttpRequest) -> HandlerResult {
     let parameters = [request.query.get("node")?, request.query.get("node_uuid")?];
     let name =
@@ -71,8 +72,8 @@ pub(super) fn states(api: &Api, request: &HttpRequest) -> HandlerResult {
     Ok(HttpResponse::ok(columns.body(&NodeRow::new(api, &model, &node, &request.base_url, &SuggestionCache::default())).into()))
 }
 
-/// Handles `PUT /v1/nodes/{node}/states/provision`: stores the requested provision state of the node. Fails for the
-/// state "active" if the node cannot be used.
+/// Handles `PUT /v1/nodes/{node}/states/provision`: stores the provision state to which the requested target leads.
+/// Fails for the state `active` if the node cannot be used.
 pub(super) async fn set_provision_state(api: &Api, request: &HttpRequest) -> HandlerResult {
     let target = read_target(request)?;
     let caller = request.caller()?;
@@ -92,8 +93,9 @@ pub(super) async fn set_provision_state(api: &Api, request: &HttpRequest) -> Han
     writes::change::<NodeSpec>(api, request, &caller, edit, answer).await
 }
 
-/// Reads the requested provision state from the body of a request: `{"target": TARGET}`. Fails for any other field, and
-/// for an unknown target.
+/// Reads the target from the body of a request, `{"target": TARGET}`, and returns the provision state to which it
+/// leads. For example, the target `provide` leads to the state `available`. Fails for any other field, and for an
+/// unknown target.
 fn read_target(request: &HttpRequest) -> Result<ProvisionState, ApiError> {
     let mut body = request.object()?;
     let target = body.remove("target");

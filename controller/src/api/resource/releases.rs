@@ -55,7 +55,8 @@ impl ApiResource for ReleaseSpec {
         remove_name(fields)
     }
 
-    /// Adds the empty maps and lists that a stored release omits, so that each release has the same fields in the API.
+    /// Adds those of the fields `labels`, `annotations`, `roles`, `tags` and `tasks` that are empty, so that each body has
+    /// them. Other fields at their defaults remain omitted.
     fn complete(_api: &Api, _model: &Model, _object: &Release, body: &mut Map<String, Value>) {
         for name in ["labels", "annotations", "roles", "tags"] {
             body.entry(name).or_insert_with(|| json!({}));
@@ -109,7 +110,8 @@ impl ApiResource for ReleaseSpec {
         Ok(())
     }
 
-    /// Removes the fields that the server itself adds to a release, so that a client can send back what it has read.
+    /// Removes `uuid` and `links`, which only the controller sets. So a client can send these two back with the fields
+    /// that it edited.
     fn adapt(body: &mut Map<String, Value>) -> Result<(), ApiError> {
         body.retain(|name, _| !matches!(name.as_str(), "uuid" | "links"));
         Ok(())

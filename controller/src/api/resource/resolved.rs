@@ -85,12 +85,12 @@ fn resolved_json(model: &Model, resolved_node: &ResolvedNode) -> Value {
 /// Returns the closed barriers of a node. Each entry lists the first few nodes that the barrier waits for, with the
 /// reason why each of them has not completed its task yet. `count` is the number of all nodes that it waits for.
 pub(super) fn closed_barriers(api: &Api, model: &Model, node: NodeId) -> Vec<Value> {
-    let barriers = api.reconciler.as_ref().map(|reconciler| reconciler.shut_barriers(model, node)).unwrap_or_default();
-    let node_json = |barrier: &waves::ShutBarrier, awaited: &waves::AwaitedNode| {
+    let barriers = api.reconciler.as_ref().map(|reconciler| reconciler.closed_barriers(model, node)).unwrap_or_default();
+    let node_json = |barrier: &waves::ClosedBarrier, awaited: &waves::AwaitedNode| {
         let name = state::node_name(model, awaited.node);
         json!({"node": name, "why": state::awaited_reason(api, model, barrier, awaited)})
     };
-    let barrier_json = |barrier: &waves::ShutBarrier| {
+    let barrier_json = |barrier: &waves::ClosedBarrier| {
         let nodes: Vec<Value> = barrier.awaited_nodes.iter().map(|awaited| node_json(barrier, awaited)).collect();
         json!({"task": barrier.barrier.task, "selector": barrier.barrier.selector, "waits_for": nodes, "count": barrier.awaited_count})
     };

@@ -20,7 +20,7 @@ pub(super) fn table_for_node(model: &Model, node: &Node) -> Option<Arc<RoleTable
 /// Returns the name of the release that applies to a node: that of the nearest level above the node that names one. The
 /// task set of the node can still be of another release, for example because of a hold. Returns `None` if the node is
 /// in no group, or if an object above it or the release is missing.
-pub(crate) fn release_for_node(model: &Model, node: &Node) -> Option<ReleaseRef> {
+pub(crate) fn node_release(model: &Model, node: &Node) -> Option<ReleaseRef> {
     model.fleet.resolved_parent(&node.spec)?.release.as_ref().map(|release| release.value.name.clone())
 }
 

@@ -38,8 +38,8 @@ pub(super) enum RoleCall {
     Replace,
     /// `DELETE`: removes roles.
     Remove,
-    /// `POST …/refresh`: removes the stored decisions about which tags these roles give, so that the extensions decide
-    /// again.
+    /// `POST …/refresh`: removes the stored decisions about which tags the roles in the request give to the node, so
+    /// that the extensions decide again.
     Refresh,
 }
 

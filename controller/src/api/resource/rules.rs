@@ -23,7 +23,7 @@ use crate::registry::work::{PendingWrite, not_found};
 impl ApiResource for InspectionRuleSpec {
     const LEVEL: Option<Level> = None;
     const LIST: &'static str = "inspection_rules";
-    const HAS_APPLIED_MAPS: bool = false;
+    const ACCEPTS_APPLY_PATCH: bool = false;
     const FILTERS: &'static [FilterDef<Self>] = &[
         FilterDef { name: "selector", read: by_selector },
         FilterDef { name: "phase", read: |ctx, name| filter::text_filter(ctx, name, |_, phase| phase == "main") },
@@ -59,8 +59,8 @@ impl ApiResource for InspectionRuleSpec {
         Endpoint::GetInspectionRule.path(&[&object.meta.uuid.to_string()])
     }
 
-    /// Adds the fields that a stored rule omits because they have their defaults. Ironic shows these fields too. For a
-    /// sensitive rule, `conditions` and `actions` are shown as `null`.
+    /// Adds the fields that a stored rule omits because they have their defaults, so that each rule has the same fields
+    /// in the API. For a sensitive rule, `conditions` and `actions` are `null`, because their values are not shown.
     fn complete(_api: &Api, _model: &Model, object: &InspectionRule, body: &mut Map<String, Value>) {
         for field in ["conditions", "actions"] {
             let value = if object.spec.sensitive { Value::Null } else { json!([]) };
@@ -78,12 +78,13 @@ impl ApiResource for InspectionRuleSpec {
         object.spec.labels.clone()
     }
 
-    /// Returns no name: a rule needs no name, so none is generated.
+    /// Returns no name, because a patch may remove the name of a rule.
     fn default_name() -> Result<Option<ObjectName>, ApiError> {
         Ok(None)
     }
 
-    /// Removes the fields that the server itself adds to a rule, so that a client can send back what it has read.
+    /// Removes `uuid`, `links`, `created_at` and `updated_at`, which only the controller sets. So a client can send
+    /// them back with the fields that it edited.
     fn adapt(body: &mut Map<String, Value>) -> Result<(), ApiError> {
         body.retain(|name, _| !matches!(name.as_str(), "uuid" | "links" | "created_at" | "updated_at"));
         Ok(())

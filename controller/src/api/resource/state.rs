@@ -22,7 +22,7 @@ use uuid::Uuid;
 use super::view;
 use crate::api::Api;
 use crate::cache::{Model, released};
-use crate::reconcile::waves::{AwaitedNode, ShutBarrier};
+use crate::reconcile::waves::{AwaitedNode, ClosedBarrier};
 use crate::reconcile::{Reconciler, state_inputs};
 use crate::status as table;
 
@@ -82,11 +82,11 @@ pub(super) fn all_state_inputs(api: &Api, model: &Model, nodes: impl Iterator<It
     existing_nodes.map(|node| state_inputs(api, model, node, &model.resolve(node.meta.uuid))).collect()
 }
 
-/// Returns the time of the last contact with a node's host. After the first check-in since this process started, the
-/// time is known in memory. Before, it is the latest time in the stored reports, or the stored time at which the host
-/// became silent or was heard again.
+/// Returns the time of the last contact with a node's host, or `None` if there was none. After the first check-in since
+/// this process started, the time is known in memory. Before, it is the latest time in the stored reports, or the
+/// stored time at which the host became silent or was heard again.
 pub(super) fn last_seen(api: &Api, model: &Model, node: Uuid) -> Option<Timestamp> {
-    let elapsed = api.desired.as_ref().and_then(|desired| desired.time_since_check_in(node));
+    let elapsed = api.desired.as_ref().and_then(|desired| desired.time_since_contact(node));
     if let Some(elapsed_ms) = elapsed.and_then(|elapsed_ms| u64::try_from(elapsed_ms.as_millis()).ok()) {
         return Some(Timestamp(api.registry.now().0.saturating_sub(elapsed_ms)));
     }
@@ -199,9 +199,9 @@ pub(super) fn status_reason(
     let status = inputs.status();
     let barriers = |reconciler: &Reconciler| {
         if is_alone || status.state == State::Blocked {
-            reconciler.shut_barriers(model, node.id())
+            reconciler.closed_barriers(model, node.id())
         } else {
-            reconciler.shut_barriers_in_last_pass(model, node.id()).unwrap_or_default()
+            reconciler.closed_barriers_in_last_pass(model, node.id()).unwrap_or_default()
         }
     };
     let task_statuses = || state_inputs::counted_task_statuses(model, node.meta.uuid);
@@ -235,13 +235,14 @@ pub(super) fn released_version(model: &Model, node: &Node) -> Option<String> {
 /// Returns a sentence about one closed barrier of a node, as the reason of the node's state. A barrier that will not
 /// open by itself is preferred, otherwise the sentence is about the first barrier. `find_barriers` returns all closed
 /// barriers of the node. Returns `None` if the node has no closed barrier, or if barriers are not the reason: the whole
-/// fleet waits, the agent is not connected, the mode is not `apply`, a task failed, or every task has a result.
+/// fleet waits, the agent is not connected, the mode is not `apply`, no task set was released to the node, a task
+/// failed, or every task has a result.
 fn barrier_reason(
     api: &Api,
     model: &Model,
     node: &Node,
     (inputs, mode): (&StateInputs, Mode),
-    find_barriers: impl FnOnce(&Reconciler) -> Vec<ShutBarrier>,
+    find_barriers: impl FnOnce(&Reconciler) -> Vec<ClosedBarrier>,
 ) -> Option<String> {
     let is_applying = inputs.liveness == Liveness::Connected && mode == Mode::Apply;
     // While the whole fleet waits, the reason of the state is this wait, and not a barrier.
@@ -249,7 +250,7 @@ fn barrier_reason(
         return None;
     }
     let barriers = find_barriers(api.reconciler.as_ref()?);
-    let is_blocked = |barrier: &&ShutBarrier| barrier.awaited_nodes.iter().any(|other| is_stalled(api, model, barrier, other));
+    let is_blocked = |barrier: &&ClosedBarrier| barrier.awaited_nodes.iter().any(|other| is_stalled(api, model, barrier, other));
     let first = barriers.iter().find(is_blocked).or(barriers.first())?;
     let reason = |awaited: &AwaitedNode| (node_name(model, awaited.node), awaited_reason(api, model, first, awaited));
     let nodes: Vec<_> = first.awaited_nodes.iter().map(reason).collect();
@@ -270,9 +271,9 @@ fn statuses_by_task(model: &Model, node: Uuid) -> BTreeMap<&str, TaskStatus<'_>>
 }
 
 /// Returns the state of the tasks for which a barrier waits on a node. One task represents all of them. It is the first
-/// of these that exists: a failed task, a task that did not run because another task failed, a task that has not
+/// of these that exists: a failed task, a task that did not run because of a task that it requires, a task that has not
 /// succeeded, any task.
-fn awaited_state<'t>(model: &'t Model, closed_barrier: &'t ShutBarrier, awaited: &'t AwaitedNode) -> AwaitedTask<'t> {
+fn awaited_state<'t>(model: &'t Model, closed_barrier: &'t ClosedBarrier, awaited: &'t AwaitedNode) -> AwaitedTask<'t> {
     let node = awaited.node.0;
     let task_statuses = statuses_by_task(model, node);
     let outcome = |task: &str| task_statuses.get(task).map(|status| status.outcome);
@@ -300,9 +301,9 @@ fn awaited_inputs(api: &Api, model: &Model, node: Uuid) -> StateInputs {
     (if api.is_stale { from_model() } else { from_table().or_else(from_model) }).unwrap_or_default()
 }
 
-/// Returns whether a node will never open a barrier by itself, for example because its task failed. The node that waits
-/// at the barrier is then blocked.
-fn is_stalled(api: &Api, model: &Model, closed_barrier: &ShutBarrier, awaited: &AwaitedNode) -> bool {
+/// Returns whether a node for which a barrier waits will not do its tasks by itself, for example because one of them
+/// failed. The node that waits at the barrier is then blocked.
+fn is_stalled(api: &Api, model: &Model, closed_barrier: &ClosedBarrier, awaited: &AwaitedNode) -> bool {
     awaited_state(model, closed_barrier, awaited).is_stalled(&awaited_inputs(api, model, awaited.node.0))
 }
 
@@ -312,7 +313,7 @@ pub(super) fn node_name(model: &Model, node: NodeId) -> String {
 }
 
 /// Returns the reason why a node has not completed the tasks for which a barrier waits.
-pub(super) fn awaited_reason(api: &Api, model: &Model, closed_barrier: &ShutBarrier, awaited: &AwaitedNode) -> String {
+pub(super) fn awaited_reason(api: &Api, model: &Model, closed_barrier: &ClosedBarrier, awaited: &AwaitedNode) -> String {
     status::awaited_task_reason(&awaited_state(model, closed_barrier, awaited), &awaited_inputs(api, model, awaited.node.0))
 }
 

@@ -15,8 +15,8 @@ use crate::api::http::request::HttpRequest;
 use crate::cache::Model;
 use crate::registry::names::ModelNames;
 
-/// The query parameter that requests the stored fields of an object: those that are not at their defaults. The member
-/// of the body that contains these fields has the same name.
+/// The query parameter that adds the stored fields of an object (those that are not at their defaults) to the response,
+/// and the name of the member of the body that contains them.
 const STORED: &str = "stored";
 
 /// Adds the stored fields of an object (those that are not at their defaults) to its body, if the query requests them.
@@ -62,7 +62,8 @@ fn stored_fields<S: SpecFields>(api: &Api, model: &Model, spec: &S) -> Map<Strin
     fields
 }
 
-/// Returns the names of the managers that own each member of a set, by member.
+/// Returns the owners of each member of a set, by member. An owner is a manager and the operation by which it owns the
+/// member.
 fn owners<K: Ord + Clone + Display>(set: &OwnedSet<K>) -> Map<String, Value> {
     set.iter().map(|(member, entry)| (member.to_string(), json!(&*entry.owners))).collect()
 }

@@ -24,20 +24,22 @@ use crate::cache::model::ListOrder;
 use crate::cache::released::{task_ids, task_set_digests};
 use crate::reconcile::state_inputs;
 
-/// Maximum number of nodes that an entry in the list of tasks names.
+/// Maximum number of nodes that `failed_on` names in an entry of the list of tasks: nodes on which the task failed.
 const MAX_ROW_NODES: usize = 5;
 /// Maximum number of nodes that a group of equal results names, in the response for one task. The same maximum applies
 /// to the listed nodes without a result.
 const MAX_GROUP_NODES: usize = 100;
 /// Maximum number of groups of equal results in the response for one task. The groups with the most nodes are listed.
 const MAX_GROUPS: usize = 20;
-/// Number of hexadecimal digits in the shortened digest of a difference.
+/// Number of hexadecimal digits in the digest of a group of equal results. The digest is the shortened hash of the
+/// difference of these results, or of their message if they have no difference.
 const DIGEST_DIGITS: usize = 12;
 
 /// The key of a released task: its id, and the release of its task set.
 type TaskKey<'m> = (&'m str, &'m str);
 
-/// The results of one task, as numbers of nodes by outcome.
+/// The results of one task of one release over the selected nodes: numbers of nodes by outcome, and groups of nodes
+/// with equal results.
 #[derive(Default)]
 struct TaskTally<'m> {
     converged: usize,
@@ -56,7 +58,7 @@ struct TaskTally<'m> {
     pending: NodeSubset<'m>,
 }
 
-/// The number of nodes with one result of a task, and the first of these nodes.
+/// The nodes with equal results of a task, or without a result of it: their number, and the first of them.
 #[derive(Default)]
 struct NodeSubset<'m> {
     count: usize,
@@ -273,7 +275,8 @@ fn is_complete_diff(diff: &str) -> bool {
 mod tests {
     use super::*;
 
-    /// The last lines of the incomplete differences are those that agents write.
+    /// In this test, each incomplete difference ends with a line that agents write in place of omitted content, except
+    /// the empty difference.
     #[test]
     fn y09_is_complete_diff_is_false_when_cut_or_withheld() {
         for (diff, is_complete) in [

@@ -38,8 +38,8 @@ impl ApiResource for ClusterTemplateSpec {
         Endpoint::GetTemplate.path(&[&object.meta.uuid.to_string()])
     }
 
-    /// Removes the fields that the server itself adds to a template, so that a client can send back what it has read.
-    /// Fails for `merge_labels`.
+    /// Removes the read-only fields `uuid` and `links` from the body of a write, so that a client of Magnum can send
+    /// back a template that it has read. Fails if the body has the field `merge_labels`.
     fn adapt(body: &mut Map<String, Value>) -> Result<(), ApiError> {
         // Magnum's templates have no field `merge_labels`, and Magnum's API refuses it. A template is the highest
         // level, so there are no inherited labels with which its labels could merge.

@@ -40,8 +40,9 @@ pub(super) async fn replace(api: &Api, request: &HttpRequest) -> HandlerResult {
     edit_traits(api, request, |_, node, manager| Ok(node.spec.traits.update(manager, &intent)), answer).await
 }
 
-/// Commits a change of the traits that operators set on a node. `new_traits` returns the new traits of operators for
-/// the manager that it receives.
+/// Commits a change of the traits that operators set on the node that the request's path names. `new_traits` returns
+/// all traits that operators set after the change. It receives the manager under which the caller writes. `answer`
+/// returns the response from the changed node.
 async fn edit_traits(
     api: &Api,
     request: &HttpRequest,
@@ -84,7 +85,8 @@ fn read_traits(api: &Api, request: &HttpRequest) -> Result<Intent<Trait, ()>, Ap
     traits.iter().enumerate().map(parse).collect()
 }
 
-/// Parses the name of a trait: a standard trait, or a custom one (`CUSTOM_…`).
+/// Parses the name of a trait. Fails if it is not a standard trait, a custom one (`CUSTOM_…`), or one that the site has
+/// added in the controller's configuration.
 fn parse_trait(api: &Api, name: &str) -> Result<Trait, ApiError> {
     api.traits.parse(name).map_err(|error| ApiError::new(ErrorType::TraitInvalid, error.to_string()).field("traits"))
 }

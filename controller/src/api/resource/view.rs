@@ -79,8 +79,9 @@ pub(super) fn add_maps<'a>(
     body.extend(requested_fields.map(|(name, compute)| ((*name).to_owned(), compute(&effective_maps, provided_maps))));
 }
 
-/// Copies passthrough fields of the parent level to the body of an object, where the object does not set them itself.
-/// `names` are the fields to copy.
+/// Copies fields of Magnum's API from a level above an object to the body of the object. `names` are the fields to
+/// copy, and `parent` has the passthrough fields of that level, which Stemma only stores and returns. A field that the
+/// body already has is unchanged.
 pub(super) fn inherit_fields(body: &mut JsonMap, parent: &Extra, names: &[&str]) {
     for name in names {
         if let Some(value) = parent.get(*name) {
@@ -115,7 +116,8 @@ pub(super) fn provided_maps(inherited: &Inherited) -> [(String, Value); 3] {
     maps.map(|(name, map)| (name.to_owned(), map))
 }
 
-/// Returns the managers that own each key that a level provides, by key.
+/// Returns the owners of each key that a level provides, by key. An owner is a manager and its operation: `apply` or
+/// `update` (a plain write).
 pub(super) fn owners<K: Ord + Clone + Serialize, V: Clone>(layer: &Layer<K, V>) -> impl Serialize {
     Entries(move || layer.provided.iter().flat_map(OwnedMap::iter).map(|(key, entry)| (key, &*entry.owners)))
 }

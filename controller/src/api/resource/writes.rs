@@ -23,8 +23,10 @@ use crate::registry::names::ModelNames;
 use crate::registry::work::{PendingWrite, check_revision};
 use crate::registry::{Caller, DecisionError};
 
-/// Commits a request's write. `decide` changes the model and returns the response. With `strict=true`, the write is
-/// refused if it causes a warning or an error. The handler of `apply` checks this itself.
+/// Commits a request's write. `decide` makes the changes in the pending write and returns the response. It can be
+/// called several times, for example if another write has changed the same objects before the commit. With
+/// `strict=true`, the write is refused if it causes a finding that is a warning or an error. The handler of `apply`
+/// checks this itself.
 ///
 /// # Errors
 /// Fails if `decide` fails, or if the commit is refused.
@@ -41,8 +43,9 @@ pub(super) async fn commit(
         let mut work = PendingWrite::new(context);
         let answer = decide(&mut work)?;
         if is_strict {
-            // Some writes end unassignments of tags on nodes that they do not name. The findings must include the
-            // effects of this.
+            // An unassignment of a tag ends when no role of the node produces the tag any more. So a write that changes
+            // roles can end unassignments on nodes that it does not name. The findings must include the effects of
+            // this.
             work.drop_ended_unassignments()?;
             work.resolve_tags()?;
             check_strict("write", &introduced_findings(api, &work))?;
@@ -225,13 +228,14 @@ fn with_findings(mut answer: StoredAnswer, added_findings: &[Finding]) -> Stored
     answer
 }
 
-/// Maximum number of sentences in a warning, which must be short because it is sent as a header. The body has all
-/// findings.
+/// Maximum number of sentences and findings that a warning lists, before an entry that counts the others. A warning
+/// must be short, because it is sent as a header.
 const MAX_WARNED_FINDINGS: usize = 3;
 
 /// Returns the text of a warning: the first [`MAX_WARNED_FINDINGS`] of these sentences and findings, and then an entry
-/// with the number of the others. The severity of that last entry is the highest of the others. A semicolon separates
-/// the entries. No entry contains a semicolon, because clients print each entry on its own line.
+/// with the number of the others. The severity of that last entry is the highest of the others. A semicolon with a
+/// space (`; `) separates the entries. No entry contains this separator, because clients print each entry on its own
+/// line. Returns `None` if there are no entries.
 fn warning_header(sentences: impl IntoIterator<Item = (Severity, String)>, findings: &[Finding]) -> Option<String> {
     let finding_entries = findings.iter().map(|finding| (finding.severity, format!("{}: {}", finding.object, finding.message)));
     let mut entries = sentences.into_iter().chain(finding_entries);
@@ -245,8 +249,8 @@ fn warning_header(sentences: impl IntoIterator<Item = (Severity, String)>, findi
     (!texts.is_empty()).then(|| texts.join("; "))
 }
 
-/// Returns an entry of a warning. If its severity is not `warning`, the entry begins with the severity. Semicolons in
-/// the sentence are replaced by commas.
+/// Returns an entry of a warning. If its severity is not `warning`, the entry begins with the severity. Each semicolon
+/// before a space becomes a comma, because `; ` separates the entries.
 fn warning_text(severity: Severity, sentence: &str) -> String {
     let sentence = sentence.replace("; ", ", ");
     match severity {

@@ -55,14 +55,15 @@ pub struct Model {
     /// The objects of the indexes below, except allocations and principals, with the computed relations between them (such
     /// as inherited labels and roles). Releases are in their compiled form.
     pub fleet: Fleet,
-    /// The cache of results of resolving nodes. A result can be from any revision. All readers and all pending writes
-    /// share this cache.
+    /// The cache of task sets and of the values from which they are computed. An entry is found by its content. So all
+    /// readers and all pending writes share this cache, although their models are at different revisions.
     pub resolve_cache: Arc<ResolveCache>,
     /// The index of releases, each named `NAME@VERSION`.
     pub releases: ObjectIndex<ReleaseSpec>,
     /// The reasons why stored releases do not compile, by release.
     pub broken_releases: OrdMap<ReleaseRef, Arc<str>>,
-    /// The tags that users declared in addition to a release's content, by the name of the release.
+    /// The tags that users declared in addition to a release's content. They apply to all versions of the release. Each
+    /// object of the index has the name of the release, without a version.
     pub release_tags: ObjectIndex<ReleaseTagsSpec>,
     /// Cluster templates.
     pub templates: ObjectIndex<ClusterTemplateSpec>,
@@ -81,15 +82,17 @@ pub struct Model {
     /// The cluster to which the caller that uses this model is bound. The indexes then hide objects of other clusters, and
     /// objects of no cluster unless every caller may read them. `None` means that everything is visible.
     pub visible_cluster: Option<ClusterId>,
-    /// The index of namespaces of the catalogue, which describes known labels.
+    /// The index of namespaces of the catalogue. A namespace describes keys, such as those of labels: their titles,
+    /// types and accepted values.
     pub namespaces: ObjectIndex<NamespaceSpec>,
-    /// Inspection rules: conditions on the facts that hosts report, and the values that they set (as in Ironic).
+    /// The index of inspection rules (as in Ironic). Each rule has conditions and actions, by which the controller
+    /// computes traits, labels and properties of a node from what its host reports.
     pub rules: ObjectIndex<InspectionRuleSpec>,
     /// The time at which a namespace first named a resource type (of Glance), by resource type.
     pub resource_types: OrdMap<String, Arc<Timestamp>>,
-    /// The last observation that each host reported: its facts, traits and labels.
+    /// The last observation of each host: its stable facts, its detected traits, and the labels of its label files.
     pub observations: ByNode<ObservationRecord>,
-    /// The pause, hold and park that root set on each host itself.
+    /// The pause, hold and park that root set on each host with `stemma-agent`, as the host reported them last.
     pub reported_states: ByNode<ReportedState>,
     /// The task set that was last released to each node.
     pub released: ByNode<ReleasedRecord>,
@@ -104,15 +107,18 @@ pub struct Model {
     pub common_chunks: OrdMap<Hash, Arc<str>>,
     /// The last results of each node's tasks.
     pub results: ByNode<ResultsRecord>,
-    /// The last report of each host's agent, for example its version and findings.
+    /// The last stored `Report` message of each host's agent. It has the version of the agent, the findings and the
+    /// progress of the host, facts that change often, and facts about the agent itself. It has no results of tasks.
+    /// Those are in `results`.
     pub reports: ByNode<ReportRecord>,
     /// The time at which each node became silent (its agent did not check in), or at which it checked in again. A node that
     /// was not silent yet has no entry.
     pub silence: ByNode<LivenessRecord>,
-    /// The desired state that was last sent to each host.
+    /// The records of the desired state that was last sent to each host: its revision, its digests, and whether the
+    /// host has confirmed it.
     pub sent_records: ByNode<SentRecord>,
-    /// The revision at which the store got its first record in [`Self::sent_records`]. `None` if it never had such a
-    /// record.
+    /// The revision of the store when the first record of [`Self::sent_records`] was written. If a host has no such
+    /// record, no desired state of a later revision was sent to it. `None` if the store never had such a record.
     pub sent_recorded_since: Option<HeldRevision>,
     /// The epochs of the store. A restore begins a new one, and so can a resume of the fleet. `None` if the store is in its
     /// first epoch.
@@ -142,9 +148,10 @@ pub struct Versioned<T> {
 pub struct AffectedNodes {
     /// Nodes for which resolving may now have another result.
     pub dirty: DirtyNodes,
-    /// Nodes whose state may have changed although they are resolved as before, with the tasks that have a new result.
-    /// The set of tasks is empty if the node's agent reported new facts about itself, or if its host reached the
-    /// store's present epoch.
+    /// Nodes whose state may have changed although they are resolved as before, with the tasks whose result was
+    /// replaced, added or removed. The set of tasks is empty if no result changed, for example if the node's agent
+    /// reported new facts about itself, or if a desired state of another epoch than before is about to be sent to the
+    /// node's host.
     pub new_results: BTreeMap<Uuid, BTreeSet<String>>,
     /// Nodes that were deleted.
     pub deleted: BTreeSet<Uuid>,
@@ -227,15 +234,17 @@ impl Model {
         }
     }
 
-    /// Returns the numbers of items that were not stored: from the last report of the node's host, and from the results
-    /// of its tasks.
+    /// Returns the numbers of facts and task results that were dropped, and of texts that were cut or dropped, when the
+    /// last report of the node's host and the results of its tasks were stored. Dropped items of the host's observation
+    /// are not counted.
     pub fn dropped_counts(&self, node: Uuid) -> DroppedReportCounts {
         let report_counts = self.reports.get(&node).map(|record| record.left_out).unwrap_or_default();
         let result_counts = self.results.get(&node).map(|record| record.dropped_counts()).unwrap_or_default();
         report_counts.merge(result_counts)
     }
 
-    /// Returns the nodes whose hosts have last sent items that were not stored, for example because of a limit.
+    /// Returns the nodes for which a part of the host's last observation, of its last report or of its task results was
+    /// not stored, for example because of a limit.
     pub fn nodes_with_dropped_reports(&self) -> impl Iterator<Item = Uuid> {
         let is_completely_stored = |node: &Uuid| {
             let observation = self.observations.get(node);
@@ -244,7 +253,8 @@ impl Model {
         self.nodes.iter().map(|node| node.meta.uuid).filter(move |node| !is_completely_stored(node))
     }
 
-    /// Returns the nodes whose hosts have findings in their last report.
+    /// Returns the nodes whose hosts have findings in their last report. The reason why an agent is stuck does not
+    /// count.
     pub fn nodes_with_host_findings(&self) -> impl Iterator<Item = Uuid> {
         self.nodes.iter().map(|node| node.meta.uuid).filter(|node| self.host_findings(*node).next().is_some())
     }
@@ -296,8 +306,8 @@ impl Model {
         cluster.map_or_else(|| self.nodes.len().saturating_sub(count_in_clusters()), |cluster| self.fleet.node_count(cluster))
     }
 
-    /// Returns the kind and title of each object that refers to the object `target`. The title is unique in the fleet: that
-    /// of a node group is CLUSTER/GROUP.
+    /// Returns the kind and title of each visible object that refers to the object `target`. The title of a node group
+    /// is CLUSTER/GROUP, because the name of a group is only unique in its cluster.
     pub fn referrers<'m>(&'m self, target: &'m ObjectReference) -> impl Iterator<Item = (Kind, String)> {
         KINDS.iter().flat_map(|functions| (functions.referrers)(self, target).map(|name| (functions.kind, name)))
     }
@@ -353,17 +363,17 @@ impl Model {
         AffectedNodes { dirty, ..AffectedNodes::default() }
     }
 
-    /// Adds all loaded objects, observations and reported states to the fleet, in one pass. A stored release may not
-    /// compile, because another version of the controller accepted it by different rules. Such a release is logged, and
-    /// each cluster with nodes that use it has a finding. These nodes cannot be resolved completely. Other nodes are not
-    /// affected.
+    /// Adds all loaded objects, observations and reported states to the fleet, in one pass. Then marks the fleet as
+    /// loaded, so that nodes can be resolved. A stored release may not compile, because another version of the
+    /// controller accepted it by different rules. Such a release is recorded as broken, and each cluster with nodes
+    /// that use it has a finding. These nodes cannot be resolved completely. Other nodes are not affected.
     pub(super) fn finish_load(&mut self) {
         let mut changes: Vec<FleetChange> = KINDS.iter().flat_map(|functions| (functions.load_changes)(self)).collect();
         changes.extend(self.observations.iter().map(|(node, record)| observation_change(*node, record)));
         changes.extend(
             self.reported_states.iter().map(|(node, state)| FleetChange::ReportedState(NodeId(*node), Some(Arc::clone(state)))),
         );
-        // The affected nodes are not needed, because the first pass resolves all nodes.
+        // The affected nodes are not needed, because the next pass of the reconciler resolves all nodes.
         drop(self.fleet.apply_all(changes));
         self.fleet.build_index(self.nodes.iter().map(|node| node.id()));
         // Until this call, every node counts as not resolvable.
@@ -443,8 +453,9 @@ impl Model {
         }
     }
 
-    /// Applies a committed write or deletion of a record that is not an object. The prefix of the key determines the
-    /// map of the model. A record that belongs to none of the maps is ignored.
+    /// Applies a stored or deleted record that is not an object, and returns the nodes that this affects. The key
+    /// determines the map or field of the model that has the record. A record that the model does not contain is
+    /// ignored.
     fn apply_record(&mut self, key: &[u8], stored: &StoredValue<'_>) -> Result<AffectedNodes, codec::BadRecord> {
         let find_node_record = |(prefix, apply): &(&str, ApplyRecord)| Some((key::read_node(prefix, key)?, *apply));
         if let Some((node, apply)) = NODE_RECORDS.iter().find_map(find_node_record) {

@@ -18,7 +18,8 @@ use stemma_wire::message::observed::{self, LocalState, Report, TaskResult};
 
 use crate::records::reported::{ObservationRecord, ReportRecord, ResultsRecord, StoredResult};
 
-/// Maximum number of refused traits whose names are stored. The other refused traits are only counted.
+/// Maximum number of invalid trait names of a host that are stored. Further invalid names, and valid traits over the
+/// maximum number, are only counted.
 const MAX_LISTED_TRAITS: usize = 10;
 
 /// Maximum length of a label key, in bytes.
@@ -28,9 +29,10 @@ const MAX_LABEL_KEY_BYTES: usize = MAX_KEY_PREFIX_BYTES + 1 + MAX_KEY_NAME_BYTES
 const MAX_SOURCE_BYTES: usize = 512;
 
 /// Returns the stored form of an Observation. A fact that is not a JSON text is dropped, because it cannot be an input.
-/// Facts and labels over a limit are dropped too. Valid traits are accepted up to a maximum, standard traits before
-/// custom ones. The record counts the dropped facts, labels and traits, and names some refused traits. The rest is
-/// accepted, because one bad file on a host must not invalidate its whole Observation.
+/// Facts and labels over a limit are dropped too. A long source of a label (its place on the host) is cut. Valid traits
+/// are accepted up to a maximum, standard traits before custom ones. The record counts the dropped facts, labels and
+/// traits, and names some refused traits. The rest is accepted, because one bad file on a host must not invalidate its
+/// whole Observation.
 pub(super) fn bounded_observation(
     at: Timestamp,
     digest: PartDigest,
@@ -103,6 +105,7 @@ pub(super) fn text_bytes(result: &TaskResult) -> usize {
 }
 
 /// Drops the texts (message, output and diff) of the oldest results until the remaining texts are within the limit.
+/// Marks these results as cut. The results themselves remain.
 fn drop_oldest_texts(record: &mut ResultsRecord) {
     let mut total: usize = record.tasks.values().map(|entry| text_bytes(&entry.result)).sum();
     if total <= MAX_RESULT_TEXT_BYTES {
@@ -141,8 +144,8 @@ fn drop_surplus_results(record: &mut ResultsRecord) {
 }
 
 /// Returns the accepted labels in the order of their keys, and the number of refused labels. A label is refused if its
-/// key or value is too long, or if it exceeds the number or total size of a level's labels. The syntax of a key is not
-/// checked.
+/// key or value is too long, or if it exceeds the number or total size of a level's labels. A smaller label after it
+/// may still be accepted. A long source of a label is cut. The syntax of a key is not checked.
 fn accepted_labels(host_labels: BTreeMap<String, observed::ReportedLabel>) -> (Vec<ReportedLabel>, u32) {
     let (mut total_bytes, mut refused_count) = (0, 0);
     let mut accepted = Vec::new();

@@ -53,11 +53,12 @@ pub struct HostIntake {
     /// until the controller acknowledges it, and sends it again.
     result_limiter: ByteRateLimiter<Uuid>,
     blobs: Arc<BlobStore>,
-    /// The traits that are defined at this site.
+    /// The names of standard traits: those of the program, and those of `extra_standard_traits` in the configuration.
     traits: TraitNames,
 }
 
-/// Writes the last value of each kind of record of each node to the store.
+/// Writes records of nodes to the store: task results, the last Report, the state that was set on the host, silence,
+/// and which sent states are confirmed. Also records in the status of the node whether a part of a report was stored.
 struct IntakeWriter {
     registry: Arc<Registry>,
     desired: Arc<DesiredTable>,
@@ -87,7 +88,7 @@ impl HostIntake {
     }
 
     /// Stores an Observation as the node's current record and as a new image (a stored version). Also deletes the
-    /// oldest images. Logs which parts were not accepted.
+    /// oldest images, so that at most [`MAX_OBSERVATION_IMAGES`] remain. Logs which parts were not accepted.
     async fn store_observation(
         &self,
         node: Uuid,
@@ -257,7 +258,8 @@ impl Intake for HostIntake {
     }
 
     /// Records which desired state is sent to a node's host, before it is sent. The host has not confirmed the state
-    /// yet.
+    /// yet. With the first such record in the store, also records the present revision of the store
+    /// ([`key::SENT_SINCE`]).
     fn store_sent(&self, node: Uuid, sent: HeldRevision, parts: SentParts) -> BoxFuture<'_, Result<(), IntakeError>> {
         let record = SentRecord { epoch: sent.epoch, revision: sent.revision, parts: Some(parts), unconfirmed: true };
         let mut transaction = Transaction::new()
@@ -300,7 +302,7 @@ impl IntakeWriter {
 
     /// Changes one record of a node, and returns the number of bytes written. `change` gets the stored record and
     /// returns the new one, or `None` to write nothing. The change is repeated if another write changes the record
-    /// first.
+    /// first. A stored record that cannot be decoded counts as missing, and is replaced.
     async fn update_record<T, F>(&self, prefix: &str, node: Uuid, change: F) -> Result<u64, IntakeError>
     where
         T: DeserializeOwned + Serialize,
@@ -397,7 +399,7 @@ impl IntakeWriter {
     async fn store_report(&self, node: Uuid, record: ReportRecord) -> Result<(), IntakeError> {
         let change = |stored: Option<ReportRecord>| {
             let is_equal = stored.is_some_and(|stored| {
-                stored.left_out == record.left_out && is_equal_except_facts(&stored.report, &record.report)
+                stored.left_out == record.left_out && is_equal_except_volatile_facts(&stored.report, &record.report)
             });
             (!is_equal).then(|| record.clone())
         };
@@ -435,9 +437,10 @@ impl IntakeWriter {
     }
 }
 
-/// Returns whether two Reports are equal, apart from facts that change all the time, such as uptime and load. Such
-/// facts are written only together with another change. Facts about the agent itself are compared.
-fn is_equal_except_facts(first: &Report, second: &Report) -> bool {
+/// Returns whether two Reports are equal, apart from volatile facts, such as uptime and load. A Report contains only
+/// volatile facts, which are not compared, and facts about the agent itself, which are. A change of volatile facts is
+/// written only together with another change.
+fn is_equal_except_volatile_facts(first: &Report, second: &Report) -> bool {
     (&first.agent_version, &first.findings, first.progress, &first.local)
         == (&second.agent_version, &second.findings, second.progress, &second.local)
         && agent_facts(first).eq(agent_facts(second))
@@ -557,7 +560,7 @@ mod tests {
 
     /// Facts about the agent, such as `agent.stuck`, are compared too. Other facts, such as `load`, are not.
     #[test]
-    fn y06_is_equal_except_facts_compares_remaining_fields() {
+    fn y06_is_equal_except_volatile_facts_compares_remaining_fields() {
         let report = Report::default();
         let local = LocalState { paused: true, ..LocalState::default() };
         for other in [
@@ -567,11 +570,11 @@ mod tests {
             Report { local, ..report.clone() },
             Report { facts: [("agent.stuck".to_owned(), "\"full\"".to_owned())].into(), ..report.clone() },
         ] {
-            assert!(!is_equal_except_facts(&report, &other), "{other:?}");
+            assert!(!is_equal_except_volatile_facts(&report, &other), "{other:?}");
         }
         let facts = [("load".to_owned(), "0.5".to_owned())].into();
-        assert!(is_equal_except_facts(&report, &Report { facts, ..report.clone() }));
+        assert!(is_equal_except_volatile_facts(&report, &Report { facts, ..report.clone() }));
         let facts = [("agent.stuck".to_owned(), "\"the disk is full\"".to_owned())].into();
-        assert!(!is_equal_except_facts(&report, &Report { facts, ..report.clone() }), "the fact about the agent is new");
+        assert!(!is_equal_except_volatile_facts(&report, &Report { facts, ..report.clone() }), "the fact about the agent is new");
     }
 }

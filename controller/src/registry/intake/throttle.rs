@@ -17,11 +17,12 @@ use std::time::Duration;
 use tokio::time::Instant;
 use uuid::Uuid;
 
-/// Interval between two deferred writes of a node.
+/// Interval between two writes of deferred records of one node and kind. The kinds are the Reports and the reported
+/// states of the host.
 const REPORT_INTERVAL: Duration = Duration::from_secs(10);
 
-/// Number of records that a node may write at once. The node regains one of these writes for each interval without a
-/// deferred write.
+/// Number of records of a node that are written without delay, for Reports and for reported states each. The node
+/// regains one of these writes for each [`REPORT_INTERVAL`] without a deferred write.
 const REPORT_BURST: u32 = 6;
 
 /// The function that writes a deferred record. Its arguments are the node, the record, and whether the node's previous
@@ -29,7 +30,8 @@ const REPORT_BURST: u32 = 6;
 /// tried again.
 type WriteReportFn<T> = dyn Fn(Uuid, T, bool) -> Pin<Box<dyn Future<Output = bool> + Send>> + Send + Sync;
 
-/// Decides when a node's record may be written, and holds the deferred records.
+/// Decides when a record of a node (a Report, or the reported state of its host) may be written to the store, and holds
+/// the deferred records.
 pub(super) struct ReportThrottle<T> {
     nodes: Arc<Mutex<BudgetByNode<T>>>,
     write: Arc<WriteReportFn<T>>,
@@ -56,7 +58,8 @@ pub(super) enum Admission<T> {
 }
 
 impl<T: Clone + Send + 'static> ReportThrottle<T> {
-    /// Creates a throttle. It calls `write` for each deferred record when the record is due.
+    /// Creates a throttle. It calls `write` for a deferred record when the record is due, unless a newer record has
+    /// replaced it.
     pub(super) fn new(
         write: impl Fn(Uuid, T, bool) -> Pin<Box<dyn Future<Output = bool> + Send>> + Send + Sync + 'static,
     ) -> Self {
@@ -124,8 +127,8 @@ impl<T> ReportBudget<T> {
 }
 
 /// Writes the node's deferred record at the end of each interval. An interval without a deferred record returns one
-/// immediate write to the node. A failed write is tried again after the next interval, unless a newer record was
-/// deferred by then. Ends when the node has regained all immediate writes.
+/// immediate write to the node. A failed write is tried again after the next interval, unless a newer record of the
+/// node has arrived by then. Ends when the node has regained all immediate writes.
 async fn write_deferred<T: Clone>(node: Uuid, nodes: Arc<Mutex<BudgetByNode<T>>>, write: Arc<WriteReportFn<T>>) {
     let (mut due, mut is_retry) = (Instant::now(), false);
     loop {
@@ -186,8 +189,8 @@ mod tests {
         assert!(lock(&throttle.nodes).is_empty(), "an idle node has no entry");
     }
 
-    /// The immediate write of a record fails, and `defer` stores the record for later. For node 2, a newer record is
-    /// already deferred, so the failed record is dropped.
+    /// In this test, the immediate write of a record fails, and `defer` holds the record for later. For node 2, a newer
+    /// record is already deferred, so the failed record is dropped. Node 3 is idle when `defer` is called.
     #[tokio::test(start_paused = true)]
     async fn x01_deferred_report_is_written_later_unless_newer_arrives() {
         let written: Arc<Mutex<Vec<(u128, u64)>>> = Arc::default();

@@ -34,9 +34,9 @@ const MINUTE: Duration = Duration::from_mins(1);
 /// Maximum number of audit entries of refusals that wait to be written. Refusals over this number are only counted.
 const MAX_QUEUED_ENTRIES: usize = 1024;
 /// Maximum number of audit entries of refusals that are written at the same time.
-const MAX_ENTRIES_PER_COMMIT: usize = 64;
-/// Maximum number of pairs of principal and reason that are counted separately in one minute. Further principals are
-/// counted together under the name [`OTHERS`].
+const MAX_CONCURRENT_ENTRIES: usize = 64;
+/// Maximum number of pairs of principal and reason that are counted separately in one minute. The refusals of further
+/// pairs are counted by reason, under the name [`OTHERS`] instead of the principal.
 const MAX_TALLIES: usize = 10_000;
 /// The name under which the refusals of all principals without a separate count are counted.
 const OTHERS: &str = "others";
@@ -89,13 +89,13 @@ impl TallyKey {
 struct RefusalTally {
     minute_began: Instant,
     recorded_count: u32,
-    /// Number of refusals without an entry.
+    /// Number of refusals that no audit entry covers yet.
     unrecorded_count: u64,
-    /// The time and the address of the last refusal that has no entry.
+    /// The time and the address of the last refusal that got no audit entry of its own.
     last_unrecorded: Option<(Timestamp, SocketAddr)>,
 }
 
-/// The task that writes the queued audit entries of refusals.
+/// The task that writes the queued audit entries of refusals, and drops old ones from the audit.
 pub struct RefusalWriter {
     entries: mpsc::Receiver<RefusalRecord>,
     tallies: Arc<RefusalTallies>,
@@ -208,13 +208,13 @@ impl RefusalWriter {
     /// rejects is only logged. Each minute, also drops entries of refusals whose retention time has ended, unless the
     /// clock is suspect. Returns only when the recorder of refusals no longer exists.
     pub async fn run(mut self, store: Arc<dyn Store>) {
-        let mut batch = Vec::with_capacity(MAX_ENTRIES_PER_COMMIT);
+        let mut batch = Vec::with_capacity(MAX_CONCURRENT_ENTRIES);
         let mut ticks = interval(MINUTE);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut position = SweepPosition(KeyRange::prefix(key::AUDIT));
         loop {
             tokio::select! {
-                count = self.entries.recv_many(&mut batch, MAX_ENTRIES_PER_COMMIT) => {
+                count = self.entries.recv_many(&mut batch, MAX_CONCURRENT_ENTRIES) => {
                     if count == 0 {
                         return;
                     }
@@ -225,7 +225,7 @@ impl RefusalWriter {
                     record_clock_jump(&self.clock, store.as_ref()).await;
                     let mut records = self.tallies.end_minutes(Instant::now()).into_iter().peekable();
                     while records.peek().is_some() {
-                        write_all(&store, records.by_ref().take(MAX_ENTRIES_PER_COMMIT)).await;
+                        write_all(&store, records.by_ref().take(MAX_CONCURRENT_ENTRIES)).await;
                     }
                     if let Some(now) = self.clock.trusted_now()
                         && let Err(error) = position.drop_expired(store.as_ref(), &self.clock, now).await

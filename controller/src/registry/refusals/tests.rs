@@ -20,8 +20,9 @@ fn key(principal: &str) -> TallyKey {
     TallyKey { principal: principal.to_owned(), principal_ref: PrincipalRef::Nobody, reason: "x" }
 }
 
-/// Of 25 refusals of `node/a` for the reason `x`, ten have entries. Another principal or another reason is counted
-/// separately, so its first refusal has an entry too.
+/// In this test, the principal `node/a` is refused 25 times within a minute for the reason `x`. Ten of these refusals
+/// have an entry for the audit. Another principal or another reason is counted separately, so its first refusal has an
+/// entry too.
 #[test]
 fn tally_records_ten_per_minute_then_counts() {
     let rejected = RejectionCounter::default();
@@ -42,8 +43,8 @@ fn tally_records_ten_per_minute_then_counts() {
     assert_eq!(recorded[11], ("node/a".to_owned(), "y".to_owned(), 0));
 }
 
-/// Ten refusals per minute get an entry of their own. The number of the others is in the next entry, or in an entry at
-/// the end of the minute if there is no next refusal.
+/// Ten refusals per minute get an entry of their own. The number of the others is in the next entry. If there is no next
+/// refusal, an entry at the end of the minute is for the last of the others, and counts the rest.
 #[test]
 fn unrecorded_count_is_in_next_entry_or_when_minute_ends() {
     let (tallies, start) = (RefusalTallies::default(), Instant::now());
@@ -107,8 +108,8 @@ fn tally_counts_refusal_when_queue_is_full() {
     );
 }
 
-/// Principals that exceed `MAX_TALLIES` share one tally, whose name is `OTHERS`. Of the 25 refusals in it, ten have
-/// entries. The entry at the end of the minute is for the last refusal, and counts the other 14.
+/// Principals that exceed `MAX_TALLIES` share one tally for each reason, under the name `OTHERS`. Of the 25 refusals in
+/// this tally, ten have entries. The entry at the end of the minute is for the last refusal, and counts the other 14.
 #[test]
 fn tally_counts_together_when_max_tallies_is_reached() {
     let (tallies, now) = (RefusalTallies::default(), Instant::now());
@@ -135,7 +136,8 @@ async fn audit(store: &dyn Store) -> Vec<AuditRecord> {
     list.entries.iter().map(|entry| codec::decode(&entry.value).unwrap()).collect()
 }
 
-/// Waits until this number of entries is written. The store has its own thread, so the clock cannot be paused.
+/// Waits until at least this number of entries is written, and returns all entries. The store writes on its own thread,
+/// so the clock of tokio must not be paused during the wait.
 async fn wait_for_entries(store: &dyn Store, entries: usize) -> Vec<AuditRecord> {
     let written = async {
         loop {
@@ -219,7 +221,7 @@ async fn sweep_drops_only_refusals_when_ninety_days_old() {
     assert_eq!(audit(store.as_ref()).await, [commit(1), commit(3), commit(50)]);
 }
 
-/// The JSON form of a refusal differs from that of a commit, so each is read back as what it is.
+/// The JSON form of a refusal differs from that of a commit, so a refusal is not read back as a commit.
 #[test]
 fn refusal_entry_is_read_back_from_json() {
     let refusal = RefusalRecord {

@@ -36,7 +36,7 @@ const MAX_BYTES_PER_COMMIT: u64 = 4 << 20;
 /// holds the revision and size of each collected image in memory.
 const MAX_CANDIDATE_BYTES: u64 = 256 << 20;
 
-/// The configured limits of what is retained.
+/// The configured limits on the age and size of the history of objects and of the audit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RetentionLimits {
     /// The limits for the history of objects.
@@ -45,7 +45,8 @@ pub struct RetentionLimits {
     pub audit: AuditRetention,
 }
 
-/// A class of entries that is limited by age and total size.
+/// A class of store entries that is limited by age and total size: the images of objects in the history, the audit
+/// entries, and the records of requests with an idempotency key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum RetentionClass {
     History,
@@ -60,8 +61,8 @@ pub struct RetentionSweeper {
     limits: RetentionLimits,
     /// The time of the last sweep of all classes, or `None` before the first.
     swept_at: Option<Instant>,
-    /// The size of each class after its last sweep, in bytes. If the size has hardly grown since, another sweep would
-    /// find nothing to drop.
+    /// The size of each class after its last sweep, in bytes. If the size has hardly grown since, another sweep by size
+    /// would find nothing to drop.
     remaining_bytes: BTreeMap<RetentionClass, u64>,
 }
 
@@ -111,9 +112,10 @@ impl RetentionSweeper {
         Self { limits, swept_at: None, remaining_bytes: BTreeMap::new() }
     }
 
-    /// Drops entries whose retention time has ended, and the oldest entries of classes that are too large. All classes
-    /// are swept once an hour. Between these sweeps, a class is swept only if it is too large and has grown since its
-    /// last sweep. Drops nothing while the clock is suspect. A call is cheap if no sweep is due.
+    /// Drops images and audit entries whose retention time has ended, and the oldest entries of each class that is too
+    /// large. Request records are dropped here only if they are too large together. All classes are swept once an hour.
+    /// Between these sweeps, a class is swept only if it is too large and has grown since its last sweep. Drops nothing
+    /// while the clock is suspect. A call is cheap if no sweep is due.
     ///
     /// # Errors
     /// Fails if the store fails.
@@ -297,8 +299,9 @@ impl Registry {
         }
     }
 
-    /// Drops the oldest request records if all records together are larger than `max_bytes`. The records of principals
-    /// that store too much are dropped first. [`Registry::prune_requests`] drops records that are too old.
+    /// Drops the oldest request records if all records together are larger than `max_bytes`. If a principal has more
+    /// than a quarter of `max_bytes`, its oldest records over the quarter are dropped first. Drops nothing while the
+    /// clock is suspect. [`Registry::prune_requests`] drops records that are too old.
     ///
     /// # Errors
     /// Fails if the store fails.
@@ -333,8 +336,8 @@ fn request_owner(entry: &Entry) -> Bytes {
     key::read_request(&entry.key).map_or_else(Bytes::new, |owner| entry.key.slice_ref(owner))
 }
 
-/// A batch of entries to drop, in commits of a limited size. Such entries are written only once, so none can have
-/// changed since it was read.
+/// A batch of entries to drop, in commits of a limited size. The entries are images in the history and audit entries.
+/// Each entry is written only once, so none of the entries can have changed since it was read.
 struct DropBatch<'a> {
     store: &'a dyn Store,
     pending: Transaction,

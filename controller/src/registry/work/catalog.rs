@@ -50,7 +50,8 @@ impl PendingWrite<'_> {
         Ok(())
     }
 
-    /// Stores the resource types that written namespaces name for the first time.
+    /// Stores the resource types that the written namespaces name and that are not stored yet, each with the time of
+    /// the write.
     pub(super) fn store_resource_types(&mut self) {
         let written = self.written_objects().filter(|(kind, _)| *kind == Kind::Namespace);
         let namespaces = written.filter_map(|(_, uuid)| self.model.namespaces.get(uuid).cloned());
@@ -71,7 +72,8 @@ fn associated_types(namespace: &Namespace) -> Vec<String> {
     namespace.spec.resource_type_associations.iter().map(|association| association.name.clone()).collect()
 }
 
-/// Returns the keys that an object sets, or `None` if the object does not exist or its kind has no keys.
+/// Returns the keys that an object uses and that the catalogue may restrict, such as its labels and the keys in its
+/// requirements. Returns `None` if the object does not exist or its kind has no such keys.
 fn key_usage(model: &Model, kind: Kind, uuid: Uuid) -> Option<KeyUsage<'_>> {
     match LevelId::new(kind, uuid) {
         Some(LevelId::Template(_)) => usage_in(&model.templates, uuid),
@@ -83,7 +85,8 @@ fn key_usage(model: &Model, kind: Kind, uuid: Uuid) -> Option<KeyUsage<'_>> {
     }
 }
 
-/// Returns the keys that an object of an index sets, or `None` if the object does not exist.
+/// Returns the keys that an object of an index uses and that the catalogue may restrict, or `None` if the object does
+/// not exist.
 fn usage_in<S: Resource + UsesKeys>(index: &ObjectIndex<S>, uuid: Uuid) -> Option<KeyUsage<'_>> {
     index.get(uuid).map(|object| object.spec.key_usage())
 }

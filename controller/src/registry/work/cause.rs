@@ -27,7 +27,7 @@ impl PendingWrite<'_> {
     /// among the levels of the cluster and above it if `node` is `None`. Kinds are ordered from the release over the
     /// template down to the node. Inspection rules come after the node.
     fn find_cause(&self, cluster: Option<ClusterId>, node: Option<NodeId>) -> Option<String> {
-        let candidates = self.written_objects().filter(|(kind, uuid)| self.is_above((*kind, *uuid), cluster, node));
+        let candidates = self.written_objects().filter(|(kind, uuid)| self.is_possible_cause((*kind, *uuid), cluster, node));
         self.written_key(candidates.max_by_key(|(kind, _)| *kind)?)
     }
 
@@ -47,8 +47,9 @@ impl PendingWrite<'_> {
     }
 
     /// Returns whether an object is the node or a level above the node. If `node` is `None`, returns whether the object
-    /// is a level of the cluster or above the cluster. Inspection rules and used releases count as levels above.
-    fn is_above(&self, (kind, uuid): (Kind, Uuid), cluster: Option<ClusterId>, node: Option<NodeId>) -> bool {
+    /// is the cluster, one of its groups or nodes, or its template. In both cases, an inspection
+    /// rule and a release that any group of the cluster uses count too.
+    fn is_possible_cause(&self, (kind, uuid): (Kind, Uuid), cluster: Option<ClusterId>, node: Option<NodeId>) -> bool {
         let model = &self.model;
         match (LevelId::new(kind, uuid), node) {
             (Some(LevelId::Node(id)), Some(node)) => id == node,

@@ -32,9 +32,10 @@ pub const DEFAULT_MAX_NODES: u64 = 100_000;
 /// A limit on a number of objects.
 #[derive(Clone, Copy)]
 enum CountLimit {
-    /// The maximum number of nodes in the fleet.
+    /// The configured maximum number of nodes in the fleet. It also limits the numbers of allocations and join tokens.
     Nodes,
-    /// Half of the maximum number of nodes in the fleet.
+    /// Half of the limit [`CountLimit::Nodes`], rounded up. It is the limit of one cluster for nodes, allocations and
+    /// join tokens.
     HalfOfNodes,
     /// A fixed number.
     Fixed(usize),
@@ -67,7 +68,8 @@ struct CountChange {
     after: usize,
 }
 
-/// The rules of all kinds. `docs/api.md` contains the same table, and a test compares the two.
+/// The rules that limit the number of objects of each kind, and the numbers of join tokens and resource types. Stored
+/// choices of primaries have no limit. `docs/api.md` contains the same table, and a test compares the two.
 static COUNT_RULES: [CountRule; 12] = [
     CountRule {
         name: "nodes",
@@ -245,7 +247,7 @@ const fn advice(limit: CountLimit) -> &'static str {
 mod tests {
     use super::*;
 
-    /// Returns a limit as `docs/api.md` shows it: with the default number of nodes, and a comma before the thousands.
+    /// Returns a limit as `docs/api.md` shows it: with the default number of nodes, and a comma after the thousands.
     fn text(limit: CountLimit) -> String {
         let limit = match limit {
             CountLimit::Nodes => 100_000,

@@ -21,8 +21,8 @@ const MAX_LISTED_REFERRERS: usize = 10;
 const MAX_RETURNED_REFERRERS: usize = 1_000;
 
 impl PendingWrite<'_> {
-    /// Deletes a node with its primaries and stored reports. Also retires its agent, so that certificates of the agent
-    /// are no longer accepted.
+    /// Deletes a node, its stored reports, and the stored choices that make it primary of tags. Also retires its agent,
+    /// so that certificates of the agent are no longer accepted.
     ///
     /// # Errors
     /// Fails if the node is assigned to an allocation, if the caller may not delete it, or if an entry of the store
@@ -52,7 +52,7 @@ impl PendingWrite<'_> {
         Ok(self.delete(object)?)
     }
 
-    /// Deletes a cluster with its groups and primaries. The groups must have no nodes.
+    /// Deletes a cluster with its groups and the stored choices of its primaries. The groups must have no nodes.
     ///
     /// # Errors
     /// Fails if a group has nodes, if another object refers to the cluster, or if the caller may not delete it.

@@ -208,7 +208,7 @@ impl<'a> PendingWrite<'a> {
         [self.context.full_model, &self.model].into_iter().any(|model| model.fleet.cluster_of_node(node) == Some(cluster))
     }
 
-    /// Returns the kind and uuid of each object that was written so far.
+    /// Returns the kind and uuid of each object that the write has created, changed or deleted so far.
     pub fn written_objects(&self) -> impl Iterator<Item = (Kind, Uuid)> {
         let written = self.draft.audited().iter().filter(|object| object.action != Action::Unchanged);
         written.map(|object| (object.kind, object.uuid))
@@ -315,8 +315,9 @@ impl<'a> PendingWrite<'a> {
         self.context.check_access(Endpoint::for_create(S::KIND), S::access_scope(&self.model, object), describe)
     }
 
-    /// Stores the node that holds a tag of a cluster as primary. If another node held the tag, the epoch number of the
-    /// primary grows. Does not check the caller's rights.
+    /// Stores `node` as the chosen primary of a tag of a cluster. Changes nothing if this choice is already stored. If
+    /// another node was stored, the epoch number of the primary grows by 1. Checks neither the caller's rights nor
+    /// whether the node has the tag.
     ///
     /// # Errors
     /// Fails if the stored choice would be too large or invalid.

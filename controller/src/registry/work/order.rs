@@ -48,8 +48,8 @@ use crate::store::Op;
 struct PlacedByWrite {
     /// The profiles that nodes of the cluster get by the write.
     profiles: BTreeSet<ProfileHash>,
-    /// True if a group of the cluster gets a release with stages. Stages belong to no node, so they can close a cycle
-    /// without one.
+    /// True if a group of the cluster gets a release with stages that no group of the cluster had. Stages belong to no
+    /// node, so they can close a cycle in a cluster without nodes.
     has_staged_release: bool,
     /// The part of the cluster that must be unchanged at the commit. Otherwise two writes together could place or start
     /// a privileged task.
@@ -58,8 +58,8 @@ struct PlacedByWrite {
 
 impl PendingWrite<'_> {
     /// Refuses a write that closes a cycle of tasks. Makes the commit depend on the state that was checked, by the
-    /// marks of each cluster. Skips a cluster in which the write places no node and changes nothing that the order of
-    /// tasks or the placement of privileged tasks depends on.
+    /// marks of each cluster (empty entries that concurrent writes change). Skips a cluster in which the write places
+    /// no node and changes nothing that the order of tasks or the placement of privileged tasks depends on.
     ///
     /// # Errors
     /// Fails with the tasks of the cycle.
@@ -115,7 +115,9 @@ impl PendingWrite<'_> {
         })
     }
 
-    /// Returns the clusters whose placement the write changes, each with the changes.
+    /// Returns the clusters in which the write can close a cycle of tasks or place a privileged task, each with the
+    /// changes that can do this. A cluster that only loses a node or a profile, or in which only a choice of a primary
+    /// or an answer of an extension is new, is listed without changes.
     fn placements(&self) -> BTreeMap<ClusterId, PlacedByWrite> {
         let ids = self.clusters_with_changed_primaries.union(&self.extension_clusters);
         let mut clusters: BTreeMap<ClusterId, PlacedByWrite> = ids.map(|id| (*id, PlacedByWrite::default())).collect();
@@ -152,8 +154,8 @@ impl PendingWrite<'_> {
     }
 
     /// Writes the marks of a cluster (empty entries that order concurrent writes), and requires at the commit that marks
-    /// are unchanged. A write that extends the cluster, as the module defines it, writes and requires both marks. Any
-    /// other write writes `placed` and requires `order`.
+    /// are unchanged. A write with `is_extension` can close a cycle of tasks, or depends on all nodes of the cluster.
+    /// Such a write writes and requires both marks. Any other write writes `placed` and requires `order`.
     fn write_marks(&mut self, cluster: ClusterId, is_extension: bool) {
         let (order_mark, placement_mark) = (key::order_mark(cluster.0), key::placement_mark(cluster.0));
         self.require_mark(&order_mark);

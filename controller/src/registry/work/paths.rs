@@ -39,7 +39,7 @@ impl PendingWrite<'_> {
                 continue;
             }
             let Some(set) = task_set(&self.model, node) else { continue };
-            let mut conflicts = refused_paths(&set).filter(|(_, tasks)| is_literal(&set, *tasks)).peekable();
+            let mut conflicts = conflicting_paths(&set).filter(|(_, tasks)| is_literal(&set, *tasks)).peekable();
             // Most nodes have no conflict. Computing their old task sets would drop the new state of their group from
             // the cache.
             if conflicts.peek().is_none() {
@@ -48,8 +48,9 @@ impl PendingWrite<'_> {
             // A conflict that existed before the write is not new, even if its path came from a template then.
             let old_set = task_set(self.context.full_model, node);
             let old_sets = old_set.as_deref().into_iter();
-            let old: BTreeSet<(&str, String)> =
-                old_sets.flat_map(|set| refused_paths(set).map(move |(item, tasks)| conflict_key(set, item, tasks))).collect();
+            let old: BTreeSet<(&str, String)> = old_sets
+                .flat_map(|set| conflicting_paths(set).map(move |(item, tasks)| conflict_key(set, item, tasks)))
+                .collect();
             if let Some((conflict, tasks)) = conflicts.find(|(item, tasks)| !old.contains(&conflict_key(&set, item, *tasks))) {
                 return Err(self.path_refusal(node, &set, conflict, task_ids(&set, tasks)));
             }
@@ -78,7 +79,7 @@ fn task_set(model: &Model, node: NodeId) -> Option<Arc<TaskSet>> {
 
 /// Returns the paths that a host refuses because of another task, each with two tasks: the refused task, and the task
 /// that already has the path. A path that is refused because it is invalid is omitted.
-fn refused_paths(set: &TaskSet) -> impl Iterator<Item = (&PathConflict<TaskIndex>, [TaskIndex; 2])> {
+fn conflicting_paths(set: &TaskSet) -> impl Iterator<Item = (&PathConflict<TaskIndex>, [TaskIndex; 2])> {
     set.unusable_paths().iter().filter_map(|refusal| {
         let conflict = refusal.conflict()?;
         Some((conflict, [refusal.task, conflict.first_claim.owner]))

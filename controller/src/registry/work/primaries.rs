@@ -38,7 +38,7 @@ impl PendingWrite<'_> {
             let retained = old_fleet.unstored_holders(cluster).into_iter().filter(|(tag, node)| {
                 new_fleet.holder(cluster, tag.as_str()) != Some(*node)
                     && new_fleet.can_hold(cluster, tag, *node)
-                    && !new_fleet.is_newly_chosen(old_fleet, cluster, tag)
+                    && !new_fleet.is_chosen_on_purpose(old_fleet, cluster, tag)
             });
             choices.extend(retained.map(|(tag, node)| (cluster, tag, node)));
         }
@@ -100,8 +100,10 @@ impl PendingWrite<'_> {
     }
 
     /// Refuses a write after which an entry of `primaries` would bring a privileged task to a node that is not in the
-    /// cluster yet, unless an admin makes the write. Entries that would have done so before the write are accepted. The
-    /// check is made now, because no rights are checked when a host joins under that name.
+    /// cluster yet, unless an admin makes the write. The entry may be old, if the write brings the task by another
+    /// release. An entry that would have brought the same task before the write is accepted. A write of nodes alone is
+    /// not checked. The check is made now, because a host that joins under that name has the rights of the creator of its
+    /// token, who may be an admin.
     ///
     /// # Errors
     /// [`ErrorType::AuthForbidden`], with the task and the entry.
@@ -119,15 +121,15 @@ impl PendingWrite<'_> {
                 continue;
             }
             let old_awaited = old_fleet.awaited_primaries(cluster);
-            if let Some(new_entry) = awaited.difference(&old_awaited).next() {
-                return Err(self.privileged_refusal(cluster, new_entry));
+            if let Some(new_awaited) = awaited.difference(&old_awaited).next() {
+                return Err(self.privileged_refusal(cluster, new_awaited));
             }
         }
         Ok(())
     }
 
-    /// Returns the clusters of the written templates. This includes clusters without groups, which are not found
-    /// through changed groups.
+    /// Returns the clusters that use a cluster template which this write contains. This includes clusters without
+    /// groups, which are not found through changed groups.
     pub(super) fn clusters_of_templates(&self) -> Vec<ClusterId> {
         let written = self.written_objects().filter(|(kind, _)| *kind == Kind::ClusterTemplate);
         let templates: BTreeSet<TemplateId> = written.map(|(_, uuid)| TemplateId(uuid)).collect();
@@ -141,8 +143,8 @@ impl PendingWrite<'_> {
 
     /// Makes the commit depend on the state that new entries of `primaries` were checked with, even if no primary moves
     /// yet. The entries decide which node holds the tag later, when a node joins or a group gets another release. So
-    /// the write counts as an extension of the cluster, as the module `order` defines it. The releases that declare
-    /// which tags have a primary must be unchanged too.
+    /// the cluster is recorded as one with changed primaries. The commit then requires that no concurrent write has
+    /// placed a node in the cluster. The releases that declare which tags have a primary must be unchanged too.
     pub(super) fn guard_named_primaries(&mut self) {
         let (old_fleet, new_fleet) = (&self.context.full_model.fleet, &self.model.fleet);
         let entries = |fleet: &fleet::Fleet, cluster: ClusterId| {
@@ -198,7 +200,7 @@ impl PendingWrite<'_> {
     fn lost_name_refusal(&self, LostNodeName { cluster, tag, name }: &LostNodeName) -> ApiError {
         let refusal = self.named_by_cluster_refusal(*cluster, tag, name.as_str());
         let message = format!("node {} cannot be renamed: {}", quote(name.as_str()), refusal.message);
-        let advice = self.rename_advice(*cluster, tag);
+        let advice = self.primaries_entry_advice(*cluster, tag);
         let advice = format!(
             "{advice}; then rename the node, which stays primary of the tag if the entry was left out, and name it there again"
         );
@@ -306,11 +308,11 @@ impl PendingWrite<'_> {
             self.cluster_name(cluster),
             quote(name)
         );
-        ApiError::new(ErrorType::PrimaryKept, message).detail(self.rename_advice(cluster, tag))
+        ApiError::new(ErrorType::PrimaryKept, message).detail(self.primaries_entry_advice(cluster, tag))
     }
 
     /// Returns the advice on how to change the entry of a tag in `primaries` of the cluster.
-    fn rename_advice(&self, cluster: ClusterId, tag: &TagName) -> String {
+    fn primaries_entry_advice(&self, cluster: ClusterId, tag: &TagName) -> String {
         self.model.fleet.cluster(cluster).map(|cluster| primaries_edit_hint(cluster, tag.as_str())).unwrap_or_default()
     }
 

@@ -105,9 +105,9 @@ impl PendingWrite<'_> {
         })
     }
 
-    /// Returns the privileged tasks that the write places or starts, one entry per node. If several reasons apply to a
-    /// node, the entry lists the placed tasks. If there are none, it lists the started tasks, and otherwise the tasks
-    /// that a report may start.
+    /// Returns the privileged tasks that the write places or starts, or that a later report may start. The map has one
+    /// entry per node. If several reasons apply to a node, the entry lists the placed tasks. If there are none, it
+    /// lists the started tasks, and otherwise the tasks that a report may start.
     fn new_privileged(&self) -> BTreeMap<NodeId, PrivilegedTasks> {
         let mut new_tasks = self.newly_reportable();
         new_tasks.extend(self.newly_started());

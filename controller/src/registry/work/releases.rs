@@ -47,7 +47,7 @@ impl PendingWrite<'_> {
 
     /// Refuses a new name if other objects refer to this object by its old name, because their references would break.
     /// Otherwise deletes the marks of the old name, and requires at the commit that no new reference to the old name
-    /// was added.
+    /// was added. Does nothing for an object that is not a release.
     ///
     /// # Errors
     /// Fails with the objects that refer to the old name.

@@ -17,7 +17,7 @@ use std::collections::BTreeMap;
 use bytes::Bytes;
 use stemma_core::fleet::{InheritedMaps, Levels};
 use stemma_core::input::Input;
-use stemma_core::labels::{EffectiveTooLarge, Labels, Layer};
+use stemma_core::labels::{EffectiveTooLarge, Labels, Layer, MAX_EFFECTIVE_BYTES};
 use stemma_core::object::{ClusterId, GroupId, Inherited, Kind, NodeId, Object, TemplateId};
 use stemma_core::release::ProfileHash;
 use stemma_core::resolve::{Resolution, ResolvedNode};
@@ -41,7 +41,7 @@ use crate::registry::names::group_path;
 /// other inputs, and together with its origin.
 const MAX_COPIES_OF_VALUE: usize = 4;
 /// The size in bytes that a node's name, facts and tags may add to its desired state, compared to the first checked
-/// node of its group.
+/// node of the same group and profile.
 const NODE_SLACK_BYTES: usize = 16 * 1024;
 
 /// The sizes of the stored task sets ("records") of the affected nodes of one cluster.
@@ -58,10 +58,29 @@ struct ClusterRecordSizes {
     leaving_bytes: u64,
 }
 
+/// The sizes of the first checked node of a group and profile.
+struct NodeSizes {
+    /// The size of the desired state, in bytes.
+    desired_bytes: usize,
+    /// The size of the effective labels, in bytes.
+    label_bytes: usize,
+}
+
+impl NodeSizes {
+    /// Returns whether another node of the group and profile certainly stays within the limits of the desired state and
+    /// of the effective labels, if its own values have `own_bytes` bytes. If the result is false, only a check of that
+    /// node shows whether it exceeds a limit.
+    const fn has_room(&self, own_bytes: usize) -> bool {
+        self.desired_bytes + MAX_COPIES_OF_VALUE * own_bytes + NODE_SLACK_BYTES <= MAX_DESIRED_BYTES
+            && self.label_bytes + own_bytes <= MAX_EFFECTIVE_BYTES
+    }
+}
+
 /// The group and the profile of a node. Nodes with the same pair have similar desired states.
 type GroupProfile = (Option<GroupId>, Option<ProfileHash>);
 
-/// An object that would be too large, for the error.
+/// The object that the error of a size check names: it is too large itself, or its labels, its desired state or the
+/// stored task sets of its nodes are.
 #[derive(derive_more::Display)]
 #[display("{} {name}", kind.word())]
 struct OversizedObject {
@@ -73,10 +92,11 @@ struct OversizedObject {
 }
 
 impl PendingWrite<'_> {
-    /// Refuses a write that makes labels, a desired state or the stored task sets of a cluster too large.
+    /// Refuses a write that makes effective labels, a desired state or the stored task sets of a cluster too large. If
+    /// one of them was too large before, the write is refused only if it makes that one larger.
     ///
     /// # Errors
-    /// Fails with the level or node, its size, and advice.
+    /// Fails with the level whose size exceeds a limit, the size, and advice.
     pub(super) fn check_sizes(&self) -> Result<(), ApiError> {
         for AuditedObject { kind, uuid, name, .. } in self.draft.audited() {
             let labels = |model: &Model| Some(InheritedMaps::from_levels(&inherited_levels(model, *kind, *uuid)?).labels);
@@ -104,18 +124,18 @@ impl PendingWrite<'_> {
 
     /// Checks the labels and desired states of the affected nodes, and for each cluster the total size of the stored
     /// task sets of its nodes. Labels and desired state are checked for the first node of each group and profile. For
-    /// another node, they are checked only if the node's own values could make its desired state exceed the limit.
+    /// another node, they are checked only if the node's own values could make one of them exceed its limit. A node
+    /// that cannot be resolved, because an object above it is missing, is not checked.
     fn check_nodes(&self) -> Result<(), ApiError> {
-        let mut first_sizes: BTreeMap<GroupProfile, usize> = BTreeMap::new();
+        let mut first_sizes: BTreeMap<GroupProfile, NodeSizes> = BTreeMap::new();
         let mut records: BTreeMap<Option<ClusterId>, ClusterRecordSizes> = BTreeMap::new();
         for node in self.affected_nodes() {
             let Some(object) = self.model.nodes.get(node.0) else { continue };
             let Resolution::Complete(resolved_node) = self.model.resolve(node.0) else { continue };
             let group_profile = (object.spec.nodegroup, self.model.fleet.profile(node).map(|profile| profile.hash));
-            let max_extra = || MAX_COPIES_OF_VALUE * self.node_bytes(node) + NODE_SLACK_BYTES;
-            let mut is_allowed = first_sizes.get(&group_profile).is_some_and(|size| size + max_extra() <= MAX_DESIRED_BYTES);
-            if !is_allowed && let Some(desired_size) = self.check_node(&resolved_node)? {
-                first_sizes.entry(group_profile).or_insert(desired_size);
+            let mut is_allowed = first_sizes.get(&group_profile).is_some_and(|first| first.has_room(self.node_bytes(node)));
+            if !is_allowed && let Some(sizes) = self.check_node(&resolved_node)? {
+                first_sizes.entry(group_profile).or_insert(sizes);
                 is_allowed = true;
             }
             let cluster = self.model.fleet.cluster_of_node(node);
@@ -141,16 +161,16 @@ impl PendingWrite<'_> {
         records.iter().try_for_each(|(cluster, records)| self.check_records(*cluster, records))
     }
 
-    /// Checks the labels and desired state of one node. Returns the size of the desired state in bytes. Returns `None`
-    /// if the desired state is too large, but was at least as large before the write.
-    fn check_node(&self, resolved_node: &ResolvedNode) -> Result<Option<usize>, ApiError> {
+    /// Checks the labels and desired state of one node, and returns their sizes. Returns `None` if the desired state is
+    /// too large, but was at least as large before the write.
+    fn check_node(&self, resolved_node: &ResolvedNode) -> Result<Option<NodeSizes>, ApiError> {
         let (node, object) = (resolved_node.id(), resolved_node.node());
         let resolve_old = || self.context.full_model.resolve(node.0);
         let level =
             || OversizedObject { cause: self.cause_for_node(node), ..OversizedObject::new(Kind::Node, object.display_name()) };
         check_labels(level, || resolve_old().resolved_node().map(|old_node| old_node.labels()), Some(resolved_node.labels()))?;
         match next_size(resolved_node) {
-            Ok(desired_size) => Ok(Some(desired_size)),
+            Ok(desired_bytes) => Ok(Some(NodeSizes { desired_bytes, label_bytes: resolved_node.labels().size_bytes() })),
             Err(error) => {
                 let old_error = resolve_old().resolved_node().and_then(|old_node| next_size(old_node).err());
                 if old_error.is_none_or(|old_error| error.is_worse_than(&old_error)) {
@@ -162,7 +182,7 @@ impl PendingWrite<'_> {
     }
 
     /// Fails if the stored task sets of a cluster's nodes exceed the cluster's quota after the write, and the write
-    /// increases the excess.
+    /// increases the excess. If `cluster` is `None`, the nodes without a cluster are checked together.
     fn check_records(&self, cluster: Option<ClusterId>, records: &ClusterRecordSizes) -> Result<(), ApiError> {
         let ClusterRecordSizes { nodes, after_bytes, stored_bytes, leaving_bytes } = records;
         let quota_of = |model: &Model| max_record_bytes(model.count_nodes_in(cluster));
@@ -250,10 +270,10 @@ pub(super) fn encode_checked<S: Resource>(old_object: Option<&Object<S>>, object
     Err(subject.add_to(ApiError::new(ErrorType::ObjectTooLarge, message).detail(advice)))
 }
 
-/// Returns the size of a node's own values in the record of its next task set, in bytes. Values that nodes of its group
-/// share are not included. The result is never larger than the result of
-/// [`own_bytes`](crate::records::reported::ReleasedRecord::own_bytes) for that record, because tags of a single node
-/// are left out.
+/// Returns the size of what the record of a node's next task set contains for this node alone, in bytes: inputs, and
+/// the reasons why tasks are left out. Values that nodes of its group share are not included. The result is never
+/// larger than the result of [`own_bytes`](crate::records::reported::ReleasedRecord::own_bytes) for that record,
+/// because tags of a single node are not counted here.
 fn record_bytes(resolved_node: &ResolvedNode) -> u64 {
     let Some(task_set) = resolved_node.task_set() else { return 0 };
     let input_bytes = |input: &Input| InputValue::from(input).text().map_or(0, min_record_bytes);

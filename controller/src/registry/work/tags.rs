@@ -18,12 +18,13 @@ use crate::registry::DecisionError;
 use crate::registry::extensions::{extension_failure, undeclared_extension};
 
 impl PendingWrite<'_> {
-    /// Lets extensions decide the tags of the roles that nodes get by the write, and removes decisions that no longer
-    /// apply.
+    /// Gives nodes the tags that extensions decided for the roles that the nodes get by the write, and removes
+    /// decisions that no longer apply. Calls no extension: the answers must be in the context of the write already.
     ///
     /// # Errors
-    /// [`DecisionError::NeedsAnswers`] if an answer is missing. Also fails if an extension is not declared, a question
-    /// is too large or an answer is not valid.
+    /// [`DecisionError::NeedsAnswers`] with all questions if an answer is missing. The caller then sends the questions,
+    /// and decides the write again with the answers. Also fails if an extension is not declared, a question is too
+    /// large or an answer is not valid.
     pub(super) fn decide_tags(&mut self) -> Result<(), DecisionError> {
         self.check_declared()?;
         let nodes = self.nodes_with_new_roles();
@@ -52,8 +53,8 @@ impl PendingWrite<'_> {
         Ok(())
     }
 
-    /// Stores the tags of a node. If this write already contains the node, the node's stored form in the draft is
-    /// replaced.
+    /// Gives a node these tags in this write. If the write already contains the node, the node's encoded form in the
+    /// draft of the commit is replaced. Otherwise the node is added to the draft.
     fn write_tags(&mut self, node: &Arc<Node>, tags: NodeTags) -> Result<(), ApiError> {
         let mut new_node = Node::clone(node);
         new_node.spec.tags = tags;

@@ -39,7 +39,7 @@ impl PendingWrite<'_> {
     /// groups that cannot be resolved before or after the write.
     pub fn groups_with_changed_roles(&self) -> Vec<GroupId> {
         let has_other_roles = |group: &GroupId| match self.old_and_new_group(*group) {
-            Some((old_group, new_group)) => !old_group.has_same_role_output(new_group) || old_group.roles != new_group.roles,
+            Some((old_group, new_group)) => !old_group.has_same_role_table(new_group) || old_group.roles != new_group.roles,
             None => false,
         };
         self.new_or_changed_groups().filter(has_other_roles).collect()
@@ -58,8 +58,8 @@ impl PendingWrite<'_> {
         self.context.full_model.fleet.resolved_group(group).ok().zip(self.model.fleet.resolved_group(group).ok())
     }
 
-    /// Returns the written groups, and the groups that may inherit from other written objects. For a release, these are
-    /// all groups.
+    /// Returns the written groups, and the groups that may inherit from other written objects. If a release or its
+    /// user-defined tags were written, these are all groups.
     pub(super) fn affected_groups(&self) -> BTreeSet<GroupId> {
         self.written_objects().flat_map(|(kind, uuid)| self.model.fleet.groups_below(kind, uuid)).collect()
     }

@@ -39,11 +39,12 @@ pub(crate) trait TestEngine: Sync {
     fn reopen(&self, bounds: &TestBounds) -> Arc<dyn Store>;
 }
 
-/// Limits that tests set to small values, so that they are reached.
+/// Limits of a test's store. A test that must reach one of the limits sets it to a small value.
 #[derive(Debug, Clone)]
 pub(crate) struct TestBounds {
     pub(crate) limits: TransactionLimits,
-    /// Number of the last changes that the engine stores durably, so that a watch can start from them after a restart.
+    /// Number of the last changes that the engine must store durably, so that a watch can start from them after a
+    /// restart. The engine may store a few more.
     pub(crate) kept_changes: u64,
     /// Maximum number of recent changes that an engine holds in memory for watches. Some engines hold none.
     pub(crate) recent_changes: usize,
@@ -155,8 +156,8 @@ async fn assert_quiet(watch: &mut Watch) {
     assert!(change.is_err(), "{change:?}");
 }
 
-/// Returns the oldest revision from which a watch can start. The store must have compacted a change, because only then
-/// a watch from revision zero fails and names that oldest revision.
+/// Returns the oldest revision from which a watch can start. The store must have compacted a change, or its base must
+/// be above zero. Only then does a watch from revision zero fail and name that oldest revision.
 async fn oldest_watchable(store: &Arc<dyn Store>) -> Revision {
     match store.watch(Revision::ZERO).next().await {
         Err(WatchError::Compacted { oldest, .. }) => oldest,

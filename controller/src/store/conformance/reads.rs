@@ -61,9 +61,9 @@ pub(crate) async fn list_pages_by_count_from_both_ends(engine: &impl TestEngine)
     assert_eq!(read_page(whole_range, |query| query.with_limit(0)).await, (vec![], true));
 }
 
-/// `read_page` returns the digits at the end of the keys of a page, and whether more entries follow. The key and the
-/// value of an entry have 5 bytes together, but 103 bytes at `b/3` and 3 bytes at `b/5`. All five entries have 121
-/// bytes.
+/// `read_page` returns the digits at the end of the keys of a page, and whether more entries follow. In this test, the
+/// key and the value of an entry have 5 bytes together, but 103 bytes at `b/3` and 3 bytes at `b/5`. All five entries
+/// have 121 bytes.
 pub(crate) async fn list_pages_by_bytes(engine: &impl TestEngine) {
     let store = create(engine);
     let large_value = "x".repeat(100);

@@ -26,8 +26,8 @@ pub(crate) async fn reopen_returns_same_entries_and_identity(engine: &impl TestE
     assert_eq!(commit(&store, Transaction::new().require(unchanged).put("a", "3")).await, 5);
 }
 
-/// The store retains the last four changes. The texts are the revision, then `key=value@create_revision/version` for a
-/// put or `-key` for a delete.
+/// In this test, the store retains the last four changes. The texts are the revision, then
+/// `key=value@create_revision/version` for a put or `-key` for a delete.
 pub(crate) async fn watch_returns_kept_changes_after_restart(engine: &impl TestEngine) {
     // No changes are held in memory. So a watch reads only stored changes, before the restart too.
     let bounds = TestBounds { kept_changes: 4, recent_changes: 0, ..TestBounds::default() };

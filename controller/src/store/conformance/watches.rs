@@ -106,8 +106,8 @@ pub(crate) async fn watch_returns_values_as_of_revision(engine: &impl TestEngine
     }
 }
 
-/// The engine holds two changes in memory. The watch begins to read after forty commits, so it reads the others from
-/// the store. The text of a change is its revision, then `key=value@create_revision/version`.
+/// In this test, the engine holds at most two changes in memory. The watch begins to read after forty commits, so it
+/// reads the others from the store. The text of a change is its revision, then `key=value@create_revision/version`.
 pub(crate) async fn watch_returns_kept_changes_when_behind(engine: &impl TestEngine) {
     let store = engine.create(&create_options(), &TestBounds { recent_changes: 2, ..TestBounds::default() });
     let mut watch = store.watch(Revision::ZERO);
@@ -119,8 +119,9 @@ pub(crate) async fn watch_returns_kept_changes_when_behind(engine: &impl TestEng
     }
 }
 
-/// The engine retains eight changes. A watch that reads after 30 commits fails, and the error names the oldest revision
-/// that can be watched. A watch from that revision returns all later changes.
+/// In this test, the engine retains eight changes or a few more. A watch from revision zero that first reads after 30
+/// commits fails, and the error names the oldest revision that can be watched. A watch from that revision returns all
+/// changes since.
 pub(crate) async fn watch_returns_oldest_revision_when_compacted(engine: &impl TestEngine) {
     let store = engine.create(&create_options(), &TestBounds { kept_changes: 8, recent_changes: 3, ..TestBounds::default() });
     let mut slow_watch = store.watch(Revision::ZERO);

@@ -14,9 +14,9 @@ use crate::store::sizes::{SizeChanges, add_size, to_signed};
 use crate::store::transaction::{Op, Precondition, Transaction, UnmetPrecondition};
 use crate::store::watch::{Change, Event, EventKind};
 
-/// Factor by which the size limit of superseded records grows while an open watch (follower) has unread changes.
-/// Superseded records are old values that watches may still read. A watch that is further behind must list everything
-/// again.
+/// Factor by which the size limit of superseded records grows while an open watch (follower) has not read the changes
+/// that would be dropped. Superseded records are old values that watches may still read. A watch that is further behind
+/// must list everything again.
 const FOLLOWER_RETENTION_FACTOR: u64 = 4;
 
 /// The result of one transaction. It is valid only if its batch becomes durable or changes nothing. A batch is a group
@@ -38,9 +38,10 @@ pub(super) struct BatchTables<'t> {
     meta: Table<'t, &'static str, &'static [u8]>,
     head: Revision,
     compacted: Revision,
-    /// Size of the records that this batch superseded (replaced or deleted), in bytes.
+    /// Size of the old records that this batch copied to the table `superseded`, in bytes.
     superseded_bytes: u64,
-    /// The changes in the size of entries by this batch.
+    /// The changes that this batch made to the total size of entries, in bytes, by the first segment of the keys (such
+    /// as `history/`).
     size_changes: SizeChanges,
 }
 
@@ -111,9 +112,10 @@ impl<'t> BatchTables<'t> {
         }
     }
 
-    /// Writes an entry at `revision`. A new entry starts at version 1, an existing one gets the next version.
+    /// Writes an entry at `revision`, and returns the event for watches. A new entry starts at version 1, an existing
+    /// one gets the next version. The replaced record is copied to the table `superseded` if a watch can still read it.
     fn put(&mut self, revision: Revision, key: Bytes, value: Bytes) -> Result<Event, RedbError> {
-        let (create_revision, version) = match self.move_to_superseded(&key)? {
+        let (create_revision, version) = match self.copy_to_superseded(&key)? {
             Some((create_revision, version)) => (create_revision, version + 1),
             None => (revision, 1),
         };
@@ -123,9 +125,10 @@ impl<'t> BatchTables<'t> {
         Ok(Event { key, kind: EventKind::Put { value, create_revision, version } })
     }
 
-    /// Deletes the entry at `key`, and returns the event. Returns `None` if there is no entry.
+    /// Deletes the entry at `key`, and returns the event for watches. Returns `None` if there is no entry. The deleted
+    /// record is copied to the table `superseded` if a watch can still read it.
     fn delete(&mut self, key: &Bytes) -> Result<Option<Event>, RedbError> {
-        if self.move_to_superseded(key)?.is_none() {
+        if self.copy_to_superseded(key)?.is_none() {
             return Ok(None);
         }
         self.entries.remove(key.as_ref())?;
@@ -134,9 +137,9 @@ impl<'t> BatchTables<'t> {
 
     /// Copies the record at `key` to the table `superseded` before the record is replaced or deleted, so that watches
     /// can still read it. No watch can read a record whose revision is compacted, so such a record is not copied.
-    /// Subtracts the size of the entry from the sums. Returns the create revision and the version of the record, or
-    /// `None` if there is no record.
-    fn move_to_superseded(&mut self, key: &[u8]) -> Result<Option<(Revision, u64)>, RedbError> {
+    /// Subtracts the size of the entry from the size changes of the batch. Returns the create revision and the version
+    /// of the record, or `None` if there is no record.
+    fn copy_to_superseded(&mut self, key: &[u8]) -> Result<Option<(Revision, u64)>, RedbError> {
         let Some(stored) = self.entries.get(key)? else { return Ok(None) };
         let record = StoredValueRef::decode(stored.value())?;
         add_size(&mut self.size_changes, key, -to_signed(key.len() + record.value.len()));
@@ -171,10 +174,10 @@ impl<'t> BatchTables<'t> {
         std::mem::take(&mut self.size_changes)
     }
 
-    /// Records the last revision of the batch, and deletes the changes that [`Self::compaction_target`] compacts, with
-    /// the superseded records of their revisions. Records and returns the last compacted revision, and the new window:
-    /// the revision since which superseded records are counted, and their size. `slowest_next` is the revision that the
-    /// slowest open watch reads next.
+    /// Records the last revision of the batch. Deletes the changes up to the revision that [`Self::compaction_target`]
+    /// returns, and the superseded records that these revisions wrote. Records and returns the last compacted revision,
+    /// and the new window: a revision, and the total size of the records that were superseded after it. `slowest_next`
+    /// is the revision that the slowest open watch reads next.
     pub(super) fn finish(
         mut self,
         options: &RedbOptions,
@@ -193,15 +196,15 @@ impl<'t> BatchTables<'t> {
         Ok((compacted, window))
     }
 
-    /// Returns the revision up to which changes are dropped, and the new window: the revision since which superseded
-    /// records are counted, and their size. Two limits apply: to the number of retained changes, and to the size of the
-    /// superseded records. Without the limit on size, a host with large and frequent reports would fill the disk with
-    /// old reports.
+    /// Returns the revision up to which changes are dropped, and the new window: a revision, and the total size of the
+    /// records that were superseded after it. Two limits apply: to the number of retained changes, and to the size of
+    /// the superseded records. Without the limit on size, a host with large and frequent reports would fill the disk
+    /// with old reports.
     ///
     /// When many hosts report at once, the size can exceed its limit before an open watch has read the changes. A watch
     /// that lost these changes would list everything again each time, and never catch up. So unread changes are
-    /// retained until the size is [`FOLLOWER_RETENTION_FACTOR`] times the limit. `slowest_next` is the revision that
-    /// the slowest open watch reads next.
+    /// retained until the size is [`FOLLOWER_RETENTION_FACTOR`] times the limit. The limit on the number of changes
+    /// applies to unread changes too. `slowest_next` is the revision that the slowest open watch reads next.
     fn compaction_target(
         &self,
         options: &RedbOptions,
@@ -217,8 +220,9 @@ impl<'t> BatchTables<'t> {
         let bytes = window.bytes + self.superseded_bytes;
         // A full window remains until the next one is full too. So each window may have half of the limit.
         let max_bytes = options.kept_bytes / 2;
-        let is_unread = slowest_next.is_some_and(|next| next <= window.since) && bytes <= max_bytes * FOLLOWER_RETENTION_FACTOR;
-        if bytes <= max_bytes || is_unread {
+        let is_retained_for_watch =
+            slowest_next.is_some_and(|next| next <= window.since) && bytes <= max_bytes * FOLLOWER_RETENTION_FACTOR;
+        if bytes <= max_bytes || is_retained_for_watch {
             return (compacted, SupersededWindow { bytes, ..window });
         }
         (compacted.max(window.since), SupersededWindow { since: self.head, bytes: 0 })

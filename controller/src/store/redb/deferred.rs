@@ -13,11 +13,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use ::redb::{BackendError, StorageBackend};
 
-/// Size of a block, in bytes. Writes are held back as whole blocks.
+/// Size of a block of a store's file, in bytes. While the file is being opened, the writes of redb are held back in
+/// memory as whole blocks.
 const BLOCK_LEN: usize = 4096;
 const BLOCK_BYTES: u64 = BLOCK_LEN as u64;
 
-/// The storage backend that redb uses for an open store. It passes every operation to [`DeferredWrites`].
+/// The storage backend that redb uses for an existing store. Until [`DeferredWrites::write_through`] is called, writes,
+/// changes of the length and syncs do not reach the file. Later ones do at once. Locks and the close reach the file at
+/// once.
 #[derive(Debug)]
 pub(super) struct DeferredBackend(Arc<DeferredWrites>);
 
@@ -34,10 +37,11 @@ pub(super) struct DeferredWrites {
 struct HeldBlocks {
     /// The length of the file as redb sees it.
     len: u64,
-    /// Number of bytes at the start of the inner backend that are still valid. The bytes after this number are in
-    /// `blocks`, or are zeros (if redb extended the file).
+    /// Number of bytes at the start of the inner backend that still belong to the file as redb sees it, except where
+    /// `blocks` has newer bytes. The bytes after this number are in `blocks`, or are zeros (if redb extended the file).
     inner_len: u64,
-    /// The blocks that redb wrote to or cut off, by number. Each block also has the bytes that redb did not write.
+    /// The blocks that redb wrote to, and the block in which a file that redb shortened ends, by number. Each block
+    /// also has the bytes that redb did not write.
     blocks: BTreeMap<u64, Box<[u8; BLOCK_LEN]>>,
 }
 
@@ -136,7 +140,7 @@ impl HeldBlocks {
         Ok(())
     }
 
-    /// Holds back a write of `data` at `offset`.
+    /// Holds back a write of `data` at `offset`. Fails if the data would end after the end of the file.
     fn write(&mut self, inner: &dyn StorageBackend, offset: u64, data: &[u8]) -> io::Result<()> {
         self.check_end(offset, data.len())?;
         let mut position = offset;
@@ -169,7 +173,7 @@ impl HeldBlocks {
         Ok(())
     }
 
-    /// Fails with `UnexpectedEof` if the bytes are not all before the end of the file.
+    /// Fails with `UnexpectedEof` if the `length` bytes from `offset` on are not all before the end of the file.
     fn check_end(&self, offset: u64, length: usize) -> io::Result<()> {
         match offset.checked_add(length as u64) {
             Some(end) if end <= self.len => Ok(()),
@@ -260,7 +264,8 @@ mod tests {
 
     const SPAN_BYTES: u64 = 5 * BLOCK_BYTES;
 
-    /// Generates a random operation of a backend, most often a write. Its offset or length is below [`SPAN_BYTES`].
+    /// Generates a random operation of a backend, most often a write. The offset of a write and the new length of the
+    /// file are below [`SPAN_BYTES`].
     fn step() -> impl Strategy<Value = BackendStep> {
         prop_oneof![
             4 => (0..SPAN_BYTES, vec(any::<u8>(), 1..9000)).prop_map(|(at, data)| BackendStep::Write(at, data)),
@@ -283,8 +288,8 @@ mod tests {
         true
     }
 
-    /// After a power loss at any moment, the new header is on the disk only if the new pages are on the disk too. Block
-    /// 0 has the header, and block 2 has a page. A moment is a number of operations of the disk.
+    /// After a power loss at any moment, the new header is on the disk only if the new pages are on the disk too. In
+    /// this test, block 0 has the header, and block 2 has a page. A moment is a number of operations of the disk.
     #[test]
     fn w15_09_power_loss_leaves_no_header_without_pages() {
         let disk = MemoryDisk::with_bytes(vec![0; 3 * BLOCK_LEN]);

@@ -72,7 +72,7 @@ pub struct RedbOptions {
     pub queued_commits: usize,
     /// Size at which the writer adds no further queued commit to one flush, in bytes. The last commit that it adds can
     /// exceed this size.
-    pub batch_bytes: usize,
+    pub batch_full_bytes: usize,
     /// Size of the page cache in memory, in bytes.
     pub cache_bytes: usize,
     /// Maximum size of a file that is verified when it is opened, in bytes. The verification reads the whole file, and
@@ -100,7 +100,7 @@ impl Default for RedbOptions {
             recent_changes: 4096,
             recent_bytes: 16 << 20,
             queued_commits: 1024,
-            batch_bytes: 8 << 20,
+            batch_full_bytes: 8 << 20,
             cache_bytes: 64 << 20,
             verified_bytes: 256 << 20,
         }
@@ -123,8 +123,7 @@ struct StoreShared {
     head: watch::Sender<Revision>,
     /// The last compacted revision. The store has the changes of all later revisions.
     compacted: AtomicU64,
-    /// The revision since which the writer counts the records that were superseded (replaced or deleted), and their
-    /// size.
+    /// A revision, and the total size of the records that were superseded (replaced or deleted) after it.
     superseded: Mutex<SupersededWindow>,
     /// The revision that each open watch (follower) reads next. The weak references of closed watches are dead.
     followers: Mutex<Vec<Weak<AtomicU64>>>,
@@ -175,8 +174,8 @@ impl RedbStore {
     fn start(database: Database, options: RedbOptions, path: &Path) -> Result<Self, OpenError> {
         let meta =
             schema::read_meta(&database).map_err(|cause| OpenError::Damaged { path: path.to_owned(), cause: cause.into() })?;
-        // An older version did not count superseded bytes. The file is treated as if half of the limit was reached, so
-        // older records are dropped with the next commits.
+        // A store has no window before its first commit, or if an older version of the program wrote it. The file is
+        // then treated as if half of the limit was reached, so older records are dropped with the next commits.
         let window = meta.superseded.unwrap_or(SupersededWindow { since: meta.revision, bytes: options.kept_bytes / 2 });
         let (sender, queue) = mpsc::channel(options.queued_commits.max(1));
         let shared = Arc::new(StoreShared {
@@ -270,7 +269,8 @@ impl StoreShared {
         self.followers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds an open watch, by the revision that it reads next. Removes the watches that were closed since.
+    /// Adds an open watch (follower) to the list, by the revision that it reads next. Removes closed watches from the
+    /// list.
     fn add_follower(&self, next: &Arc<AtomicU64>) {
         let mut followers = self.followers();
         followers.retain(|follower| follower.strong_count() > 0);
@@ -278,7 +278,7 @@ impl StoreShared {
     }
 
     /// Returns the revision that the slowest open watch (follower) reads next. Ignores watches that need compacted
-    /// changes, because these must list everything again anyway.
+    /// changes, because these must list everything again anyway. Returns `None` if no other watch is open.
     fn slowest_follower(&self) -> Option<Revision> {
         let next = |follower: &Weak<AtomicU64>| follower.upgrade().map(|next| Revision::new(next.load(Ordering::Acquire)));
         let compacted = self.compacted();

@@ -19,7 +19,7 @@ use crate::store::{PROGRAM_VERSION, SCHEMA_VERSION, StoreIdentity};
 
 /// The table of the properties of the store itself, by name.
 pub(super) const META: TableDefinition<'static, &str, &[u8]> = TableDefinition::new("meta");
-/// The table of the latest record of every key.
+/// The table of the entries: the latest record of every key that exists.
 pub(super) const ENTRIES: TableDefinition<'static, &[u8], &[u8]> = TableDefinition::new("entries");
 /// The table of the keys that each retained revision changed, by the number of the revision.
 pub(super) const CHANGES: TableDefinition<'static, u64, &[u8]> = TableDefinition::new("changes");
@@ -27,7 +27,8 @@ pub(super) const CHANGES: TableDefinition<'static, u64, &[u8]> = TableDefinition
 /// record, then the key of the entry.
 pub(super) const SUPERSEDED: TableDefinition<'static, &[u8], &[u8]> = TableDefinition::new("superseded");
 
-/// Maximum size of the entries that one transaction writes when a new store is filled, in bytes.
+/// Size of the written entries at which one transaction gets no further entry when a new store is filled, in bytes. The
+/// last entry can exceed this size.
 const MAX_FILL_BATCH_BYTES: usize = 8 << 20;
 
 const META_SCHEMA: &str = "schema";
@@ -43,10 +44,12 @@ pub(super) const META_SUPERSEDED: &str = "superseded";
 /// property from stores of every schema version, so its format never changes.
 pub(super) const META_PROGRAM: &str = "program";
 
-/// An error of redb, or a damaged stored record, before it is classified.
+/// An error of redb, a [`DamagedRecord`], or an error of the source of imported entries. A caller converts it to an
+/// error of the store.
 pub(super) type RedbError = Box<dyn StdError + Send + Sync>;
 
-/// Stored data that this module could not have written.
+/// The error for stored or imported data that no program could have written as a store, and for a panic of redb. It
+/// contains a text for people.
 #[derive(Debug, Error)]
 #[error("{0}")]
 pub(super) struct DamagedRecord(pub(super) String);
@@ -59,8 +62,9 @@ pub(super) struct StoreMeta {
     pub(super) superseded: Option<SupersededWindow>,
 }
 
-/// A revision, and the size of the records that were superseded (replaced or deleted) after it, in bytes. When the size
-/// reaches its limit, the changes up to that revision are dropped, and a new window begins.
+/// A revision, and the total size of the records that were superseded (replaced or deleted) after it, in bytes. When
+/// the size exceeds half of `RedbOptions::kept_bytes`, the changes up to that revision are dropped, and a new window
+/// begins at the last revision. An open watch that has not read these changes delays this.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SupersededWindow {
     pub(super) since: Revision,
@@ -216,7 +220,7 @@ fn to_array<const N: usize>(name: &str, value: &[u8]) -> Result<[u8; N], RedbErr
     value.try_into().map_err(|_| DamagedRecord(format!("meta {name} has {} bytes instead of {N}", value.len())).into())
 }
 
-/// The stored form of an entry: its revisions, its version and its value.
+/// The content of a record, which is what the file stores for an entry: its revisions, its version and its value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct StoredValueRef<'a> {
     pub(super) create_revision: Revision,
@@ -335,9 +339,9 @@ mod tests {
         }
     }
 
-    /// The first change has 7 bytes, so only a cut after these leaves a valid list.
+    /// In this test, the first change has 7 bytes, so only a cut after these leaves a valid list.
     #[test]
-    fn key_change_list_is_damaged_when_cut_inside_key() {
+    fn key_change_list_is_damaged_when_cut_inside_change() {
         let mut bytes = Vec::new();
         KeyChange::Put(b"ab").encode(&mut bytes);
         KeyChange::Deleted(b"c").encode(&mut bytes);

@@ -66,8 +66,8 @@ impl RedbSnapshot {
 /// The key and the record of one row of the table of entries.
 type StoredEntry<'a> = Result<(AccessGuard<'a, &'static [u8]>, AccessGuard<'a, &'static [u8]>), StorageError>;
 
-/// Fills a list with the entries of a range until a limit of the query is reached. The limit on size does not apply to
-/// the first entry.
+/// Fills an empty list with the entries of a range until a limit of the query is reached. Sets `has_more` if an entry
+/// remains. The limit on size does not apply to the first entry.
 fn fill_list<'a>(
     mut list: EntryList,
     query: &ListQuery,

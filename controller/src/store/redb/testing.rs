@@ -138,8 +138,9 @@ enum DiskRequest {
     Sync,
 }
 
-/// A disk in memory that records its operations. From the record it can build the disk that a power loss at any moment
-/// would have left. The condition variable signals when a sync is blocked, and when syncs continue.
+/// A disk in memory that records its writes, changes of length and syncs. From the record it can build the disk that a
+/// power loss at any moment would have left. The condition variable signals when a sync is blocked, and when syncs
+/// continue.
 #[derive(Debug, Clone, Default)]
 pub(super) struct MemoryDisk(Arc<(Mutex<DiskState>, Condvar)>);
 
@@ -192,7 +193,8 @@ impl MemoryDisk {
     pub(super) fn wait_for_stopped_sync(&self) {
         let max_wait = Duration::from_secs(20);
         let result = self.0.1.wait_timeout_while(self.state(), max_wait, |state| !state.stopped_in_sync);
-        // The lock is released before the assertion, because a panic under it would also end the disk's own threads.
+        // The lock is released before the assertion. A panic under the lock would poison it, and other threads that use
+        // the disk would panic too.
         let timed_out = result.unwrap().1.timed_out();
         assert!(!timed_out, "no sync was blocked");
     }
@@ -202,8 +204,9 @@ impl MemoryDisk {
         self.state().requests.len()
     }
 
-    /// Returns the disk as a power loss leaves it after the first `moment` operations. The disk then has everything
-    /// that was synced. Of the later writes, it has the sectors for which `survives` returns true.
+    /// Returns the disk as a power loss leaves it after the first `moment` recorded operations. The disk then has
+    /// everything that was synced. Of the later operations, it has the sectors of writes and the changes of length for
+    /// which `survives` returns true.
     pub(super) fn after_power_loss(&self, moment: usize, mut survives: impl FnMut() -> bool) -> Self {
         let state = self.state();
         let requests = &state.requests[..moment];
@@ -249,7 +252,7 @@ impl MemoryDisk {
 
 impl DiskRequest {
     /// Applies the request to `bytes`. `survives` is called for each sector of a write, and once for a change of the
-    /// length. Parts for which it returns false are not applied.
+    /// length. Parts for which it returns false are not applied, nor is a sector that ends after the end of `bytes`.
     fn replay(&self, bytes: &mut Vec<u8>, mut survives: impl FnMut() -> bool) {
         match self {
             Self::Sync => {}

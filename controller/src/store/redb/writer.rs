@@ -72,13 +72,13 @@ impl BatchWriter {
         }
     }
 
-    /// Removes further requests from the queue until it is empty or the batch has `RedbOptions::batch_bytes` or more.
+    /// Removes further requests from the queue until it is empty or the batch has `RedbOptions::batch_full_bytes` or more.
     /// Returns the transactions of all requests, `first` included, and the channels for their answers in the same order.
     fn gather_batch(&mut self, first: CommitRequest) -> (Vec<Transaction>, Vec<oneshot::Sender<Result<Revision, StoreError>>>) {
         let mut bytes = first.transaction.size_bytes();
         // The pair has the transactions, and the channels for their answers.
         let mut batch = (vec![first.transaction], vec![first.answer]);
-        while bytes < self.shared.options.batch_bytes {
+        while bytes < self.shared.options.batch_full_bytes {
             let Ok(request) = self.queue.try_recv() else { break };
             bytes += request.transaction.size_bytes();
             batch.0.push(request.transaction);
@@ -87,7 +87,8 @@ impl BatchWriter {
         batch
     }
 
-    /// Makes a batch durable. Returns one result for each transaction, in their order.
+    /// Makes a batch durable, and publishes it to watches. Returns one result for each transaction, in their order. If
+    /// the batch fails, the store becomes read-only, and all transactions get the same error.
     fn commit(&self, transactions: &[Transaction]) -> Vec<Result<Revision, StoreError>> {
         if let Err(read_only) = self.shared.check_writable() {
             return transactions.iter().map(|_| Err(read_only.clone())).collect();

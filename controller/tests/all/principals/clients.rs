@@ -37,7 +37,8 @@ pub(crate) async fn send(client: &mut Client, method: &str, path: &str, headers:
 /// The header of a JSON body.
 pub(crate) const JSON: (&str, &str) = ("content-type", "application/json");
 
-/// Creates a principal. Returns a client with a certificate of the principal.
+/// Creates a principal, which is bound to the cluster `cluster` if that is given. Returns a client of the admin
+/// listener with a certificate of the principal.
 pub(crate) async fn create_principal(fleet: &Fleet, name: &str, role: &str, cluster: Option<&str>) -> Client {
     let body = json!({"name": name, "role": role, "cluster": cluster});
     let (status, answer) = fleet.request(Method::POST, "/v1/principals", &body).await;
@@ -78,7 +79,7 @@ impl ClientCertificate {
         Self { serial: answer["serial"].as_str().unwrap().to_owned(), chain, key }
     }
 
-    /// Returns a client that presents the certificate, on its own connection.
+    /// Returns a client of the admin listener that presents the certificate, on a connection of its own.
     pub(crate) fn client(&self, fleet: &Fleet) -> Client {
         fleet.client_at(fleet.controller.admin_address(), self.chain.clone(), self.key.clone_key())
     }
@@ -89,7 +90,7 @@ pub(crate) fn csr() -> String {
     pem::encode("CERTIFICATE REQUEST", &new_key_and_request().csr)
 }
 
-/// Returns a client of the Unix socket of the controller, whose user is root.
+/// Returns a client of the controller's Unix socket. A caller without a token has the rights of root there.
 pub(crate) fn root_client(fleet: &Fleet) -> Client {
     let socket = fleet.directory.path().join("data/admin.sock");
     let target: Target = format!("unix:{}", socket.display()).parse().unwrap();
@@ -130,8 +131,9 @@ pub(crate) fn stranger(fleet: &Fleet) -> Client {
     Client::new(target, Some(Arc::new(tls)), ClientLimits::default())
 }
 
-/// Creates the clusters `own` and `far`, each with a group, a node with an allocation, a join token, and a principal
-/// with a certificate. Returns for each cluster the values of the path parameters of the endpoints, by name.
+/// Creates the clusters `own` and `far`, each with a group, a node with an allocation, a join token, and a viewer with
+/// two certificates. Returns a list for each cluster. An entry is the name of a path parameter of the API and its
+/// value, such as `node` and `own-node`.
 pub(crate) async fn two_clusters(fleet: &Fleet) -> [Vec<(&'static str, String)>; 2] {
     let mut all_values = Vec::new();
     for cluster in ["own", "far"] {

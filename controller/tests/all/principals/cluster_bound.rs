@@ -72,7 +72,7 @@ async fn bound_principal_sees_metrics_and_audit_of_own_cluster() {
     assert!(audit.contains("own-node") && !audit.contains("far"), "{audit}");
     let (_, fleet_audit) = fleet.request(Method::GET, "/v1/audit?principal=admin", &Value::Null).await;
     assert!(fleet_audit.to_string().contains("far-node"));
-    // The audit also hides the entries of objects that were deleted.
+    // For deleted objects too, the audit shows only the entries of the principal's cluster.
     for cluster in ["own", "far"] {
         fleet.request(Method::DELETE, &format!("/v1/allocations/{cluster}-allocation"), &Value::Null).await;
         let (status, answer) = fleet.request(Method::DELETE, &format!("/v1/nodes/{cluster}-node"), &Value::Null).await;
@@ -84,8 +84,8 @@ async fn bound_principal_sees_metrics_and_audit_of_own_cluster() {
     assert_eq!(audit["audit"], json!([]));
 }
 
-/// Only writes of objects in the cluster `own` are allowed. A reference to an object of another cluster is refused as
-/// if the object did not exist.
+/// In this test, an operator is bound to the cluster `own`, and sends writes of objects outside of this cluster. All
+/// are refused. A reference to an object of another cluster is refused as if the object did not exist.
 #[tokio::test]
 async fn bound_principal_cannot_write_other_cluster() {
     let fleet = Fleet::start().await;
@@ -143,8 +143,9 @@ async fn cluster_admin_creates_principals_of_own_cluster() {
     assert_eq!((answer.status, &answer.body["cluster"]), (201, &json!("own")), "{}", answer.body);
 }
 
-/// The audit uses these names for parties that are not principals. A creation, a rename and an apply with such a name
-/// are refused, in each letter case.
+/// The audit uses the names `root`, `nobody`, `stemma-controller` and `others` for parties that are not principals. The
+/// creation of a principal with such a name is refused, in each letter case. A rename or an apply cannot give a
+/// principal such a name either: no principal can be renamed, and an apply accepts no principals.
 #[tokio::test]
 async fn x04_principal_rejects_reserved_audit_names() {
     let fleet = Fleet::start().await;
@@ -175,7 +176,7 @@ async fn x04_principal_rejects_reserved_audit_names() {
 }
 
 #[tokio::test]
-async fn bound_principal_writes_and_allocates_in_own_cluster() {
+async fn bound_principal_writes_and_allocates_only_in_own_cluster() {
     let fleet = Fleet::start().await;
     two_clusters(&fleet).await;
     let mut bound_client = create_principal(&fleet, "otto", "operator", Some("own")).await;
@@ -303,11 +304,11 @@ async fn small_cluster_list_has_same_order_in_large_fleet() {
     assert_eq!(answer.body["nodes"].as_array().unwrap().len(), 5, "{}", answer.body);
 }
 
-/// A repeated request returns the stored response only while its sender has at least the rights that it had.
-/// Regression: a principal sent a write to another cluster, and was bound to its own cluster later. A repeat of the
-/// request still returned the stored response.
+/// A repeated request returns the stored response only while its sender has at least the rights that it had at the
+/// first request. Regression: a principal without a cluster wrote to the cluster `far`, and was bound to the cluster
+/// `own` later. A repeat of the request still returned the stored response.
 #[tokio::test]
-async fn stored_answer_is_returned_only_to_same_rights() {
+async fn stored_answer_is_returned_only_to_same_or_wider_rights() {
     let fleet = Fleet::start().await;
     two_clusters(&fleet).await;
     let key = "0198c0de-0000-7000-8000-000000000016";

@@ -42,7 +42,7 @@ async fn last_admin_and_cluster_with_principals_cannot_be_deleted() {
     assert_eq!(answer.kind, "auth.revoked", "the certificate stays revoked when the name is used again");
 }
 
-/// The admin ada counts only after she has a certificate.
+/// In this test, ada is a second admin of the fleet. The first admin can be deleted only after ada has a certificate.
 #[tokio::test]
 async fn last_admin_check_ignores_admin_without_credentials() {
     let fleet = Fleet::start().await;
@@ -87,7 +87,7 @@ async fn last_two_admins_cannot_be_removed_concurrently() {
     }
 }
 
-/// One of two certificates of a principal is revoked, which closes its connection. The other one is valid until it
+/// One of the certificates of a principal is revoked, which closes its connection. Another one is valid until it
 /// expires.
 #[tokio::test]
 async fn certificate_is_refused_when_revoked_or_expired() {
@@ -256,8 +256,9 @@ async fn x04_malformed_token_is_rejected_despite_certificate() {
     let ((token, _), (other_token, _)) = (create_token(&fleet, "robot").await, create_token(&fleet, "rita").await);
     let (authorization_header, token_header) = ("authorization", "x-auth-token");
     let [basic, bearer_tab, bearer] = [format!("Basic {token}"), format!("Bearer\t{token}"), format!("Bearer {token}")];
-    // With status 401, a header looks like a token but is malformed, or there are two tokens. With 403, the request has
-    // the rights of the token's viewer. With 201, no header looks like a token, so the admin's certificate counts.
+    // With status 401, a header looks like a token but is malformed, a header is blank, or there are two tokens. With
+    // 403, the request has the rights of the token's viewer. With 201, no header looks like a token, so the admin's
+    // certificate counts.
     for (headers, status) in [
         (&[(authorization_header, &*basic)][..], 401),
         (&[(authorization_header, &*token)], 401),
@@ -302,15 +303,15 @@ async fn wrong_tokens_are_throttled_and_audited_without_delaying_valid_token() {
     assert_eq!(send(&mut client, "GET", "/v1/nodes", &headers, "").await.status, 200, "a valid token is served all the same");
 }
 
-/// Regression: a malformed token or a join token counted as a guess. After some of these requests, a client got 503, as
-/// did each client at the same address whose token had expired.
+/// Regression: a malformed token or a join token counted as a guess of a principal's token. After some of these
+/// requests, a client got 503, as did each client at the same address whose token had expired.
 #[tokio::test]
 async fn y09_malformed_principal_token_is_not_counted() {
     let fleet = Fleet::start().await;
     drop(create_principal(&fleet, "robot", "viewer", None).await);
     let ((token, id), mut client) = (create_token(&fleet, "robot").await, stranger(&fleet));
     let join_token = fleet.create_token(json!({"uses": 1})).await;
-    // None of these counts as a guess: most are malformed, and the token of a host is not a principal's.
+    // Neither a malformed token nor a join token counts as a guess. A join token is not a principal's token.
     let malformed_tokens = [
         format!("{token},"),
         format!("{token}x"),
@@ -331,8 +332,8 @@ async fn y09_malformed_principal_token_is_not_counted() {
     fleet.enrol(&join_token, "web-1", &new_key_and_request().csr).await.unwrap();
 }
 
-/// The first token is revoked, and the second one expires after an hour. The audit has an entry for the creation and
-/// one for the revocation.
+/// The first token is revoked, and the second one expires after an hour. The audit has an entry for the creation of the
+/// first token and one for its revocation.
 #[tokio::test]
 async fn token_ends_when_revoked_or_expired() {
     let fleet = Fleet::start().await;
@@ -522,15 +523,16 @@ async fn x04_f12_expired_credential_is_hidden_and_in_metrics_for_month() {
         let tokens = read_as_root(&fleet, "/v1/principals/robot").await["tokens"].clone();
         assert_eq!((tokens, has_metric(&token_label)), (json!([]), is_exported), "{days} more days");
     }
-    // The clock jumps ahead by more than a month. Credentials that expire only by this jump are still exported.
+    // The clock jumps ahead by more than a month. While the clock is suspect, every credential is exported: the
+    // certificate, which expires only by this jump, and also the token, which expired before.
     let certificate = "stemma_credential_end_seconds{principal=\"robot\",kind=\"certificate\"";
     assert!(has_metric(certificate));
     fleet.clock.set_offset(400 * 24 * 3600);
     assert!(has_metric(certificate) && has_metric(&token_label));
 }
 
-/// Root on the controller's machine issues a certificate for the first admin, without the admin's credentials. The
-/// controller stops although this connection is open.
+/// Root on the controller's machine issues a certificate for the first admin, without the admin's credentials. Then the
+/// controller stops, although root's connection to the Unix socket is open.
 #[tokio::test]
 async fn root_socket_repairs_lost_admin() {
     let fleet = Fleet::start().await;
@@ -548,10 +550,10 @@ async fn root_socket_repairs_lost_admin() {
 }
 
 /// Regression: connections were limited by address only. One viewer could have three quarters of all connections from
-/// one address, and all of them from two addresses. Here a principal may have two connections, with certificates or
-/// tokens, and a third one closes the oldest.
+/// one address, and all of them from two addresses. In this test, a principal may have two connections in all, with its
+/// certificates and tokens together. A third connection of the principal closes its oldest one.
 #[tokio::test]
-async fn x03_connections_are_limited_by_certificate_and_token() {
+async fn x03_connections_are_limited_per_principal() {
     let fleet = Fleet::start_with(|options| options.admin_limits.max_connections_per_principal = Some(2)).await;
     let mut first_client = create_principal(&fleet, "vera", "viewer", None).await;
     let (mut second_client, _) = client_with_certificate(&fleet, "vera").await;

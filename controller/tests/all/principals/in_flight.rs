@@ -188,8 +188,8 @@ async fn join_tokens_end_when_creator_loses_rights() {
     fleet.enrol(&kept_token, "h3", &new_key_and_request().csr).await.unwrap();
 }
 
-/// Deletes the principals from a store. The store then looks like the store of an older version, which had no
-/// principals.
+/// Deletes the principals from the store in a data directory. The store then looks like the store of an older version,
+/// which had no principals.
 async fn remove_principals(data: &Path) {
     let store = RedbStore::open(&data.join("store.redb"), RedbOptions::default()).unwrap();
     let snapshot = store.snapshot().await.unwrap();

@@ -22,7 +22,8 @@ fn endpoint_path(endpoint: Endpoint, values: &[(&str, String)]) -> String {
     endpoint.path(&values.iter().map(String::as_str).collect::<Vec<_>>())
 }
 
-/// Calls an endpoint with an empty body. A write is a dry run, so that the objects still exist for the next call.
+/// Calls an endpoint with no body, an empty JSON object or an empty patch, as the endpoint requires. Each write except
+/// the upload of a file is a dry run, so that the objects still exist for the next call.
 async fn call_endpoint(client: &mut Client, endpoint: Endpoint, values: &[(&str, String)]) -> ApiAnswer {
     let route = endpoint.route();
     let media_type = route.request.media_types().first().copied();
@@ -145,8 +146,10 @@ fn documents_by_kind() -> Vec<(Kind, Value, bool)> {
     ]
 }
 
+/// An apply that creates an object needs the same right of its caller as the endpoint that creates objects of this
+/// kind. If the caller lacks this right for one object, the whole apply is refused.
 #[tokio::test]
-async fn s41_apply_checks_role_of_each_created_object() {
+async fn s41_apply_checks_right_to_create_each_object() {
     let fleet = Fleet::start().await;
     two_clusters(&fleet).await;
     let mut clients = vec![
@@ -172,7 +175,8 @@ async fn s41_apply_checks_role_of_each_created_object() {
     assert_eq!(fleet.last_revision().await, revision, "nothing was written");
 }
 
-/// A principal that is bound to cluster `own` may apply node groups and nodes of this cluster, and nothing else.
+/// An apply of a principal that is bound to cluster `own` may create node groups and nodes in this cluster, and no
+/// other objects.
 #[tokio::test]
 async fn s41_bound_principal_applies_only_own_cluster() {
     let fleet = Fleet::start().await;

@@ -72,7 +72,8 @@ fn message(answer: &ApiAnswer) -> String {
     answer.body["error"]["message"].as_str().unwrap_or_default().to_owned()
 }
 
-/// Returns two lists of writes that bring a privileged task to a node: in cluster `own`, and in other clusters.
+/// Returns two lists of writes that bring a privileged task to a node: writes to objects of cluster `own`, and writes to
+/// other objects.
 fn privileged_writes() -> (Vec<PrivilegedWrite>, Vec<PrivilegedWrite>) {
     let web_role = json!({"roles": ["web"]});
     let apply_body = |objects: Value| json!({ "objects": objects });
@@ -176,7 +177,7 @@ async fn x04_privileged_error_names_node_and_object() {
 }
 
 #[tokio::test]
-async fn x04_operator_write_succeeds_when_privileged_task_already_runs() {
+async fn x04_operator_write_succeeds_without_new_privileged_task() {
     let fleet = site().await;
     let mut operator = create_principal(&fleet, "otto", "operator", None).await;
     for (method, path, body) in [
@@ -264,8 +265,8 @@ async fn x04_write_meeting_privileged_condition_requires_admin() {
     assert!(detail.contains("an admin must create this token"), "{}", answer.body);
 }
 
-/// An operator creates a join token, and then an admin gives the group a role with a privileged task. The token is
-/// accepted only while its creator is an admin.
+/// An operator creates a join token, and then an admin gives the group a role with a privileged task. From then on, the
+/// token is accepted only while its creator is an admin.
 #[tokio::test]
 async fn x04_join_uses_current_rights_of_token_maker() {
     let fleet = site().await;
@@ -301,8 +302,8 @@ async fn x04_join_uses_current_rights_of_token_maker() {
     fleet.join_group("own/app", "h4").await;
 }
 
-/// Regression: an operator created a token for a node on which an admin had placed the task, or for its group. A host
-/// of the operator joined as that node.
+/// Regression: an operator created a join token for a node on which an admin had placed a privileged task, or for the
+/// group of the node. A host of the operator joined as that node.
 #[tokio::test]
 async fn x04_takeover_of_privileged_node_requires_admin_token() {
     let fleet = site().await;
@@ -337,8 +338,8 @@ async fn x04_takeover_of_privileged_node_requires_admin_token() {
     assert_eq!(token(json!({"node": "a2"})).await, "");
 }
 
-/// Regression: `privileged` was accepted on a group task without effect. An operator gave a node the role of the group
-/// task, and the tasks in the group ran.
+/// Regression: `privileged` was accepted without effect on a task of type `group`, which contains other tasks. An
+/// operator gave a node the role of such a task, and the tasks in it ran.
 #[tokio::test]
 async fn x04_privileged_group_placement_requires_admin() {
     let fleet = Fleet::start().await;
@@ -363,8 +364,8 @@ async fn x04_privileged_group_placement_requires_admin() {
     assert!(answer.status < 300, "{}", answer.body);
 }
 
-/// Regression: an operator named a node that did not exist yet as primary. A host that joined with an admin's token
-/// under that name got the privileged task.
+/// Regression: an operator named a node that did not exist yet as primary of a tag. A host that joined with an admin's
+/// token under that name got the privileged task of the primary.
 #[tokio::test]
 async fn x04_future_primary_requires_admin_when_privileged_task_follows() {
     let fleet = site().await;
@@ -413,8 +414,9 @@ async fn x04_future_primary_requires_admin_when_privileged_task_follows() {
     assert_eq!(answer.status, 403, "{}", answer.body);
 }
 
-/// Regression: when a template got a release, its clusters without groups were not checked. The creation of a group
-/// later was not checked either.
+/// In this test, a cluster names a node that does not exist yet as primary of a tag. An operator may not give the
+/// cluster's template a release with a privileged task of that primary. Regression: such a write did not check clusters
+/// without groups, and the later creation of a group did not check them either.
 #[tokio::test]
 async fn x04_future_primary_is_checked_when_template_is_written() {
     let fleet = site().await;
@@ -434,8 +436,8 @@ async fn x04_future_primary_is_checked_when_template_is_written() {
     assert_eq!((answer.status, &*message(&answer)), (403, expected_message), "{}", answer.body);
 }
 
-/// Regression: the response to a bound principal differed between a node in another cluster and a name that does not
-/// exist.
+/// Regression: a principal that is bound to a cluster named a node as primary. The response differed between a node in
+/// another cluster and a node that does not exist.
 #[tokio::test]
 async fn x04_primary_of_other_cluster_is_not_found_when_bound() {
     let fleet = Fleet::start().await;

@@ -136,8 +136,8 @@ async fn x03_file_bodies_count_against_principal() {
     }
 }
 
-/// Regression: an admin of a cluster could create principals there, and each of them had the full limit. The six
-/// principals of the cluster together may store four times the limit of one.
+/// Regression: an admin of a cluster could create principals there, and each of them had the full limit. In this test,
+/// six principals that are bound to one cluster may together store four times the limit of one principal.
 #[tokio::test]
 async fn x03_cluster_principals_share_fourfold_quota() {
     let rate = ByteRate { burst_bytes: BURST_BYTES as u64, bytes_per_second: 1 };
@@ -175,7 +175,8 @@ async fn x03_cluster_principals_share_fourfold_quota() {
 }
 
 /// One small write to a group changes an effective value on each of its nodes. If each node adds its own entry to the
-/// value, the controller stores the value once per node.
+/// value, the controller stores the value once per node. All these bytes count against the limit that the principals of
+/// the cluster share.
 #[tokio::test]
 async fn x03_f04_released_bytes_count_against_bound_principals() {
     let rate = ByteRate { burst_bytes: BURST_BYTES as u64, bytes_per_second: 1 };
@@ -198,8 +199,9 @@ async fn x03_f04_released_bytes_count_against_bound_principals() {
         create_principal(&fleet, "ada", "operator", Some("own")).await,
         create_principal(&fleet, "fred", "operator", None).await,
     ];
-    // Each node has its own map of about 2 KiB, which is stored again with each change. The 200 maps are a tenth of
-    // what all principals of the cluster may store at once. The writes themselves are a hundredth of that.
+    // Each node has its own map of about 2 KiB, which is stored again with each change. The 200 maps are about a
+    // twentieth of what all principals of the cluster may store at once. The write to the group itself stores about a
+    // hundredth of the size of the maps.
     let mut refusal = None;
     for change in 0..20 {
         let labels: serde_json::Map<_, _> = (0..13).map(|n| (format!("x/{n}"), format!("{change:0>140}").into())).collect();

@@ -140,7 +140,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn check_rewrites_equals_when_argument_name_precedes() {
+    fn to_cel_text_replaces_equals_after_argument_name() {
         for (text, expected) in [
             ("size(nodes(tag='a', or_role = 'b')) == 2", "size(nodes(tag,'a', or_role , 'b')) == 2"),
             ("labels.tag == 'role=x' // tag='y'", "labels.tag == 'role=x' // tag='y'"),

@@ -33,7 +33,8 @@ use regexes::Regexes;
 
 pub use bounds::MAX_CONDITION_BYTES;
 
-/// Maximum length of the parser's own error in an error message, in characters. A longer one is cut.
+/// Maximum length of the parser's message about a syntax error, in characters. A longer message is cut before it is
+/// translated into terms that the author of the condition knows.
 const MAX_REASON_CHARS: usize = 200;
 
 /// Number of bytes of the result of a look-up (such as `nodes(…)`) that counts as one step. It is larger than
@@ -92,10 +93,11 @@ struct CelCondition {
     expression: IdedExpr,
     regexes: Regexes,
     cost: ConditionCost,
-    /// The numbers of the variables that the body of a loop uses. A value such as `params.list` over which loops only
-    /// iterate is excluded. A look-up is not excluded.
+    /// The numbers of the variables that the body of a loop uses. A label or a value such as `params.list` over which
+    /// loops only iterate is excluded. A look-up over which an inner loop iterates is included, because the inner loop
+    /// is in the body of the outer one.
     loop_variables: BTreeSet<usize>,
-    /// The errors for names in the condition that no label or other key can have.
+    /// The errors for names in the condition that no key, tag or role can have.
     impossible_names: Vec<AuthorError>,
 }
 

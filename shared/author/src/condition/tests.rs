@@ -61,7 +61,8 @@ fn condition_lists_references() {
     }
 }
 
-/// Returns the inputs of a node's conditions. The node lacks three of them.
+/// Returns the inputs of a node's conditions. Three references are known to be absent: a label, a parameter and the
+/// primary of tag db.
 fn node_inputs() -> Inputs {
     let nodes = json!([
         {"name": "web-1", "labels": {"zone": "a"}},
@@ -246,7 +247,8 @@ fn condition_rejects_unsupported_syntax_with_position() {
     ]);
 }
 
-/// The parser's own message lists its tokens, so the errors have their own text.
+/// The parser's message for a syntax error lists tokens of the grammar. So the author gets another text, which says
+/// what is wrong and, where it can, what to write instead.
 #[test]
 fn y09_condition_explains_syntax_error_in_plain_words() {
     assert_refused(&[
@@ -290,8 +292,8 @@ fn s52_condition_rejects_cel_bombs() {
     }
 }
 
-/// Over 5,000 nodes, a single loop is evaluated, and a nested loop exceeds the limit of steps. A regex needs no more
-/// time for a difficult pattern.
+/// Over 5,000 nodes, a single loop is evaluated, and a nested loop exceeds the limit of steps. A regex with a pattern
+/// that is difficult for other engines is evaluated over 100,000 bytes.
 #[test]
 fn s52_evaluate_refuses_to_start_when_inputs_are_large() {
     let list: Vec<_> = (0..5_000).map(|n| json!({"name": format!("web-{n}")})).collect();

@@ -19,10 +19,11 @@ const MAX_CACHE_BYTES: usize = 64 * 1024 * 1024;
 /// Approximate memory of an entry without its value, in bytes.
 const ENTRY_OVERHEAD_BYTES: usize = 128;
 
-/// The cache of the process, which all conditions share.
+/// The cache of the process. All conditions use it, so conditions that read the same value need not convert it again.
 static VALUE_CACHE: Mutex<ValueCache> = Mutex::new(ValueCache { by_address: BTreeMap::new(), bytes: 0 });
 
-/// The cache, keyed by the address of the shared value.
+/// A cache of the sizes and CEL forms of shared values, by the address of the value. A shared value is an input that is
+/// stored once for all tasks that read it.
 struct ValueCache {
     by_address: BTreeMap<usize, CachedValue>,
     /// Approximate memory of all entries, in bytes.
@@ -38,7 +39,7 @@ struct CachedValue {
     value: Option<Value>,
 }
 
-/// Returns the size of a shared value. The first call for a value measures it.
+/// Returns the size of a shared value. If the cache lacks the value, measures it and stores the size in the cache.
 pub(super) fn cached_size(shared: &Arc<SharedValue>) -> ValueSize {
     if let Some(size) = read_cached(shared, |entry| entry.size) {
         return size;
@@ -48,7 +49,8 @@ pub(super) fn cached_size(shared: &Arc<SharedValue>) -> ValueSize {
     size
 }
 
-/// Returns a shared value in its CEL form. The first call for a value converts it.
+/// Returns a shared value in its CEL form. If the cache lacks this form, converts the value and stores the form in the
+/// cache.
 pub(super) fn cached_value(shared: &Arc<SharedValue>) -> Value {
     if let Some(value) = read_cached(shared, |entry| entry.value.clone()).flatten() {
         return value;

@@ -16,7 +16,7 @@ use crate::reads::{self, AuthorResult, OnAbsent, ReadCollector};
 use crate::shape::{Shape, TemplateRoot};
 use crate::source::SourceText;
 
-/// Maximum nesting depth of loops, and their maximum number.
+/// Maximum nesting depth of the loops of one condition, and the maximum number of its loops.
 const MAX_LOOP_DEPTH_AND_COUNT: (u32, usize) = (2, 8);
 
 /// The inputs that a condition reads, and its syntax tree, in which a variable replaces each of them.
@@ -26,10 +26,10 @@ pub(super) struct WalkResult {
     pub(super) expression: IdedExpr,
     pub(super) regexes: Regexes,
     pub(super) cost: ConditionCost,
-    /// Numbers of the variables that the bodies of loops read. A label or parameter that is only the list of a loop is
-    /// not one of them.
+    /// Numbers of the variables that the bodies of loops read. A label, parameter or fact that is only the list of a
+    /// loop is not one of them, even if that loop is within another loop.
     pub(super) loop_variables: BTreeSet<usize>,
-    /// The errors for names in the condition that no object can have, with their positions.
+    /// The errors for names in the condition that no key, tag or role can have, with their positions.
     pub(super) impossible_names: Vec<AuthorError>,
 }
 
@@ -152,7 +152,8 @@ impl ConditionWalker<'_> {
         self.source.error_at(self.byte_range(expr), why, remedy)
     }
 
-    /// Records the error for a name in the condition that no object can have. `None` has no effect.
+    /// Records the error for a name in the condition that no key, tag or role can have. The walk continues. `None` has
+    /// no effect.
     pub(super) fn note_impossible_name(&mut self, name: Option<ImpossibleName>, expr: &IdedExpr) {
         if let Some((why, remedy)) = name {
             self.impossible_names.push(self.error_at(expr, why, remedy));
@@ -170,7 +171,7 @@ impl ConditionWalker<'_> {
         self.cost.syntax_nodes += 1;
         match &expr.expr {
             Expr::Ident(name) => self.walk_name(name, expr),
-            Expr::Literal(_) => Ok(plain_expr(expr.clone())),
+            Expr::Literal(_) => Ok(with_plain_shape(expr.clone())),
             Expr::Select(select) if select.test => self.walk_presence(select, expr),
             Expr::Select(select) => {
                 let operand = self.walk_expr(&select.operand)?;
@@ -188,7 +189,7 @@ impl ConditionWalker<'_> {
                         entry.value = self.walk_as_data(&entry.value)?;
                     }
                 }
-                Ok(plain_expr(IdedExpr { id: expr.id, expr: Expr::Map(new_map) }))
+                Ok(with_plain_shape(IdedExpr { id: expr.id, expr: Expr::Map(new_map) }))
             }
             Expr::Comprehension(comprehension) => self.walk_comprehension(comprehension, expr),
             Expr::Struct(_) | Expr::Unspecified => {
@@ -202,7 +203,7 @@ impl ConditionWalker<'_> {
         self.check_literal(expr)?;
         self.cost.max_list_length = self.cost.max_list_length.max(list.elements.len());
         let elements = list.elements.iter().map(|element| self.walk_as_data(element)).collect::<AuthorResult<_>>()?;
-        Ok(plain_expr(IdedExpr { id: expr.id, expr: Expr::List(ListExpr::new(elements)) }))
+        Ok(with_plain_shape(IdedExpr { id: expr.id, expr: Expr::List(ListExpr::new(elements)) }))
     }
 
     /// Fails within a loop for a map literal, and for a list literal that contains anything but constants. A list that
@@ -251,12 +252,12 @@ impl ConditionWalker<'_> {
                     .add_field(&lookups, keys, OnAbsent::Tolerated, OnAbsent::Tolerated)
                     .map_err(|(why, remedy)| self.error_at(expr, why, remedy))?;
                 let primary_number = lookups.numbers().find(|&number| self.reads.is_primary_lookup(number));
-                Ok(plain_expr(match primary_number {
+                Ok(with_plain_shape(match primary_number {
                     Some(number) => self.require_primary(number, presence_test(operand_expr), expr),
                     None => presence_test(operand_expr),
                 }))
             }
-            _ => Ok(plain_expr(presence_test(operand_expr))),
+            _ => Ok(with_plain_shape(presence_test(operand_expr))),
         }
     }
 
@@ -271,7 +272,7 @@ impl ConditionWalker<'_> {
     /// Registers an input, and returns a variable that is true if the input exists.
     pub(super) fn presence_variable(&mut self, read: Read, expr: &IdedExpr) -> AuthorResult<WalkedExpr> {
         let reference = self.require_reference(read, expr)?;
-        Ok(plain_expr(self.add_slot(VariableSlot::Reference(reference, VariableUse::Presence), expr)))
+        Ok(with_plain_shape(self.add_slot(VariableSlot::Reference(reference, VariableUse::Presence), expr)))
     }
 
     /// Registers an input, and returns the variable that contains its value.
@@ -387,8 +388,9 @@ impl ConditionWalker<'_> {
     }
 }
 
-/// Returns an expression as plain data. Variables already replace the inputs that it reads.
-pub(super) fn plain_expr(expr: IdedExpr) -> WalkedExpr {
+/// Returns a visited expression whose value is plain data ([`Shape::Plain`]). In `expr`, variables already replace the
+/// inputs that it reads.
+pub(super) fn with_plain_shape(expr: IdedExpr) -> WalkedExpr {
     WalkedExpr { shape: Shape::Plain, expr }
 }
 

@@ -23,7 +23,8 @@ const UNSUPPORTED_STATEMENTS: &[(&str, &str, &str)] = &[
     ("do", "`do` discards the result of its expression", "take it away"),
 ];
 
-/// Fails if the template is too large, has a tag with too many tokens, or contains an unsupported statement.
+/// Fails if the template is too large, has a tag with too many tokens, has too many `elif` branches, or contains an
+/// unsupported statement. Accepts a template with an invalid token, because the parser refuses it later.
 pub(super) fn check(source: SourceText<'_>) -> Result<(), AuthorError> {
     let text = source.0;
     if text.len() > MAX_TEMPLATE_BYTES {
@@ -47,14 +48,15 @@ struct TagScanner<'a> {
     source: SourceText<'a>,
     /// Number of tokens in the current tag.
     token_count: usize,
-    /// Number of `elif` branches in the whole template.
+    /// Number of `elif` branches of the template that were scanned so far, in all its `if` statements.
     elif_count: usize,
     /// True if the next token is a statement's keyword.
     expects_keyword: bool,
 }
 
 impl TagScanner<'_> {
-    /// Counts a token. Fails if its tag has too many tokens, or if it is the keyword of an unsupported statement.
+    /// Counts a token. Fails if its tag has too many tokens, if it is the keyword of an unsupported statement, or if
+    /// the template has too many `elif` branches.
     fn scan_token(&mut self, token: &Token<'_>, span: Span) -> Result<(), AuthorError> {
         match token {
             Token::TemplateData(_) | Token::VariableStart | Token::BlockStart => self.token_count = 0,

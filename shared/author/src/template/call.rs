@@ -61,7 +61,8 @@ impl<'a> TemplateWalker<'a> {
         }
     }
 
-    /// Registers a look-up and returns its number.
+    /// Registers a look-up and returns its number. Fails if a name in the look-up is invalid. Also records an error,
+    /// without failing, for a tag or role that no object can have.
     fn add_lookup(&mut self, lookup: Lookup, span: Span) -> Result<usize, AuthorError> {
         self.note_impossible_name(lookup.impossible_name(), span);
         self.reads.add_lookup(lookup).map_err(|error| self.error_at(span, error, "write a valid name"))

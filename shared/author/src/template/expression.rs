@@ -62,7 +62,8 @@ impl<'a> TemplateWalker<'a> {
     }
 
     /// Visits an expression of which only the truth matters, such as the condition of an `if`. A look-up as a condition
-    /// only checks whether a node is found, so no field is read.
+    /// only checks whether a node is found, so no field is read. With `is defined`, as in `primary('a') is defined`,
+    /// also records that the template makes this check.
     pub(super) fn walk_as_condition(&mut self, expr: &Expr<'a>) -> AuthorResult<()> {
         match self.walk_expr(expr)? {
             Shape::Nodes(_) => Ok(()),
@@ -136,14 +137,15 @@ impl<'a> TemplateWalker<'a> {
         shape
     }
 
-    /// Visits an expression whose value is bound for later use, and returns the shape of that value.
+    /// Visits an expression whose value may become the value of an outer expression: a side of `and` or `or`, or a
+    /// branch of an inline `if`. Returns the shape of the value, as [`Self::bound_shape`] does.
     fn walk_bound_expr(&mut self, expr: &Expr<'a>) -> AuthorResult<Shape> {
         let shape = self.walk_expr(expr)?;
         self.bound_shape(shape, full_span(expr))
     }
 
-    /// Returns the shape of a value that is bound to a name for later use. Nodes stay nodes, because their fields are
-    /// read later. The input of any other value is registered now.
+    /// Returns the shape of a value that is kept for later use, for example bound to a name. Nodes stay nodes, because
+    /// their fields are read later. The input of any other value is registered now, and the result is plain data.
     pub(super) fn bound_shape(&mut self, shape: Shape, span: Span) -> AuthorResult<Shape> {
         match shape {
             Shape::Nodes(_) | Shape::Unset => Ok(shape),
@@ -152,8 +154,8 @@ impl<'a> TemplateWalker<'a> {
         }
     }
 
-    /// Returns the shape of a value that comes from one of two branches. Fails if the value is nodes in one branch and
-    /// something else in the other.
+    /// Returns the shape of a value that comes from one of two branches. Fails if the value is a node or a list of
+    /// nodes in one branch, and a value of another kind in the other. A branch without a value fits any other branch.
     fn join_shapes(&self, left: Shape, right: Shape, span: Span) -> AuthorResult<Shape> {
         match left.join(right) {
             Shape::Ambiguous => {
@@ -354,7 +356,7 @@ impl<'a> TemplateWalker<'a> {
                 // Reading a field fails if the look-up finds no node, even if the template allows the field to be
                 // absent.
                 if self.on_absent_unguarded == OnAbsent::Fails {
-                    self.reads.note_pick(&lookups);
+                    self.reads.note_single_node_read(&lookups);
                 }
                 self.add_field(&lookups, keys, span)
             }
@@ -378,7 +380,8 @@ impl<'a> TemplateWalker<'a> {
         self.error_at(span, why, remedy)
     }
 
-    /// Registers an input that the template reads. Fails if a name in `read` is invalid.
+    /// Registers an input that the template reads. Fails if a name in `read` is invalid. Also records an error, without
+    /// failing, for a name that no object can have.
     pub(super) fn add_read(&mut self, read: Read, span: Span) -> AuthorResult<()> {
         let reference = reads::checked_reference(read).map_err(|error| self.error_at(span, error, "write a valid name"))?;
         self.note_impossible_name(impossible_name(reference.read()), span);

@@ -21,7 +21,7 @@ pub(super) const ARGUMENT_WEIGHT: u64 = 8;
 /// inserted values to 4 MiB together, the size of 16 inputs. This limit does not count literal text.
 pub(super) const CAPTURED_WEIGHT: u64 = 16;
 
-/// Maximum number of repetitions of a literal.
+/// Maximum number of repetitions of a literal text or list that a template multiplies, as in `'-' * 40`.
 const MAX_LITERAL_REPEATS: i64 = 1_000;
 
 impl<'a> TemplateWalker<'a> {
@@ -59,7 +59,8 @@ impl<'a> TemplateWalker<'a> {
         }
     }
 
-    /// Returns the weight of the value of an argument.
+    /// Returns the weight of an argument of a call or filter: the number of inputs that its value may be concatenated
+    /// from.
     fn argument_weight(&self, arg: &CallArg<'a>) -> u64 {
         match arg {
             CallArg::Pos(value) | CallArg::Kwarg(_, value) | CallArg::PosSplat(value) | CallArg::KwargSplat(value) => {
@@ -68,7 +69,8 @@ impl<'a> TemplateWalker<'a> {
         }
     }
 
-    /// Returns the weight of an expression. Fails if it exceeds [`MAX_WEIGHT`].
+    /// Returns the weight of an expression: the number of inputs that its value may be concatenated from. Fails if the
+    /// weight exceeds [`MAX_WEIGHT`].
     pub(super) fn check_weight(&self, expr: &Expr<'a>) -> Result<u64, AuthorError> {
         let weight = self.expr_weight(expr);
         if weight <= MAX_WEIGHT {

@@ -34,7 +34,7 @@ fn syntax_config() -> SyntaxConfig {
 
 /// Returns what a template reads. The template is not a shell text: for example, it is a path, the template of a file,
 /// or an item of a command.
-pub(crate) fn read_file_template(text: &str) -> Result<TemplateReads, AuthorError> {
+pub(crate) fn read_plain_template(text: &str) -> Result<TemplateReads, AuthorError> {
     read_template(text, None)
 }
 
@@ -100,7 +100,8 @@ struct TemplateWalker<'a> {
     impossible_names: Vec<AuthorError>,
     /// The effect on the template if a value that the current part reads is absent.
     on_absent: OnAbsent,
-    /// The effect on the template if one of the nodes that a loop iterates over lacks a field.
+    /// The effect on the template if one of the nodes that a look-up `nodes(…)` found lacks a field that the current
+    /// part reads, for example in the body of a loop over the nodes.
     on_absent_in_node: OnAbsent,
     /// The effect on the template if a value is absent and nothing in the template (such as `default` or `is defined`)
     /// allows that. `Fails` means that rendering always reaches the current part, and `MayFail` that it does so only in
@@ -154,7 +155,9 @@ impl TemplateWalker<'_> {
         result
     }
 
-    /// Calls `walk` with these two effects, and returns its result. Afterwards, restores the effects of the outer part.
+    /// Calls `walk` for an inner part of the template, and returns its result. In that part, `if_absent` is the effect
+    /// of an absent value, and `if_node_lacks` the effect if a node of a look-up lacks a field. Afterwards, restores
+    /// the effects of the outer part.
     fn with_on_absent_both<T>(&mut self, if_absent: OnAbsent, if_node_lacks: OnAbsent, walk: impl FnOnce(&mut Self) -> T) -> T {
         let outer_effects = (self.on_absent, self.on_absent_in_node);
         (self.on_absent, self.on_absent_in_node) = (if_absent, if_node_lacks);

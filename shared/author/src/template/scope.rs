@@ -24,12 +24,13 @@ pub(super) struct Variable {
 type ScopeVariables<'a> = BTreeMap<&'a str, Variable>;
 
 impl Variable {
-    /// Creates a variable for plain data with this weight.
+    /// Creates a variable for plain data with this weight: the number of inputs that the data may be concatenated from.
     pub(super) fn from_weight(weight: u64) -> Self {
         Self::from_shape(Shape::Plain, weight)
     }
 
-    /// Creates a variable with this shape and weight, whose value is not the unchanged value of an input.
+    /// Creates a variable with this kind of value and this weight (the number of inputs that the value may be
+    /// concatenated from). Its value is not the unchanged value of an input.
     pub(super) fn from_shape(shape: Shape, weight: u64) -> Self {
         Self { shape, weight, read: None }
     }
@@ -42,13 +43,14 @@ pub(super) struct Scopes<'a> {
     macro_start: usize,
 }
 
-/// The result of the search for a name.
+/// The result of the search for a name among the variables of a template.
 pub(super) enum VariableBinding {
-    /// A variable that is visible here.
+    /// A variable that the visited part of the template can use. Within a macro, only the macro's own variables are
+    /// `Visible`.
     Visible(Shape),
     /// A variable outside of the macro that is being visited.
     Outside(Shape),
-    /// Not a variable.
+    /// No variable has the name. It may be the name of a root or function.
     Unbound,
 }
 
@@ -89,7 +91,8 @@ impl<'a> Scopes<'a> {
         self.stack.last_mut().expect("the template's own scope stays").insert(name, variable);
     }
 
-    /// Returns the weight of a variable, or `None` if no variable has this name.
+    /// Returns the weight of a variable: the number of inputs that its value may be concatenated from. Returns `None`
+    /// if no variable has this name.
     pub(super) fn weight(&self, name: &str) -> Option<u64> {
         self.variable(name).map(|variable| variable.weight)
     }

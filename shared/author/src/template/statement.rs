@@ -190,7 +190,8 @@ impl<'a> TemplateWalker<'a> {
         Ok(())
     }
 
-    /// Returns the variable of a loop over a value. Fails for a single node, which is not a list.
+    /// Returns the variable that has each item of a value in turn, in a loop over the value. Fails for a single node,
+    /// which is not a list.
     fn loop_variable(&self, iterable: Variable, span: Span) -> AuthorResult<Variable> {
         let item = match iterable.shape {
             Shape::Nodes(lookups) => Shape::Node(lookups, Vec::new()),

@@ -16,7 +16,8 @@ use crate::source::SourceText;
 /// The statements that open a block, each with the statement that ends it.
 const BLOCKS: &[(&str, &str)] =
     &[("filter", "endfilter"), ("for", "endfor"), ("if", "endif"), ("macro", "endmacro"), ("set", "endset"), ("with", "endwith")];
-/// The other statements that can start a tag.
+/// The statements that can start a tag and are not in [`BLOCKS`]. They divide an `if` or `for`, or begin and end
+/// unchanged text.
 const OTHER_STATEMENTS: &[&str] = &["elif", "else", "raw", "endraw"];
 /// The parser's names of tokens, each with the form that an author writes.
 const TOKEN_SIGNS: &[(&str, &str)] = &[
@@ -29,7 +30,7 @@ const TOKEN_SIGNS: &[(&str, &str)] = &[
     ("block keyword", "the name of a tag"),
     ("in", "`in`"),
 ];
-/// The advice for an error without a better one.
+/// The general advice, for a syntax error for which there is no more specific advice.
 const ADVICE: &str = "see docs/templates.md for what a template can contain";
 
 /// Converts an error of minijinja's parser to an error at the position that the author must correct.
@@ -112,8 +113,8 @@ fn unknown_tag_error(source: SourceText<'_>, name: &str, range: Range<usize>) ->
     }
 }
 
-/// Returns the tag that opens the block of this tag, such as `if` for `else`. Returns `None` if the tag does not need
-/// one.
+/// Returns the tag that opens the block which this tag ends or divides, such as `for` for `endfor`, and `if` for
+/// `else`. Returns `None` for any other name.
 fn opening_tag(name: &str) -> Option<&'static str> {
     match name {
         "elif" | "else" => Some("if"),
@@ -137,7 +138,7 @@ fn last_position(text: &str, sign: &str) -> Range<usize> {
 struct OpenTags {
     /// The tag that contains the offset, if any.
     tag: Option<OpenTag>,
-    /// The innermost block is the last.
+    /// The open blocks, the innermost block last.
     blocks: Vec<OpenBlock>,
 }
 

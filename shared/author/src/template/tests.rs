@@ -7,20 +7,22 @@ use super::*;
 
 /// Returns the references that the template of a file reads. The template must be accepted.
 fn read_references(text: &str) -> Vec<String> {
-    match read_file_template(text) {
+    match read_plain_template(text) {
         Ok(reads) => reads.references.iter().map(ToString::to_string).collect(),
         Err(error) => panic!("{text}: {error}"),
     }
 }
 
-/// Returns the references without which a template cannot be rendered. If `is_certain`, each is needed on every path
-/// through the template, else on some paths only.
+/// Returns the references that a template reads and whose absence it does not check. These are labels, parameters and
+/// look-ups, but not facts or fields of the own node. If `is_certain`, returns those that each rendering needs, else
+/// those that only some renderings need.
 fn required_references(text: &str, is_certain: bool) -> Vec<String> {
-    let needs = read_file_template(text).unwrap().required_references;
+    let needs = read_plain_template(text).unwrap().required_references;
     needs.iter().filter(|need| need.is_unconditional == is_certain).map(|need| need.reference.to_string()).collect()
 }
 
-/// Each template has the references without which it cannot be rendered on some paths only.
+/// Each template is listed with the references that only some of its renderings need, for example those that reach a
+/// branch. A reference that the template checks anywhere, by `default` or `is defined`, is not listed.
 #[test]
 fn reference_is_conditional_when_read_in_branch_or_loop() {
     for (text, needs) in [
@@ -39,8 +41,9 @@ fn reference_is_conditional_when_read_in_branch_or_loop() {
     }
 }
 
-/// Each template has the references without which it can never be rendered, and those without which it cannot be
-/// rendered on some paths.
+/// Each template is listed with the references that each of its renderings needs, and those that only some renderings
+/// need. A look-up that is listed without a field must find at least one node. A look-up that is listed with a field
+/// needs this field of the nodes that it finds.
 #[test]
 fn required_references_include_labels_of_looked_up_nodes() {
     let (zone, lookup) = ("nodes(tag='t'){labels.zone}", "nodes(tag='t')");
@@ -90,8 +93,8 @@ fn to_strings(texts: Vec<&str>) -> Vec<String> {
     texts.into_iter().map(str::to_owned).collect()
 }
 
-/// Each template has the references without which it can never be rendered. A check such as `is defined` or `default`
-/// removes a reference from them.
+/// The table lists each template with the labels and parameters without which it can never be rendered. If the template
+/// checks a reference anywhere, by `is defined` or `default` for example, the reference is not one of them.
 #[test]
 fn reference_is_required_when_read_on_every_path_unguarded() {
     for (text, needs) in [
@@ -325,7 +328,7 @@ fn assert_refused(read: fn(&str) -> Result<TemplateReads, AuthorError>, cases: &
 
 #[test]
 fn template_rejects_unknowable_read_with_position() {
-    assert_refused(read_file_template, REFUSED);
+    assert_refused(read_plain_template, REFUSED);
 }
 
 /// An error gives the position that the author must correct, not the position where the parser stopped. The text of the
@@ -366,10 +369,10 @@ fn y09_template_explains_syntax_error_with_position() {
         ("{{ params.x|map('uper') }}", (1, 13), "there is no `uper` (did you mean \"upper\"?);"),
         ("{{ lables.a }}", (1, 4), "there is no variable `lables` here (did you mean \"labels\"?);"),
     ];
-    assert_refused(read_file_template, &cases);
+    assert_refused(read_plain_template, &cases);
 }
 
-/// The filter `raw` is allowed only at the end of a whole value, and the position of each is reported.
+/// In a script, the filter `raw` is allowed only at the end of a whole value. The position of each `raw` is reported.
 #[test]
 fn s74_script_reports_position_of_raw_filter() {
     let script = read_script("set -e\nrun {{ labels.a }} {{ labels.b|raw }}\n{{ params.c | raw }}").unwrap();
@@ -381,8 +384,9 @@ fn s74_script_reports_position_of_raw_filter() {
     assert!(read_script("{{ labels.a ~ labels.b|raw }}").is_err());
 }
 
-/// The values in these templates would be interpreted a second time, as a pattern, path or name. The templates can be
-/// read, and the result lists such values.
+/// Each template of the first list would interpret a value a second time: as the pattern of `format`, as a path of
+/// keys, or as the name of a filter. The template is accepted, and the result lists the value. The templates of the
+/// second list contain no such value.
 #[test]
 fn y03_template_reports_value_used_as_pattern_or_path() {
     for (text, expected) in [
@@ -412,7 +416,7 @@ fn y03_template_reports_value_used_as_pattern_or_path() {
         ("{{ params.xs|join(',', labels.f) }}", "the key is computed"),
         ("{{ params.xs|map('groupby', labels.f)|list }}", "the key is computed"),
     ] {
-        let values = read_file_template(text).unwrap().reread_values;
+        let values = read_plain_template(text).unwrap().reread_values;
         assert!(values.first().is_some_and(|value| value.to_string().contains(expected)), "{text}: {values:?}");
     }
     for text in [
@@ -423,7 +427,7 @@ fn y03_template_reports_value_used_as_pattern_or_path() {
         "{{ params.xs|map('replace', labels.a, labels.b)|select('eq', labels.c)|join(',', 'name') }}",
         "{{ labels.a|split(labels.b)|map('upper')|join(labels.c) }}{{ labels.a|replace(labels.b, labels.c) }}",
     ] {
-        assert_eq!(read_file_template(text).unwrap().reread_values, [], "{text}");
+        assert_eq!(read_plain_template(text).unwrap().reread_values, [], "{text}");
     }
     let script = read_script("run {{ labels.a|format('X') }}").unwrap().reread_values;
     assert_eq!(script.iter().map(|value| (value.line, value.column)).collect::<Vec<_>>(), [(1, 8)]);
@@ -476,7 +480,7 @@ fn s52_template_rejects_value_when_size_is_unbounded() {
             "of text are in a loop",
         ),
     ] {
-        let error = read_file_template(&text).expect_err(&text);
+        let error = read_plain_template(&text).expect_err(&text);
         assert!(error.to_string().contains(expected), "{text}: {error}");
     }
     for text in [
@@ -485,13 +489,15 @@ fn s52_template_rejects_value_when_size_is_unbounded() {
         "{% macro m(x) %}[{{ x ~ '!' }}]{% endmacro %}{{ m(labels.a ~ ':' ~ labels.b) }}{{ m('a') ~ m('b') }}",
         "{% for n in params.xs %}{% set x %}{{ n }}{% endset %}{{ x }}{% endfor %}",
     ] {
-        assert!(read_file_template(text).is_ok(), "{text}: {}", read_file_template(text).unwrap_err());
+        assert!(read_plain_template(text).is_ok(), "{text}: {}", read_plain_template(text).unwrap_err());
     }
 }
 
-/// The refused templates would be deep or large if they were parsed. The accepted templates are near the limits.
+/// Each refused template is nested too deeply, is too large, or has too many `elif` branches, or too many words and
+/// signs in one tag. The error about the template has fewer than 600 bytes. The accepted templates are long, nested 60
+/// levels deep, or have 200 branches.
 #[test]
-fn s52_template_rejects_deep_nesting_early() {
+fn s52_template_rejects_text_when_too_deep_or_large() {
     let depth = 100_000;
     for text in [
         format!("{{{{ {}1{} }}}}", "(".repeat(depth), ")".repeat(depth)),
@@ -509,7 +515,7 @@ fn s52_template_rejects_deep_nesting_early() {
         "x".repeat(70_000),
         "{{ ".repeat(20_000),
     ] {
-        let error = read_file_template(&text).expect_err(&text[..20]);
+        let error = read_plain_template(&text).expect_err(&text[..20]);
         assert!(error.to_string().len() < 600, "{error}");
     }
     let wide = "{{ labels.a }}".repeat(4_000);

@@ -46,7 +46,8 @@ pub fn allocate(fleet: &Fleet, spec: &AllocationSpec, cluster: Option<ClusterId>
     }
 }
 
-/// Returns the requested traits: those that the request names directly, and those in its requirements.
+/// Returns the traits that a node must have: those that the request names directly, and those that its requirements
+/// require. A trait that a requirement forbids is not included.
 fn required_traits(spec: &AllocationSpec) -> BTreeSet<&Trait> {
     let required = spec.requirements.0.iter().filter_map(|requirement| match requirement {
         Requirement::Trait { name, presence: TraitPresence::Required } => Some(name),
@@ -171,9 +172,10 @@ impl RejectCounts {
         *self.0.entry(reason).or_default() += 1;
     }
 
-    /// Returns the reason why no node was chosen. The first sentence is that of Ironic, for the latest check that a
-    /// node failed: requirements, else traits, else the resource class. The second sentence counts the rejected nodes
-    /// by reason, without those of another class. It is omitted if there are no others.
+    /// Returns the reason why no node was chosen. The first sentence has the wording of Ironic. It is about the
+    /// requirements if a node was rejected for them, else about the traits if a node was rejected for them, else about
+    /// the resource class. The second sentence counts the rejected nodes by reason, without those of another class. It
+    /// is omitted if there are no others.
     fn reason(&self, spec: &AllocationSpec) -> String {
         let count = |reason: Ineligible| self.0.get(&reason).copied().unwrap_or(0);
         let class = &spec.resource_class;

@@ -30,15 +30,16 @@ pub enum KeyKind {
     Fact,
 }
 
-/// The operators that are allowed for a property only if its `operators` list contains them. A property without a list
-/// allows them all.
+/// The operators that a requirement may use for the key of a property only if the property's `operators` list contains
+/// them. A property without a list allows them all.
 const LISTABLE_OPERATORS: [&str; 3] = ["<or>", "<in>", "<all-in>"];
 
 impl KeyKind {
     /// All kinds of keys, in the order of the enum.
     pub const ALL: [Self; 4] = [Self::Label, Self::Parameter, Self::Property, Self::Fact];
 
-    /// Returns the resource type of Glance with which a namespace must be associated to bind keys of this kind.
+    /// Returns the name of the resource type, in Glance's metadata definitions, that stands for keys of this kind. The
+    /// properties of a namespace restrict these keys if the namespace is associated with the resource type.
     pub const fn resource_type(self) -> &'static str {
         match self {
             Self::Label => "Stemma::Label",
@@ -90,8 +91,8 @@ pub(crate) fn resource_type_error(name: &str) -> Option<String> {
     Some(format!("{:?} is not a resource type of Stemma{hint}: the types are {type_names}", truncated(name)))
 }
 
-/// The rules of all keys that namespaces of the catalogue bind, by kind of key (the index in the array) and by key. The
-/// rules are built once, with the pattern of each property compiled.
+/// The rules of all keys that namespaces of the catalogue bind (restrict by a property), by kind of key (the index in
+/// the array) and by key. The rules are built once, with the pattern of each property compiled.
 #[derive(Clone, Debug, Default)]
 pub struct Catalog([BTreeMap<String, Vec<Arc<Binding>>>; KeyKind::ALL.len()]);
 
@@ -113,7 +114,7 @@ pub struct NotAllowed {
     pub key: String,
     /// The reason why the value or requirement is not allowed.
     pub reason: String,
-    /// The name of the namespace that does not allow it.
+    /// The name of the namespace that does not allow the value or requirement.
     pub namespace: String,
 }
 
@@ -125,8 +126,9 @@ impl Binding {
 }
 
 impl Catalog {
-    /// Builds the catalogue from the properties of these namespaces and of their objects. Namespaces that bind no keys
-    /// are ignored.
+    /// Builds the catalogue from the properties of these namespaces and of their objects (groups of properties). A
+    /// namespace is ignored if it is associated with no resource type of Stemma, because its properties restrict no
+    /// key.
     pub fn new<'a>(namespaces: impl IntoIterator<Item = &'a Arc<Namespace>>) -> Self {
         let mut catalog = Self::default();
         for namespace in namespaces {
@@ -144,19 +146,19 @@ impl Catalog {
         catalog
     }
 
-    /// Returns whether no namespace binds a key.
+    /// Returns whether the catalogue restricts no key.
     pub fn is_empty(&self) -> bool {
         self.0.iter().all(BTreeMap::is_empty)
     }
 
-    /// Returns the properties that restrict a key. A namespace that binds the key has one, or several if its objects
-    /// define a property of the same name. Empty if no namespace binds the key.
+    /// Returns the properties that restrict a key. Each namespace that restricts the key has one, or several if its
+    /// objects define a property of the same name. Empty if no namespace restricts the key.
     pub fn bindings(&self, kind: KeyKind, key: &str) -> impl Iterator<Item = &Binding> {
         self.0[kind as usize].get(key).into_iter().flatten().map(Arc::as_ref)
     }
 
-    /// Returns the bound key that is spelled most like an unbound key. Returns `None` if the key is bound, or if no
-    /// bound key is similar.
+    /// Returns the key of the catalogue that is spelled most like `key`. Returns `None` if `key` itself is in the
+    /// catalogue, or if no key of the catalogue is similar.
     pub fn closest_key(&self, kind: KeyKind, key: &str) -> Option<&str> {
         let keys = &self.0[kind as usize];
         if keys.contains_key(key) { None } else { closest_match(key, keys.keys().map(String::as_str)) }
@@ -178,11 +180,11 @@ impl Catalog {
     pub fn check_requirement(&self, requirement: &Requirement) -> Result<(), NotAllowed> {
         let Requirement::Field { field, expression } = requirement else { return Ok(()) };
         let (kind, key) = requirement_key(field);
-        self.check_bindings(kind, key, |rule| operator_error(rule, expression))
+        self.check_bindings(kind, key, |rule| requirement_error(rule, expression))
     }
 
-    /// Checks every property that restricts a key with `find_error`, which returns the reason if the property does not
-    /// allow the use of the key. Fails with the first such reason.
+    /// Calls `find_error` for each property that restricts a key, until one call returns the reason why the property
+    /// does not allow the value or requirement. Fails with this reason and the namespace of the property.
     fn check_bindings(
         &self,
         kind: KeyKind,
@@ -214,10 +216,11 @@ pub(super) fn requirement_key(field: &RequirementField) -> (KeyKind, &str) {
     }
 }
 
-/// Returns the reason why a property does not allow a requirement, or `None` if it does. A property does not allow an
-/// operator that is missing from its list or does not fit its type. It does not allow a plain value that it would not
-/// allow for the key.
-fn operator_error(rule: &PropertyRule, expression: &Expression) -> Option<String> {
+/// Returns the reason why a property does not allow a requirement, or `None` if it does. The operators `<or>`, `<in>`
+/// and `<all-in>` are allowed if the property has no list of operators, or if its list contains them. Any other
+/// operator must fit the type of the property. A requirement without an operator is a plain value. It must be a value
+/// that the property allows for the key, unless the property is a list or a map.
+fn requirement_error(rule: &PropertyRule, expression: &Expression) -> Option<String> {
     let property = &rule.property;
     let is_number = matches!(property.kind, PropertyType::Integer | PropertyType::Number);
     match expression.operator() {
@@ -238,7 +241,8 @@ fn operator_error(rule: &PropertyRule, expression: &Expression) -> Option<String
         Some(operator) => {
             (!is_number).then(|| format!("{operator} compares numbers, but the property is of type {}", property.kind))
         }
-        // A list or a map is never equal to a text.
+        // No list or map equals a text, so the text is not checked against the rules for the items. The requirement is
+        // allowed, although no valid value of the property meets it.
         None if matches!(property.kind, PropertyType::Array | PropertyType::Object) => None,
         None => rule.value_error(&Value::from(expression.as_str()), ValueEncoding::Text),
     }

@@ -40,8 +40,8 @@ fn fact_property(fact: &Fact) -> Value {
     property
 }
 
-/// Returns the namespace of the properties that clients of Ironic, `OpenStack`'s service for bare-metal hosts, set on a
-/// node. An example is the number of processors.
+/// Returns the definition of the namespace `Stemma::Machine`. It describes the properties of a node, such as the number
+/// of processors, that clients of Ironic write.
 fn machine_namespace() -> Value {
     let count = |title: &str| json!({"title": title, "type": "integer", "minimum": 0});
     json!({
@@ -65,7 +65,7 @@ mod tests {
     use crate::object::NamespaceSpec;
 
     #[test]
-    fn builtin_namespaces_can_be_stored() {
+    fn builtin_namespaces_parse_as_namespace_specs() {
         let bodies = builtin_namespaces();
         let names: Vec<_> = bodies.iter().map(|body| body["namespace"].as_str().unwrap()).collect();
         assert_eq!(names, ["Stemma::Facts", "Stemma::Machine"]);

@@ -9,8 +9,8 @@ use serde_json::{Map, Value, json};
 use crate::field::{DescribeFields, FieldDef, FieldType, REQUIRED};
 use crate::object::{Association, Definition, NamedItem, NamespaceSpec, NamespaceTag, Properties, Property, Visibility};
 
-/// The members of JSON bodies that the controller sets and clients do not write. Tags and associations with a resource
-/// type have the last two only.
+/// The members that the controller adds to a namespace, and to the objects in it, in the JSON of a response. Clients do
+/// not write them. The tags of a namespace and its associations with resource types have the last two only.
 pub const READ_ONLY_FIELDS: [&str; 4] = ["self", "schema", "created_at", "updated_at"];
 
 /// Maximum length of a text in an item of a namespace, in characters, by the name of its field. Texts of other fields
@@ -70,7 +70,7 @@ fn association_schema() -> Value {
     named_schema("resource_type_association", object_schema(Association::FIELD_DEFS), &READ_ONLY_FIELDS[2..])
 }
 
-/// Returns the schema of an object of a namespace.
+/// Returns the schema of an object of a namespace. Such an object is a named group of properties.
 fn definition_schema() -> Value {
     named_schema("object", object_schema(Definition::FIELD_DEFS), &READ_ONLY_FIELDS)
 }
@@ -120,7 +120,8 @@ fn open_object_schema(fields: &[FieldDef]) -> Value {
     schema
 }
 
-/// Returns the schema of a JSON object that has these fields and no others.
+/// Returns the schema of a JSON object that may have these fields and no others. Only the fields that are marked as
+/// required must be present.
 fn object_schema(fields: &[FieldDef]) -> Value {
     let properties: Map<String, Value> = fields.iter().map(|field| (field.name.to_owned(), field_schema(field))).collect();
     let required: Vec<&str> = fields.iter().filter(|field| field.help.default == REQUIRED).map(|field| field.name).collect();
@@ -248,8 +249,8 @@ pub fn property_prefix<'a>(spec: &'a NamespaceSpec, resource_type: &str) -> &'a 
     spec.item::<Association>(resource_type).and_then(|association| association.prefix.as_deref()).unwrap_or_default()
 }
 
-/// Returns a namespace with the prefix for a resource type added to its property names. This is the response of Glance
-/// to `?resource_type=`.
+/// Returns a namespace with the prefix for a resource type added to the names of its properties, also in its objects.
+/// This is the response of Glance to `?resource_type=`.
 #[must_use]
 pub fn with_prefixed_properties(spec: &NamespaceSpec, resource_type: &str) -> NamespaceSpec {
     let prefix = property_prefix(spec, resource_type);
@@ -270,7 +271,7 @@ mod tests {
     /// Checks members of the schemas: their types and limits, the required members, and the read-only members that
     /// responses add.
     #[test]
-    fn schemas_match_accepted_bodies() {
+    fn schemas_contain_limits_and_required_and_read_only_members() {
         let property = schema("property").unwrap();
         assert_eq!(property["properties"]["operators"], json!({"type": "array", "items": {"type": "string"}}));
         assert_eq!(property["properties"]["name"], json!({"type": "string", "maxLength": 80}));
@@ -287,7 +288,8 @@ mod tests {
         assert!(objects.get("additionalProperties").is_none(), "a response has further members");
     }
 
-    /// Checks the schemas of lists against the responses of Glance to `/v2/schemas/metadefs/objects` and
+    /// Checks the schemas of the lists of objects and of properties: their members, their links and the schema of their
+    /// items. The expected values are those of Glance, for `/v2/schemas/metadefs/objects` and
     /// `/v2/schemas/metadefs/properties`.
     #[test]
     fn list_schema_has_items_and_paging_members() {

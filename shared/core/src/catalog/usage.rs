@@ -16,11 +16,13 @@ use crate::requirement::{Requirement, Requirements};
 /// The keys that an object uses and that the catalogue may restrict, with their values.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct KeyUsage<'a> {
-    /// The labels and parameters that the object provides.
+    /// The labels and parameters that the object provides. `None` if the object is an allocation, or does not exist
+    /// yet.
     pub inherited: Option<&'a Inherited>,
-    /// The properties of the node.
+    /// The properties of the object. `None` if the object is not a node, because only nodes have properties.
     pub properties: Option<&'a Map<String, Value>>,
-    /// The requirements. A requirement names a key, or a trait, which the catalogue does not restrict.
+    /// The requirements of the node group or allocation. A requirement names a key, or a trait, which the catalogue
+    /// does not restrict. `None` if the object is of another kind.
     pub requirements: Option<&'a Requirements>,
 }
 
@@ -63,12 +65,13 @@ impl UsesKeys for AllocationSpec {
 #[derive(Debug, Default)]
 pub struct SuggestionCache(RefCell<BTreeMap<(KeyKind, String), Option<String>>>);
 
-/// Maximum number of cached keys. A full cache is cleared.
+/// Maximum number of entries in a [`SuggestionCache`]. A full cache is cleared.
 const MAX_CACHED_SUGGESTIONS: usize = 16_384;
 
 impl SuggestionCache {
     /// Returns the key of the catalogue that is spelled most like an unknown key. Returns `None` if the key is in the
-    /// catalogue, or if no key is similar. Reads the result from the cache if it is there.
+    /// catalogue, or if no key is similar. Reads the result from the cache if it is there, and otherwise stores it
+    /// there. All calls must have the same catalogue, because the cache does not distinguish catalogues.
     fn closest_key(&self, catalog: &Catalog, kind: KeyKind, key: &str) -> Option<String> {
         let cache_key = (kind, key.to_owned());
         if let Some(cached) = self.0.borrow().get(&cache_key) {
@@ -199,8 +202,8 @@ mod tests {
         Arc::new(Namespace { meta, spec: serde_json::from_value(body).unwrap() })
     }
 
-    /// `memory_mb` has an invalid value. A write that does not change the value is accepted, and a write that adds it
-    /// is rejected. The findings name the invalid value, and the misspelled key `teir`.
+    /// In this test, the property `memory_mb` has an invalid value. A write that does not change the value is accepted,
+    /// and a write that adds it is rejected. The findings name the invalid value, and the misspelled key `teir`.
     #[test]
     fn check_changed_keys_rejects_invalid_value_only_when_new() {
         let site = [site_namespace()];

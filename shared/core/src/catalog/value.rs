@@ -12,9 +12,11 @@ use crate::finding::join_first;
 use crate::name::{closest_match, did_you_mean, truncated};
 use crate::object::{ItemSchema, Property, PropertyType};
 
-/// Maximum length of a pattern that is compiled, in bytes. A longer pattern is not checked.
+/// Maximum length of the pattern of a property, in bytes. A longer pattern has no effect: values are not compared with
+/// it.
 const MAX_PATTERN_BYTES: usize = 512;
-/// Maximum size of the compiled form of a pattern, in bytes. A pattern with a larger form is not checked.
+/// Maximum size of the compiled form of a property's pattern, in bytes. A pattern with a larger form has no effect:
+/// values are not compared with it.
 const MAX_COMPILED_BYTES: usize = 32 * 1024;
 /// Maximum length of a text that is compared with a pattern, in bytes. A longer text is refused. The cost of a
 /// comparison grows with the length of the text times the length of the pattern.
@@ -134,7 +136,8 @@ fn number_error(property: &Property, number: f64) -> Option<String> {
     maximum.map(|(maximum, _)| format!("{number} is greater than {maximum}"))
 }
 
-/// Returns an error if a list has too few or too many items, a duplicate, or an item that the property does not allow.
+/// Returns an error if a list has too few or too many items for the property, or an item that the property does not
+/// allow. A duplicate is an error only if the property has `unique_items`.
 fn list_error(property: &Property, items: &[Value]) -> Option<String> {
     let count = items.len() as u64;
     if let Some(min_items) = property.min_items.filter(|min_items| count < *min_items) {
@@ -265,8 +268,8 @@ mod tests {
         }
     }
 
-    /// A text above the maximum length is rejected. A pattern that is too long, or too large when compiled, is not
-    /// checked.
+    /// If the property has a pattern, a text above the maximum length is rejected. A pattern that is too long, or too
+    /// large when compiled, has no effect.
     #[test]
     fn property_rule_bounds_pattern_matching() {
         let rule_with_pattern = |pattern: &str| PropertyRule::new(&test_property(json!({"type": "string", "pattern": pattern})));

@@ -36,9 +36,9 @@ impl Fleet {
         dirty
     }
 
-    /// Stores the change, and marks in `dirty` the nodes whose desired state it affects directly. Returns the node
-    /// whose report was stored or removed. Other nodes may look up this node, so their desired state may change even if
-    /// that of the node does not.
+    /// Stores the change, and marks in `dirty` the nodes whose desired state it affects directly. If the observation of
+    /// a host (what the host reports) has changed, returns its node. Other nodes may look up this node, so their
+    /// desired state may change even if that of the node does not. Returns `None` for any other change.
     fn put(&mut self, change: FleetChange, dirty: &mut DirtyNodes) -> Option<NodeId> {
         match change {
             FleetChange::Release(release) => self.put_release(release, dirty),
@@ -227,7 +227,8 @@ impl Fleet {
         self.add_node(new_entry.node, dirty);
     }
 
-    /// Adds a node to the index of names and to its group, stores its entry, and computes its placement.
+    /// Adds a new or changed node to the index of names and to its group, and stores its entry. Marks the node, and
+    /// computes its placement (its tags, primaries and tasks).
     fn add_node(&mut self, node: Arc<Node>, dirty: &mut DirtyNodes) {
         let id = node.id();
         dirty.add(id);
@@ -255,8 +256,8 @@ impl Fleet {
         self.recompute_placement(&[id], dirty);
     }
 
-    /// Removes a node with its reports. Removes it from its group, from the candidates for primaries and from the
-    /// indexes.
+    /// Removes a node with what its host reported. Removes it from its group, from the candidates for primaries and
+    /// from the indexes.
     fn remove_node(&mut self, id: NodeId, dirty: &mut DirtyNodes) {
         let Some(entry) = self.nodes.get(&id).cloned() else { return };
         dirty.add(id);
@@ -307,9 +308,9 @@ impl Fleet {
         self.clusters_with_nodes = self.clusters_with_nodes + usize::from(new_count > 0) - usize::from(old_count > 0);
     }
 
-    /// Stores the report of a host, or removes it if `report` is `None`. Marks the node if the report can affect its
-    /// desired state. This depends on the propagation of each changed part of the report. Returns the node if the
-    /// report has changed.
+    /// Stores the observation of a host (what the host reports), or removes it if `report` is `None`. Marks the node if
+    /// the change can affect its desired state. This depends on the propagation of each changed part. If there are
+    /// inspection rules, each change marks the node. Returns the node if the observation has changed.
     fn put_observation(&mut self, id: NodeId, report: Option<Arc<Observation>>, dirty: &mut DirtyNodes) -> Option<NodeId> {
         let old_entry = self.nodes.get(&id).cloned()?;
         let empty = Observation::default();
@@ -357,7 +358,7 @@ impl Fleet {
     }
 
     /// Stores the choice of the primary of a tag, or deletes it if `primary` is `None`. Elects the primary of the tag
-    /// again.
+    /// again, and updates the profiles of the nodes that lose and gain it.
     fn put_primary(&mut self, id: ClusterId, tag: &TagName, primary: Option<Arc<Primary>>, dirty: &mut DirtyNodes) {
         self.update_cluster(id, |entry| match primary {
             Some(primary) => drop(entry.stored_choices.insert(tag.clone(), primary)),
@@ -424,8 +425,9 @@ impl Fleet {
     }
 
     /// Computes again what a group inherits, after a change of the group or of a level above it. Marks the nodes of the
-    /// group that the change can affect. Places all nodes of the group again if their tags may change. If the group, an
-    /// object above it or its release is missing now, all its nodes are marked and lose their profiles.
+    /// group that the change can affect. If their tags may change, places all nodes of the group again (computes their
+    /// tags, primaries and tasks). If the group, an object above it or its release is missing now, all its nodes are
+    /// marked and lose their profiles.
     fn rebuild_group(&mut self, id: GroupId, changes: &[FieldChange], dirty: &mut DirtyNodes) {
         let Some(entry) = self.groups.get(&id) else { return };
         let nodes: Vec<NodeId> = entry.nodes.iter().copied().collect();
@@ -491,8 +493,9 @@ impl Fleet {
     }
 }
 
-/// Returns the changed fields of an object. Returns none if the object is new or was deleted. The groups below it then
-/// become complete or incomplete, and all their nodes are marked for this reason.
+/// Returns the changed fields of an object. Returns none if the object is new or was deleted. The groups that inherit
+/// from the object, or the object itself if it is a group, then become complete or incomplete. For this reason all
+/// nodes of these groups are marked.
 fn field_changes<S: Spec + ClassifyFields>(old: Option<&Arc<Object<S>>>, new: Option<&Arc<Object<S>>>) -> Vec<FieldChange> {
     old.zip(new).map(|(old, new)| change::changes(old, new)).unwrap_or_default()
 }

@@ -10,23 +10,25 @@ use super::Fleet;
 use crate::name::TagName;
 use crate::object::ClusterId;
 
-/// An entry of a cluster's `primaries` that names no node of the cluster, and a privileged task that follows the entry.
-/// As soon as the node exists, the entry moves that task to it or starts it there.
+/// An entry of a cluster's `primaries` that names no node of the cluster, and a privileged task that depends on the
+/// primary of the tag by its placement or its condition. As soon as the node is in the cluster and has the tag, the
+/// entry can move that task to it or start it there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct AwaitedPrimary<'a> {
     /// The tag whose primary the entry names.
     pub tag: &'a TagName,
     /// The name or uuid of the node, as the entry contains it.
     pub node: &'a str,
-    /// The id of the privileged task that the entry moves or starts.
+    /// The id of the privileged task that the entry can move or start.
     pub task: &'a str,
     /// The digest of the task's definition. It distinguishes two tasks with the same id.
     pub definition: &'a [u8; 32],
 }
 
 impl Fleet {
-    /// Returns the entries of a cluster's `primaries` that name no node of the cluster and whose tag places a
-    /// privileged task, one for each such task.
+    /// Returns the entries of a cluster's `primaries` that name no node of the cluster, each with a privileged task
+    /// that depends on the primary of its tag. An entry occurs once for each such task of the releases of the cluster
+    /// and its groups.
     pub fn awaited_primaries(&self, id: ClusterId) -> BTreeSet<AwaitedPrimary<'_>> {
         let mut entries = BTreeSet::new();
         let Some(cluster) = self.cluster(id) else { return entries };

@@ -17,7 +17,7 @@ use crate::release::CompiledRelease;
 /// an identical object affects no node.
 #[derive(Clone, Debug)]
 pub enum FleetChange {
-    /// Stores a compiled release.
+    /// Stores a compiled release. Has no effect if the stored release of the same name and version has the same hash.
     Release(Arc<CompiledRelease>),
     /// Deletes a release.
     RemoveRelease(ReleaseRef),
@@ -39,11 +39,11 @@ pub enum FleetChange {
     RemoveNodeGroup(GroupId),
     /// Stores a node.
     Node(Arc<Node>),
-    /// Deletes a node, together with its reports.
+    /// Deletes a node, together with what its host reported.
     RemoveNode(NodeId),
-    /// Stores the report of a host.
+    /// Stores the observation of a host: the facts, traits and labels that the host reports.
     Observation(NodeId, Arc<Observation>),
-    /// Deletes the report of a host.
+    /// Deletes the observation of a host.
     RemoveObservation(NodeId),
     /// Stores the pause, hold and park that were set on a host itself. `None` if nothing is set any more.
     ReportedState(NodeId, Option<Arc<ReportedState>>),

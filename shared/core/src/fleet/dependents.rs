@@ -18,7 +18,7 @@ use crate::object::{ClusterId, GroupId, Kind, LevelId, NodeId};
 
 impl Fleet {
     /// Marks the nodes of a group that a change of the group or of a level above it can affect. The propagation of each
-    /// changed field decides which nodes these are.
+    /// changed field (the way in which its change reaches hosts) decides which nodes these are.
     pub(super) fn mark_dirty_below(
         &self,
         id: GroupId,
@@ -42,8 +42,9 @@ impl Fleet {
         self.nodes_in_group(id).for_each(|node| dirty.add(node));
     }
 
-    /// Marks the nodes that inherit a label or annotation whose inherited value has changed. Hosts and inspection rules
-    /// can fill labels that no level decides, but never annotations.
+    /// Marks the nodes of a group that inherit a label or annotation whose value in the group has changed. Also marks a
+    /// node that replaces the inherited labels and does not set a changed label, if its host or an inspection rule has
+    /// a value for that label. A host or rule fills a label only if no level decides it, and fills no annotation.
     fn mark_changed_keys(&self, id: GroupId, old_group: &ResolvedGroup, new_group: &ResolvedGroup, dirty: &mut DirtyNodes) {
         let labels = changed_keys(&old_group.maps.labels, &new_group.maps.labels);
         let annotations = changed_keys(&old_group.maps.annotations, &new_group.maps.annotations);
@@ -126,8 +127,8 @@ impl Fleet {
         }
     }
 
-    /// Returns the groups that may inherit from an object. For a release or its user-defined tags, these are all
-    /// groups. For a node or an object of any other kind, there are none.
+    /// Returns the groups that may inherit from an object. For a group, this is the group itself. For a release or its
+    /// user-defined tags, these are all groups. For a node or an object of any other kind, there are none.
     pub fn groups_below(&self, kind: Kind, uuid: Uuid) -> Vec<GroupId> {
         match LevelId::new(kind, uuid) {
             Some(LevelId::Group(id)) => vec![id],
@@ -141,7 +142,8 @@ impl Fleet {
         }
     }
 
-    /// Returns the cluster of a group or node, or the id itself for a cluster. Returns `None` for any other object.
+    /// Returns the cluster of a group or node, or the id itself for a cluster. Returns `None` for any other object, and
+    /// for a group or node that is in no cluster or does not exist.
     pub fn cluster_of_object(&self, kind: Kind, uuid: Uuid) -> Option<ClusterId> {
         match LevelId::new(kind, uuid)? {
             LevelId::Template(_) => None,
@@ -151,8 +153,8 @@ impl Fleet {
         }
     }
 
-    /// Returns the maximum number of steps that a condition which looks up other nodes may use for each node of a
-    /// cluster.
+    /// Returns the maximum number of steps of one evaluation of a condition for one node of a cluster. It applies to
+    /// conditions that look up other nodes.
     pub(super) fn condition_step_limit(&self, cluster: ClusterId) -> usize {
         condition_step_limit(self.node_count(cluster))
     }

@@ -25,7 +25,8 @@ pub struct MovedPrimary {
     pub to: Option<NodeId>,
 }
 
-/// A node name in a cluster's `primaries` that belonged to a node and that no node has now.
+/// A node name in a cluster's `primaries` that no node has any more, because a write renamed the node. A name that is
+/// lost because its node was deleted is not reported.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LostNodeName {
     /// The cluster whose `primaries` contain the name.
@@ -41,9 +42,11 @@ pub struct LostNodeName {
 pub enum PrimaryRejection {
     /// Neither the cluster nor any release that it or its groups name has such a tag.
     UnknownTag,
-    /// The tag has no primary, because its `has_primary` is false.
+    /// The tag has no primary, because its `has_primary` is false in the release of the node, or in all releases of the
+    /// cluster.
     NoHolder,
-    /// No release exists yet that could define the tag, or the node's group has none.
+    /// No release exists yet that could define the tag, or the node's group has none, or an object above the node is
+    /// missing.
     NoRelease,
     /// The node does not exist.
     UnknownNode,
@@ -131,7 +134,7 @@ impl Fleet {
     /// stored the choice. An entry of `primaries` counts even if it is older than the write. A choice that was stored
     /// earlier does not count. A node that is primary only because it is now the first candidate was not chosen. `old`
     /// is the fleet before the write.
-    pub fn is_newly_chosen(&self, old: &Self, id: ClusterId, tag: &TagName) -> bool {
+    pub fn is_chosen_on_purpose(&self, old: &Self, id: ClusterId, tag: &TagName) -> bool {
         let Some(holder) = self.holder(id, tag.as_str()) else { return false };
         let named_node = self.named_primary(id, tag.as_str()).and_then(|text| self.primary_node(text));
         let choice = self.stored_choice(id, tag);
@@ -177,13 +180,14 @@ impl Fleet {
         Some(match self.profile(node.id()) {
             // The node is in the cluster, but its group has no release, or an object above the node is missing.
             None => PrimaryRejection::NoRelease,
-            // The tag has no primary in the release of the node.
+            // The release of the node does not declare the tag with `has_primary`.
             Some(profile) if profile.key.tags.contains(tag) => PrimaryRejection::NoHolder,
             Some(_) => PrimaryRejection::LacksTag,
         })
     }
 
-    /// Returns whether a node of the cluster can be primary of a tag: it has the tag, and the tag has a primary.
+    /// Returns whether a node of the cluster can be primary of a tag: the node has the tag, and the tag has
+    /// `has_primary`.
     pub fn can_hold(&self, id: ClusterId, tag: &TagName, node: NodeId) -> bool {
         let candidates = self.clusters.get(&id).and_then(|entry| entry.candidates.get(tag));
         candidates.is_some_and(|candidates| candidates.members.contains(&node))
@@ -213,7 +217,7 @@ impl Fleet {
     }
 
     /// Returns the node that should be primary of a tag. This is the node that `primaries` names, else the node of the
-    /// stored choice, else the first candidate by name that is not parked.
+    /// stored choice, else the first node by name that is not parked. A node that does not have the tag is skipped.
     fn elected_holder(&self, id: ClusterId, tag: &TagName) -> Option<NodeId> {
         let entry = self.clusters.get(&id)?;
         let candidates = entry.candidates.get(tag)?;

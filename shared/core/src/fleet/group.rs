@@ -57,11 +57,12 @@ pub struct ResolvedGroup {
     /// The release of the nearest level that names one. `None` if no level names a release. The nodes then have no
     /// tasks.
     pub release: Option<ValueWithOrigin<Arc<CompiledRelease>, Level>>,
-    /// The table of the tags that the roles of the release produce in this cluster. `None` if there is no release.
+    /// The roles that the release, the cluster and user-defined tags name, with the tags that each role produces in
+    /// this cluster, and the definitions of the tags. `None` if there is no release.
     pub role_table: Option<Arc<RoleTable>>,
     /// The roles that the group gives its nodes.
     pub roles: BTreeSet<Name>,
-    /// References to the values of a node that the requirements of the group read.
+    /// What the requirements of the group read of a node. A requirement with a path that no value can have is omitted.
     pub(super) required_reads: Box<[Read]>,
 }
 
@@ -110,7 +111,8 @@ impl Fleet {
         levels
     }
 
-    /// Returns the release that the groups of a cluster run if they name no release themselves.
+    /// Returns the name of the release that the groups of a cluster run if they name no release themselves: that of the
+    /// cluster, else that of its template. The release need not exist. Returns `None` if neither names one.
     pub fn cluster_release<'a>(&'a self, cluster: &'a Cluster) -> Option<&'a ReleaseRef> {
         let template = cluster.spec.cluster_template.and_then(|id| self.template(id));
         named_release(template.map(|template| &**template), cluster, None).map(|release| release.value)
@@ -128,8 +130,8 @@ impl Fleet {
         Some(ResolvedGroup { maps: (*resolved.cluster_maps).clone(), ..resolved })
     }
 
-    /// Returns the role table of a cluster under its own release: the tags that its roles produce, and the tags that
-    /// are visible there.
+    /// Returns the role table of a cluster under its own release (or that of its template): the tags that each role
+    /// produces, and the tags that the release and users declare.
     pub fn role_table(&self, cluster: &Cluster) -> RoleTable {
         self.role_table_for(self.cluster_release(cluster), cluster)
     }
@@ -161,7 +163,8 @@ impl Fleet {
         cached.unwrap_or_else(build)
     }
 
-    /// Caches the maps of a group in the entry of its cluster, so that the other groups of the cluster share them.
+    /// Caches the maps that a group inherits from its cluster in the entry of the cluster, so that the other groups of
+    /// the cluster share them.
     fn cache_maps(&mut self, group: &ResolvedGroup) {
         let Some(entry) = self.clusters.get(&group.cluster_id()) else { return };
         let template = group.template.as_ref();
@@ -194,7 +197,7 @@ impl Fleet {
     }
 
     /// Caches the role table and the inherited maps of a group in the entry of its cluster, so that the other groups of
-    /// the cluster share them. A cached value that is outdated is replaced at its next use.
+    /// the cluster share them. The values of the group replace older ones, which were built from other objects.
     pub(super) fn cache_shared(&mut self, group: &ResolvedGroup) {
         self.cache_maps(group);
         let ResolvedGroup { release: Some(release), role_table: Some(table), cluster, .. } = group else { return };
@@ -312,19 +315,19 @@ impl ResolvedGroup {
         template_level.into_iter().chain(lower_levels).collect()
     }
 
-    /// Returns whether two groups place nodes in the same way. They do if they have the same cluster and roles, equal
-    /// role tables, and releases with the same content.
+    /// Returns whether two groups place nodes in the same way (give a node the same tags and tasks). They do if they
+    /// have the same cluster and roles, equal role tables, and releases with the same content.
     pub fn has_same_placement(&self, other: &Self) -> bool {
         let release = |group: &Self| group.release.as_ref().map(|release| release.value.hash);
         self.cluster_id() == other.cluster_id()
             && release(self) == release(other)
-            && self.has_same_role_output(other)
+            && self.has_same_role_table(other)
             && self.roles == other.roles
     }
 
     /// Returns whether two groups have equal role tables: the tags of each role, the declarations of the tags, and the
     /// extensions that decide tags.
-    pub fn has_same_role_output(&self, other: &Self) -> bool {
+    pub fn has_same_role_table(&self, other: &Self) -> bool {
         match (&self.role_table, &other.role_table) {
             // Most groups of a cluster share one table.
             (Some(table), Some(other_table)) => Arc::ptr_eq(table, other_table) || table == other_table,
@@ -366,8 +369,8 @@ impl ResolvedGroup {
     }
 }
 
-/// Returns the value of a node that a requirement tests. Returns `None` if the requirement has a path that no fact or
-/// parameter can have.
+/// Returns a reference to the value of a node that a requirement tests, not the value itself. Returns `None` if the
+/// requirement has a path that no fact, parameter or property can have.
 fn requirement_read(requirement: &Requirement) -> Option<Read> {
     let field = match requirement {
         Requirement::Trait { name, .. } => return Some(Read::Trait(name.as_str().into())),

@@ -14,8 +14,8 @@ use crate::labels::Labels;
 use crate::object::NodeId;
 use crate::release::{CompiledTask, Profile};
 
-/// A value that the condition of a privileged task on a node reads, and that a report can decide. The report can be
-/// that of the same host or of another host.
+/// A value that the condition of a privileged task on a node reads, and that a host can decide by what it reports about
+/// itself, such as facts and traits. This can be the host of the node or another host.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct HostControlledRead<'a> {
     /// The id of the task.
@@ -43,9 +43,10 @@ impl Fleet {
         self.unreported_node(node).map(|node| node.controlled_reads()).unwrap_or_default()
     }
 
-    /// Returns the values by which a report can meet the condition of a privileged task after a write, but perhaps not
-    /// before the write. The write placed the task on the node, let reports decide the value, or changed another value
-    /// that the same condition reads. `old_fleet` is the fleet before the write.
+    /// Returns the values by which a host can meet the condition of a privileged task, with what it reports about
+    /// itself, after a write but perhaps not before the write. The write placed the task on the node, let reports
+    /// decide the value, or changed another value that the same condition reads. `old_fleet` is the fleet before the
+    /// write.
     pub fn newly_host_controlled(&self, old_fleet: &Self, node: NodeId) -> BTreeSet<HostControlledRead<'_>> {
         let Some(new_node) = self.unreported_node(node) else { return BTreeSet::new() };
         let mut reads = new_node.controlled_reads();

@@ -10,10 +10,11 @@ use imbl::OrdSet;
 
 use crate::object::{Observation, TraitSet};
 
-/// Minimum number of shared values at which unused texts are dropped.
+/// Minimum number of different values of facts at which an [`Interner`] drops the texts and sets that no report uses.
 const MIN_SWEEP_TEXTS: usize = 4096;
 
-/// The texts and sets that the reports of several hosts share.
+/// The texts of facts and the sets of traits of all reports. Each different text or set is in memory once, and all
+/// reports that contain it share it.
 #[derive(Clone, Default)]
 pub(super) struct Interner {
     paths: OrdSet<Arc<[Arc<str>]>>,

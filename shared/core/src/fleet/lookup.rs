@@ -19,11 +19,12 @@ use crate::release::name_selector::NamePattern;
 use crate::release::{Profile, ProfileHash, ProfileKey};
 use crate::role::natural_cmp;
 
-/// A look-up of other nodes that tasks of a cluster make, with its cached result.
+/// The readers and the cached result of one look-up of other nodes. Tasks of a cluster make the look-up, and the
+/// cluster has one entry for each look-up.
 #[derive(Clone)]
 pub(super) struct TaskLookup {
-    /// The profiles (tasks that several nodes share) that make the look-up. Each has the group of the nodes with the
-    /// profile.
+    /// The profiles (task definitions that nodes with the same roles, tags and primaries share) whose tasks make the
+    /// look-up, each with a group that has nodes with the profile. A profile occurs once for each such group.
     pub(super) readers: OrdSet<(GroupId, ProfileHash)>,
     result: Arc<LookupResult>,
 }
@@ -62,8 +63,9 @@ impl Fleet {
         value.map_or(Input::Absent, |value| Input::Shared(Arc::new(SharedValue::new(value))))
     }
 
-    /// Returns the fields of the nodes that match a query, in the order of their names (digits compared as numbers).
-    /// All nodes with one profile have the same tags and roles, so the query is compared with each profile only once.
+    /// Returns the requested fields of the nodes of a cluster that match a query, in the order of the nodes' names
+    /// (digits compared as numbers). All nodes with one profile have the same tags and roles, so the query is compared
+    /// with the profiles of each group, not with each node.
     fn find_nodes(&self, cluster: ClusterId, query: &NodeQuery, fields: &FieldSet) -> Value {
         let patterns = QueryPatterns::new(query);
         let mut matching: Vec<(String, NodeId)> = Vec::new();
@@ -75,7 +77,7 @@ impl Fleet {
     }
 
     /// Returns the fields of a node that a look-up in a cluster reads. Returns `None` if the node is not in the cluster
-    /// or does not match the query.
+    /// or does not match the query. Without a query, each node of the cluster matches.
     fn lookup_view(&self, cluster: ClusterId, id: NodeId, query: Option<&QueryPatterns>, fields: &FieldSet) -> Option<Value> {
         let entry = self.entry(id)?;
         let resolved = self.resolved_group(entry.node.spec.nodegroup?).ok()?;
@@ -130,7 +132,8 @@ impl Fleet {
         lookup.readers.clone()
     }
 
-    /// Registers the look-ups of a profile when the first node of a group gets the profile.
+    /// Adds a profile with its group to the readers of each look-up that tasks of the profile make. Creates the entry
+    /// of a look-up that has no reader yet. The caller calls this when the first node of the group gets the profile.
     pub(super) fn register_lookups(&mut self, cluster: ClusterId, group: GroupId, profile: &Profile) {
         let Some(entry) = self.clusters.get_mut(&cluster) else { return };
         for reference in lookups(profile) {
@@ -158,7 +161,8 @@ fn lookups(profile: &Profile) -> impl Iterator<Item = &Reference> {
     profile.reads.iter().filter(|reference| matches!(reference.read(), Read::Nodes { .. } | Read::Primary { .. }))
 }
 
-/// The tag and role patterns of a query, parsed. A node matches if one of them matches one of its tags or roles.
+/// The tag and role patterns of a query, parsed. A node matches if a tag pattern matches one of its tags, or a role
+/// pattern one of its roles.
 struct QueryPatterns {
     tags: Vec<NamePattern>,
     roles: Vec<NamePattern>,
@@ -175,7 +179,8 @@ impl QueryPatterns {
         }
     }
 
-    /// Returns whether the nodes with this profile key have one of the tags or roles of the query.
+    /// Returns whether a tag pattern of the query matches a tag of the nodes with this profile key, or a role pattern a
+    /// role. The names `primary-x` of a node that is primary of the tag `x` count as tags and roles too.
     fn matches(&self, key: &ProfileKey) -> bool {
         let mut tags = key.tags.iter().map(AsRef::as_ref).chain(key.names.tag_names());
         let mut roles = key.roles.iter().map(AsRef::as_ref).chain(key.names.role_names());
@@ -227,7 +232,7 @@ mod tests {
     /// A host can report any value. Another host gets the fact only if the value has the type of the fact, and the type
     /// is not free text (as that of `cpu.model`).
     #[test]
-    fn fact_is_shared_when_value_has_declared_type() {
+    fn fact_is_shared_when_type_is_shareable_and_value_matches() {
         for (path, value, is_shared) in [
             ("network.address", json!("10.0.0.1"), true),
             ("network.address", json!("10.0.0.1; rm -rf /"), false),

@@ -84,7 +84,7 @@ pub struct Fleet {
     /// changes.
     catalog: Arc<OnceLock<Catalog>>,
     rules: RuleSet,
-    /// The texts that reports of several hosts share.
+    /// The texts of facts and the sets of traits of all reports, each stored once.
     interner: Interner,
     /// Every profile (the tasks of nodes with the same tags, roles and primaries) that a node has, with the number of
     /// its nodes.
@@ -112,22 +112,23 @@ struct ClusterEntry {
     /// The stored choices of primaries, by tag. A chosen node remains primary while it has the tag, unless `primaries`
     /// of the cluster names another node that has the tag.
     stored_choices: OrdMap<TagName, Arc<Primary>>,
-    /// The nodes of the cluster that have a tag, for each tag that has a primary.
+    /// The nodes of the cluster that have a tag, for each tag with `has_primary`. A tag that no node has is omitted.
     candidates: OrdMap<TagName, PrimaryCandidates>,
-    /// The node that is primary of each tag.
+    /// The node that is primary of a tag, by tag. A tag without a primary is omitted.
     holders: OrdMap<TagName, NodeId>,
     /// The look-ups of other nodes that tasks of the cluster make.
     lookups: OrdMap<Reference, TaskLookup>,
-    /// The cached role table for each release that groups of the cluster run. All groups with the same release share
-    /// it.
+    /// The cached role table (the tags that each role produces) for each release that groups of the cluster run or ran
+    /// before. All groups with the same release share its table.
     tables: OrdMap<ReleaseRef, CachedTable>,
-    /// The cached maps that the cluster and its template provide. All groups of the cluster share them.
+    /// The cached labels, annotations and parameters that the cluster and its template provide together. All groups of
+    /// the cluster share them.
     maps: Option<CachedMaps>,
 }
 
-/// A cached role table with the objects that it was built from. The table is outdated if another object is stored in
-/// place of one of these. All references are weak, so that the cache does not hold a release that no group runs any
-/// more in memory. The groups own the table.
+/// A cached role table (the tags that each role of a release produces in a cluster) with the objects that it was built
+/// from. The table is outdated if another object is stored in place of one of these. All references are weak, so that
+/// the cache does not hold a release that no group runs any more in memory. The groups own the table.
 #[derive(Clone)]
 struct CachedTable {
     release: Weak<CompiledRelease>,
@@ -136,8 +137,8 @@ struct CachedTable {
     table: Weak<RoleTable>,
 }
 
-/// The cached maps that a cluster and its template provide together, with the objects that they were built from. The
-/// references are weak, as in [`CachedTable`].
+/// The cached labels, annotations and parameters that a cluster and its template provide together, with the objects
+/// that these maps were built from. The references are weak, so that the cache keeps none of them in memory.
 #[derive(Clone)]
 struct CachedMaps {
     template: Option<Weak<ClusterTemplate>>,
@@ -160,7 +161,8 @@ struct PrimaryCandidates {
 struct GroupEntry {
     object: Option<Arc<NodeGroup>>,
     nodes: OrdSet<NodeId>,
-    /// The group with everything that it inherits, or the objects that are missing.
+    /// The group with everything that it inherits. If the group, its cluster, its template or its release is missing,
+    /// the error contains the first of these that is missing.
     resolved: Result<Arc<ResolvedGroup>, Vec<MissingParent>>,
     /// The profiles that nodes of the group have, each with these nodes.
     profiles: OrdMap<ProfileHash, ProfileNodes>,
@@ -204,7 +206,7 @@ impl Default for GroupEntry {
     }
 }
 
-/// Lookups of objects, by uuid or name.
+/// Reads the stored objects and the data derived from them.
 impl Fleet {
     /// Returns an empty fleet that is not loaded yet. No node can be resolved until the caller has applied all stored
     /// objects and calls [`Fleet::set_loaded`].
@@ -232,7 +234,8 @@ impl Fleet {
         self.releases.values()
     }
 
-    /// Returns the user-defined tags of a release.
+    /// Returns the tags that users defined for a release in addition to its own. `name` is the name of the release
+    /// without a version, because these tags apply to all its versions.
     pub fn release_tags(&self, name: &Name) -> Option<&Arc<ReleaseTags>> {
         self.release_tags.get(name)
     }
@@ -262,12 +265,13 @@ impl Fleet {
         self.groups.get(&id)?.object.as_ref()
     }
 
-    /// Returns the cluster of a group.
+    /// Returns the cluster that a group names. The cluster may be missing. Returns `None` if the group does not exist.
     pub fn cluster_of_group(&self, id: GroupId) -> Option<ClusterId> {
         Some(self.group(id)?.spec.cluster)
     }
 
-    /// Returns the cluster of a node.
+    /// Returns the cluster that the group of a node names. The cluster may be missing. Returns `None` if the node has
+    /// no group, or if the node or its group does not exist.
     pub fn cluster_of_node(&self, id: NodeId) -> Option<ClusterId> {
         self.cluster_of_group(self.node(id)?.spec.nodegroup?)
     }
@@ -328,7 +332,7 @@ impl Fleet {
         self.groups_in_cluster(id).flat_map(|group| self.nodes_in_group(group))
     }
 
-    /// Returns the report of a host, or `None` if it has not reported.
+    /// Returns the facts, traits and labels that the host of a node reported last, or `None` if it has not reported.
     pub fn observation(&self, id: NodeId) -> Option<&Arc<Observation>> {
         self.nodes.get(&id)?.observation.as_ref()
     }
@@ -388,7 +392,7 @@ impl Fleet {
         looks_up && self.profiles_in_cluster(id).any(|profile| profile.has_privileged_lookup())
     }
 
-    /// Returns each tag of a cluster that has a primary, with the node that is primary.
+    /// Returns the tags that have a primary in a cluster, each with the node that is primary.
     pub fn holders(&self, id: ClusterId) -> impl Iterator<Item = (&TagName, NodeId)> {
         self.clusters.get(&id).into_iter().flat_map(|entry| entry.holders.iter().map(|(tag, node)| (tag, *node)))
     }

@@ -25,9 +25,9 @@ pub(crate) struct NodeEntry {
     rule_cache: RuleCache,
 }
 
-/// The last two results of the inspection rules for this node and report, the most recently used first. `None` if the
-/// host has not reported. Clones of the entry share the cache. A trial write evaluates the rules before and after the
-/// write, so the cache holds two results.
+/// The results of the inspection rules for this node and report, under the two versions of the rules that were used
+/// last. The most recently used version is first. `None` if the host has not reported. Clones of the entry share the
+/// cache. A trial write of the rules needs the results under the old and under the new rules.
 type RuleCache = Option<Arc<Mutex<[Option<Arc<RuleOutcome>>; 2]>>>;
 
 impl NodeEntry {
@@ -167,8 +167,9 @@ impl Fleet {
         self.entry(id).filter(|_| may_set_attributes_by_rule()).map_or(0, |entry| entry.rule_outcome(&self.rules).size_bytes())
     }
 
-    /// Returns whether the inspection rules of this fleet give a node other labels, properties, traits or notes than
-    /// the rules of `other` do.
+    /// Returns whether the inspection rules give a node other labels, properties, traits or notes in this fleet than in
+    /// `other`. The rules, the node and the report may differ between the fleets. The result is `true` if only one of
+    /// the fleets has the node.
     pub(crate) fn has_rule_changes(&self, other: &Self, id: NodeId) -> bool {
         let outcome_in = |fleet: &Self| fleet.entry(id).map(|entry| entry.rule_outcome(&fleet.rules));
         match (outcome_in(self), outcome_in(other)) {
@@ -204,8 +205,9 @@ pub fn ended_unassignments(old_fleet: &Fleet, new_fleet: &Fleet, node: NodeId, s
     Some(NodeTags { unassigned, ..spec.tags.clone() })
 }
 
-/// Returns a function that checks whether the roles of a node with this spec produce a tag. Returns `None` if an object
-/// above the node is missing, because the tags of the node are unknown then.
+/// Returns a function that checks whether the roles of a node with this spec produce a tag, or may produce it by the
+/// decision of an extension. Without a group or release, the roles produce no tag. Returns `None` if an object above
+/// the node or its release is missing, because the tags of the node are unknown then.
 fn produces_tag<'a>(fleet: &'a Fleet, spec: &NodeSpec) -> Option<impl Fn(&TagName) -> bool + use<'a>> {
     let group = spec.nodegroup.map(|id| fleet.resolved_group(id)).transpose().ok()?;
     let (table, roles) = (group.and_then(|group| group.role_table.as_ref()), fleet.roles_of_spec(spec));

@@ -31,8 +31,9 @@ pub struct NodeView<'a> {
     group: Option<&'a ResolvedGroup>,
     /// The result of the inspection rules for the node.
     rule_outcome: Arc<RuleOutcome>,
-    /// The effective labels. `None` if no rule and no host fills a label, because each label is then read from the maps
-    /// of the node and its group.
+    /// The effective labels, if a rule gives the node labels or the group accepts a label that the host reports. Such
+    /// labels fill only keys that no level decides. `None` if there are none, because each label is then read from the
+    /// maps of the node and its group.
     filled_labels: Option<Labels>,
 }
 
@@ -65,7 +66,8 @@ impl Fleet {
 }
 
 impl<'a> NodeView<'a> {
-    /// Creates a view of a node in a group. If a rule or the host fills a label, all labels of the node are merged now.
+    /// Creates a view of a node in a group. If a rule gives the node labels, or the group accepts a label that the host
+    /// reports, all labels of the node are merged now.
     pub(crate) fn new(fleet: &'a Fleet, entry: &'a NodeEntry, group: Option<&'a ResolvedGroup>) -> Self {
         let has_accepted = group.zip(entry.observation.as_ref()).is_some_and(|(group, report)| group.has_accepted_labels(report));
         let rule_outcome = entry.rule_outcome(fleet.rules());
@@ -129,7 +131,7 @@ impl<'a> NodeView<'a> {
         self.entry.profile.as_ref().map_or(&[], |profile| &profile.key.primaries)
     }
 
-    /// Returns the effective traits, each with its sources.
+    /// Returns the effective traits, each with its sources: operators, inspection rules, the agent.
     pub fn traits(&self) -> NodeTraits {
         self.entry.traits(&self.rule_outcome).resolve()
     }
@@ -188,7 +190,8 @@ impl<'a> NodeView<'a> {
             || LabelKey::new(key).is_ok_and(|key| self.fleet.rules().possible_effects().may_set_label(&key))
     }
 
-    /// Returns whether a rule or the host fills a label of the node. Any label may then differ from that of the group.
+    /// Returns whether a rule or the host may fill a label of the node: a rule gives the node labels, or the group
+    /// accepts a label that the host reports. Any label may then differ from that of the group.
     pub(crate) fn has_filled_labels(&self) -> bool {
         self.filled_labels.is_some()
     }
@@ -204,6 +207,7 @@ impl<'a> NodeView<'a> {
             Read::Fact(path) => Input::from(self.entry.observation.as_ref().and_then(|report| report.facts.get(path))),
             Read::Node(path) => Input::from(self.node_field(path)),
             Read::Cluster(path) => Input::from(self.cluster_field(path)),
+            // A node in no cluster finds no other nodes and no primary.
             Read::Nodes { .. } => self.look_up(reference).unwrap_or(Input::Value(Value::Array(Vec::new()))),
             Read::Primary { .. } => self.look_up(reference).unwrap_or(Input::Absent),
             // The controller stores no secret. Either the host has it, or the task fails on the host.
@@ -262,7 +266,8 @@ impl<'a> NodeView<'a> {
         match (path.first(), path.keys()) {
             ("name", _) => Some(node.display_name().into()),
             ("uuid", _) => Some(node.meta.uuid.to_string().into()),
-            // The pseudo node `master` inherits from its cluster and is in no group.
+            // If no node has the name `master`, a pseudo node has the tasks that a release places on `master`. The
+            // pseudo node inherits from its cluster and is in no group, although the view has a group.
             ("nodegroup", _) => node.spec.nodegroup.and(self.group).map(|group| group.group.meta.name.as_str().into()),
             ("roles", _) => Some(self.roles().iter().map(Name::as_str).collect()),
             ("address", _) => fact(&["network", "address"]),
@@ -297,9 +302,10 @@ fn value_at_path(root: Option<&Value>, path: &Path) -> Option<Value> {
 }
 
 impl LabelLookup for NodeView<'_> {
-    /// Returns the value that the node itself sets, else the inherited value. For one key, the result is the same as
-    /// that of [`crate::labels::EffectiveMap::with_level`]. If a rule or the host fills labels of the node, returns the
-    /// value after filling.
+    /// Returns the effective value of a label: the value that the node itself sets, else the inherited value, else the
+    /// value that a rule or the host fills. A label that the node tombstones has no value. If a node provides labels
+    /// and its `merge_labels` is false, it inherits no label. If neither a rule nor the host gives labels, the result
+    /// is the same as that of [`crate::labels::EffectiveMap::with_level`] for the key.
     fn label(&self, key: &str) -> Option<&str> {
         if let Some(filled) = &self.filled_labels {
             return filled.get(key).map(LabelValue::as_str);

@@ -17,7 +17,8 @@ pub enum EdgeEnd {
     Stage(u32),
 }
 
-/// The pairs of nodes that an edge joins: a node of its first class with a node of its second class.
+/// The pairs of nodes that an edge joins: a node of its first class with a node of its second class. A stage at an end
+/// counts as a class with one node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum EdgeScope {
     /// Every node of the first class with every node of the second class. If both ends are the same task, a node is not
@@ -100,7 +101,8 @@ impl ClusterGraph {
         self.single_pairs = remaining_pairs;
     }
 
-    /// Numbers the tasks of all classes and the stages, so that a search for cycles can use the numbers as vertices.
+    /// Numbers the tasks of all classes and the stages, so that a search for cycles can use the numbers as vertices. A
+    /// class is the nodes that share one profile.
     pub(super) fn vertices(&self) -> Vertices {
         let mut first_index = Vec::with_capacity(self.classes.len());
         let mut count = 0;
@@ -190,8 +192,8 @@ impl ClassEdge {
 struct TaskPositions {
     /// The index of each stage, by its id.
     stages: BTreeMap<Arc<str>, u32>,
-    /// For each class, the position of each task of its release. `u32::MAX` if the nodes of the class do not have the
-    /// task.
+    /// For each class, a list by the index of a task in the release. An item is the position of the task among the
+    /// tasks of the class, or `u32::MAX` if the nodes of the class do not have the task.
     positions: Vec<Vec<u32>>,
 }
 

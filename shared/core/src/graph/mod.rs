@@ -34,7 +34,8 @@ pub type TaskOnNode = (Option<Arc<str>>, Arc<str>);
 /// Two instances (tasks on nodes). The second instance waits for the first.
 pub type InstancePair = (TaskOnNode, TaskOnNode);
 
-/// A group of nodes of a cluster that have the same profile, and so the same tasks.
+/// Nodes of a cluster that have the same profile, and so the same tasks. They may be in several node groups. A node
+/// that was picked for a dependency with `policy: any` is the only node of its class.
 #[derive(Clone, Debug)]
 pub struct NodeClass {
     /// The profile of these nodes: their tasks, and the barriers that these tasks wait for.
@@ -158,8 +159,9 @@ impl ClusterGraph {
         }
     }
 
-    /// Returns the ids of the stages in the order of the cluster. Stages that do not depend on each other are sorted by
-    /// id. Returns an empty list if tasks wait for each other in a cycle.
+    /// Returns the ids of the stages. A stage comes after the stages that it waits for, directly or through tasks. If
+    /// several stages can be next, the one that sorts first by id is next. Returns an empty list if tasks wait for each
+    /// other in a cycle.
     pub fn stages_in_order(&self) -> Vec<Arc<str>> {
         let vertices = self.vertices();
         let order = self.topological_order(&vertices).unwrap_or_default().into_iter();
@@ -187,8 +189,8 @@ fn placed_node(fleet: &Fleet, id: NodeId) -> Option<(&Arc<Profile>, Arc<str>)> {
     Some((profile, fleet.node(id)?.display_name().into()))
 }
 
-/// Returns the releases that the node groups of a cluster refer to, without duplicates. A group with a missing parent
-/// or release is omitted.
+/// Returns the releases that apply to the node groups of a cluster, without duplicates. A group may inherit its
+/// release. A group with a missing parent or release is omitted.
 pub(crate) fn releases(fleet: &Fleet, cluster: ClusterId) -> Vec<Arc<CompiledRelease>> {
     let mut releases: BTreeMap<_, Arc<CompiledRelease>> = BTreeMap::new();
     for group in fleet.groups_in_cluster(cluster) {

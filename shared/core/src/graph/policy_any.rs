@@ -39,8 +39,9 @@ impl ClusterGraph {
         self.classes = classes;
     }
 
-    /// Finds the pairs of one task with `policy: any`, on each node of a class, and adds them to `picked`. The task
-    /// waits for one instance of each `cross_depends` entry. One instance of each `cross_depended_by` entry waits for
+    /// Finds the pairs of instances that one task's cross dependencies with `policy: any` order, for the task on each
+    /// node of a class. Adds the pairs and the picked nodes to `picked`. The task waits for one instance of the tasks
+    /// of each such `cross_depends` entry. One instance of the tasks of each such `cross_depended_by` entry waits for
     /// the task.
     fn pick_pairs_of_task(&self, class: &NodeClass, task_index: TaskIndex, picked: &mut PickedPairs) {
         let release = &class.profile.release;

@@ -10,10 +10,10 @@ use serde_json::Value;
 
 use super::path::Path;
 
-/// The values that `uname` prints for machines that Linux runs on.
+/// The values that the fact `architecture` may have: names of machines as `uname` prints them.
 const ARCHITECTURES: &[&str] =
     &["aarch64", "armv6l", "armv7l", "i686", "loongarch64", "mips64", "ppc64", "ppc64le", "riscv64", "s390x", "x86_64"];
-/// The values that systemd-detect-virt prints.
+/// The values that the fact `virtualization` may have: those that systemd-detect-virt prints.
 const VIRTUALIZATIONS: &[&str] = &[
     "acrn",
     "amazon",
@@ -53,17 +53,17 @@ const VIRTUALIZATIONS: &[&str] = &[
 pub enum FactType {
     /// An IP address, as text.
     Address,
-    /// An array of IP addresses, sorted.
+    /// An array of IP addresses as text. The agent sorts it. An array that is not sorted is accepted too.
     Addresses,
-    /// An integer.
+    /// A number.
     Number,
     /// A boolean.
     Boolean,
     /// A host name by RFC 1123.
     HostName,
-    /// One of a fixed set of names, listed with the fact.
+    /// One of a fixed set of names. [`Fact::allowed_names`] lists the names of each fact.
     Name,
-    /// Free text.
+    /// Free text. Templates and conditions of the host itself may read it, those of other hosts may not.
     Text,
 }
 
@@ -75,7 +75,7 @@ pub struct Fact {
     pub path: &'static str,
     /// The type of the value.
     pub fact_type: FactType,
-    /// A short description, with the unit.
+    /// A short description of the value.
     pub title: &'static str,
 }
 
@@ -95,7 +95,8 @@ const fn fact(path: &'static str, kind: FactType, title: &'static str) -> Fact {
     Fact { path, fact_type: kind, title }
 }
 
-/// The stable facts, by path.
+/// The stable facts: those that templates and conditions may read, because they do not change by themselves. The list
+/// is sorted by path.
 pub const STABLE_FACTS: &[Fact] = &[
     fact("architecture", FactType::Name, "machine name as of uname: x86_64, aarch64, …"),
     fact("cpu.cores", FactType::Number, "physical cores"),
@@ -209,7 +210,7 @@ pub fn stable_facts(path: &Path) -> Result<Vec<&'static Fact>, UnstableFact> {
 }
 
 /// Returns whether a text is a host name by RFC 1123: letters, digits and hyphens between dots, 1 to 63 characters in
-/// each part, at most 253 in total.
+/// each part, at most 253 in total. No part begins or ends with a hyphen.
 pub fn is_host_name(text: &str) -> bool {
     let is_part = |part: &str| {
         (1..=63).contains(&part.len())

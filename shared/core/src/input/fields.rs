@@ -9,7 +9,7 @@
 use super::facts;
 use super::path::Path;
 
-/// A field that templates and conditions can read.
+/// A field of `node`, of `cluster`, or of a node that a look-up returns. Templates and conditions can read it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReadableField {
     /// The keys that lead to the field, joined by dots. `*` matches any single key.
@@ -32,7 +32,8 @@ pub enum UnknownField {
         /// The fields that exist.
         known: &'static [ReadableField],
     },
-    /// The path reads a fact of another host, and this fact is free text or not stable.
+    /// The path reads facts of another host, and one of them is free text. Or the path leads to no stable fact, or is
+    /// `facts` alone.
     #[error("fact `{}` of another host cannot be read: only stable facts that are not free text are shared between hosts", .path.to_string().trim_start_matches('.'))]
     Fact {
         /// The path below the node, beginning with `facts`.

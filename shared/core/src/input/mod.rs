@@ -40,8 +40,8 @@ pub use merge::merge_references;
 /// Maximum number of inputs of one task.
 pub(crate) const MAX_INPUTS: usize = 1_024;
 
-/// Maximum size of one task's inputs with their references, in bytes of JSON. It equals the maximum size of a desired
-/// state.
+/// Maximum size of one task's inputs with their references, in bytes of JSON. The size is estimated: escapes in strings
+/// are not counted. The maximum equals the maximum size of a desired state.
 pub(crate) const MAX_INPUT_BYTES: usize = 256 * 1024;
 
 /// Maximum size of a value that is copied for each task that reads it, in bytes. A larger value is stored once and
@@ -56,7 +56,7 @@ pub enum Input {
     /// A value, which may be `null`, because a parameter may contain `null`.
     Value(Value),
     /// A value that is stored once for all tasks that read it: the result of a look-up, which may be as large as its
-    /// cluster, or a large text from a level above.
+    /// cluster, or another value that is too large to be copied for each task.
     Shared(Arc<SharedValue>),
     /// No value. Templates see an undefined value. In a condition this is an error, unless `has()` tests for the value.
     Absent,
@@ -467,8 +467,8 @@ mod tests {
         assert!(error.to_string().contains("exceed 1024 entries"), "{error}");
     }
 
-    /// The inputs contain one parameter, two look-ups, and `params.gone` without a value. References to a part of an
-    /// input are found in it.
+    /// In this test, the inputs are one parameter, two look-ups, and `params.gone` without a value. A reference to a
+    /// part of a parameter finds that part. A reference to a look-up with fewer fields finds the whole result.
     #[test]
     fn find_reads_part_of_wider_input() {
         let mut inputs = Inputs::new();

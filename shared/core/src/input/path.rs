@@ -25,8 +25,8 @@ impl Path {
         &self.0
     }
 
-    /// Returns the outermost key. A level (template, cluster, node group or node) overrides the whole parameter with
-    /// this key.
+    /// Returns the outermost key. In a path into the parameters of a node, this is the key of the parameter. A level
+    /// (template, cluster, node group or node) overrides a parameter as a whole.
     pub fn first(&self) -> &str {
         &self.0[0]
     }
@@ -41,7 +41,8 @@ impl Path {
         get_at(&self.0, value)
     }
 
-    /// Returns the value at this path. `first_value` is the value at the first key of the path.
+    /// Returns the value at this path, or `None` if there is none. `first_value` is the value at the first key of the
+    /// path, so only the other keys are looked up in it.
     pub(crate) fn get_in_first<'a>(&self, first_value: &'a Value) -> Option<&'a Value> {
         get_at(&self.0[1..], first_value)
     }
@@ -75,7 +76,7 @@ fn get_at<'a>(keys: &[Box<str>], value: &'a Value) -> Option<&'a Value> {
     keys.iter().try_fold(value, |value, key| value.as_object()?.get(&**key))
 }
 
-/// Writes the path as a template has it after the root, for example `.x['a/b']`.
+/// Writes the path as a template has it after a root such as `params` or `facts`, for example `.x['a/b']`.
 impl fmt::Display for Path {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.iter().try_for_each(|key| write_key(f, key))
@@ -115,7 +116,7 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    /// A path finds a value in nested maps only, not in a list or a text. A path has at least one key, and at most
+    /// A path finds a value in nested maps only, not in a list or a number. A path has at least one key, and at most
     /// [`MAX_PATH_KEYS`].
     #[test]
     fn path_descends_only_into_maps() {

@@ -6,13 +6,16 @@ use serde_json::{Map, Value};
 
 use super::path::Path;
 
-/// Maximum length of a literal in a reference, in bytes. A label key with its prefix has at most 317 bytes.
+/// Maximum length of a key or a name in a reference, in bytes. Each label key fits: with its domain, it has at most 317
+/// bytes.
 pub(crate) const MAX_LITERAL_BYTES: usize = 512;
 
-/// Maximum number of names in a look-up, and of fields read from its result.
+/// Maximum number of names in one argument of a look-up, such as the tags in `nodes(tag=…)`. It is also the maximum
+/// number of fields that are read from the nodes that a look-up finds.
 pub const MAX_NAMES: usize = 64;
 
-/// What a reference reads. Each variant names the value of its [`Input`](super::Input).
+/// What a reference reads, with one variant for each kind of reference. The comment of a variant shows such a
+/// reference, and the value that its [`Input`](super::Input) has.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Read {
     /// `labels.ntp`, `labels['a/b']`: the effective label, a string.
@@ -25,10 +28,12 @@ pub enum Read {
     Parameter(Path),
     /// `'HW_CPU_X86_AVX2' in traits`: a boolean, never absent. True if the node has the trait.
     Trait(Box<str>),
-    /// `'mysql' in tags`: a boolean, never absent. True if selectors match this tag name on the node, so the name can
-    /// also be a primary name, such as `primary-mysql`.
+    /// `'mysql' in tags`: a boolean, never absent. True if a task with the tag selector `mysql` would select the node.
+    /// The name can also be that of a primary: `primary-mysql` is true on the primary of the tag `mysql`. If the
+    /// release has primary matching `replaces`, `mysql` is false there.
     Tag(Box<str>),
-    /// `facts.cpu.count`: a stable fact of the host itself ([`facts`](super::facts)).
+    /// `facts.cpu.count`: a stable fact of the host itself ([`facts`](super::facts)). `facts.cpu`: an object with all
+    /// facts of the host below this path.
     Fact(Path),
     /// `node.name`: a field of the host itself ([`fields::NODE_FIELDS`](super::fields::NODE_FIELDS)).
     Node(Path),
@@ -57,11 +62,12 @@ pub enum Read {
 /// The nodes of the cluster that a look-up selects.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NodeQuery {
-    /// `nodes(tag=…)`: the nodes that hold one of these tags.
+    /// `nodes(tag=…)`: the nodes with a tag that one of these names or patterns matches. A node need not be primary
+    /// of the tag. The name `primary-mysql` matches the primary of the tag `mysql`.
     Tag(NamePatterns),
-    /// `nodes(role=…)`: the nodes that have one of these roles.
+    /// `nodes(role=…)`: the nodes with a role that one of these names or patterns matches.
     Role(NamePatterns),
-    /// `nodes(tag=…, or_role=…)`: the nodes that hold one of the tags or have one of the roles.
+    /// `nodes(tag=…, or_role=…)`: the nodes that have a matching tag or a matching role.
     TagOrRole {
         /// The names and patterns of the tags.
         tags: NamePatterns,
@@ -196,7 +202,7 @@ impl FieldSet {
         self.0.iter()
     }
 
-    /// Returns whether no field is read, but only the number of nodes.
+    /// Returns whether the look-up reads no field. Only the number of nodes is read then, or whether a primary exists.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -206,9 +212,9 @@ impl FieldSet {
         self.0.iter().all(|field| wider_set.0.iter().any(|wider_field| field.is_within(wider_field)))
     }
 
-    /// Builds a node as a template sees it: an object with these fields only. A field for which `value_of` returns
-    /// `None` is omitted. The maps that would enclose the field are created nevertheless, so that a template can test
-    /// the field with `is defined`.
+    /// Builds a node that a look-up found, as a template sees it: an object with these fields only. A field for which
+    /// `value_of` returns `None` is omitted. The maps that would enclose the field are created nevertheless, so that a
+    /// template can test the field with `is defined`.
     pub fn project(&self, mut value_of: impl FnMut(&Path) -> Option<Value>) -> Value {
         let mut node = Map::new();
         for field in &self.0 {
@@ -255,7 +261,7 @@ mod tests {
         Path::new(keys.iter().copied()).expect("a path of the test")
     }
 
-    /// The node has no value for `labels.gone` and `facts.x`. The map `facts` is created nevertheless.
+    /// In this test, the node has no value for `labels.gone` and `facts.x`. The map `facts` is created nevertheless.
     #[test]
     fn project_returns_only_requested_fields() {
         let fields: FieldSet =

@@ -7,8 +7,8 @@ use super::{FieldSet, Input, Read, Reference};
 /// A reference without which a template fails, because the template does not test whether the value is present.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RequiredReference {
-    /// A label, a parameter, or a look-up with one field. `nodes(…)` without a field means that the template needs at
-    /// least one node.
+    /// A label, a parameter, or a look-up with one field. `nodes(…)` without a field means that the look-up must find
+    /// at least one node.
     pub reference: Reference,
     /// True if each rendering of the template reads the reference. A label of the nodes of a look-up also counts as
     /// read by each rendering if a loop over all these nodes always reads it. False if only some renderings read the
@@ -17,9 +17,10 @@ pub struct RequiredReference {
 }
 
 impl RequiredReference {
-    /// Returns whether the value is missing in `input`, so that rendering would fail. Of the fields of looked-up nodes,
-    /// only labels are checked. An unconditional read of a label of `nodes(…)` fails if one node lacks the label. A
-    /// conditional read is assumed to fail only if all nodes lack the label.
+    /// Returns whether `input`, the input of this reference, lacks the value, so that rendering would fail. `nodes(…)`
+    /// without a field fails if no node was found. Of the fields of looked-up nodes, only labels are checked. An
+    /// unconditional read of a label of `nodes(…)` fails if one node lacks the label. A conditional read is assumed to
+    /// fail only if all nodes lack the label.
     pub fn is_missing(&self, input: &Input) -> bool {
         match self.reference.read() {
             Read::Nodes { fields, .. } => {

@@ -30,8 +30,8 @@ enum Frame {
     Arithmetic(u32),
     /// A parameter expansion, `${…}`.
     Parameter,
-    /// A command substitution in backquotes. Its text is not read, because sh ends it at the next backquote, even inside
-    /// quotes or a comment.
+    /// A command substitution in backquotes. Quotes and comments in it are not recognized, because sh ends it at the next
+    /// backquote without a backslash, even inside them.
     Backquote,
     /// Double quotes, `"…"`.
     Double,
@@ -52,7 +52,7 @@ struct Delimiter {
     word: String,
     /// True if a part of the delimiter is quoted. Then a backslash in the here-document is ordinary text.
     is_quoted: bool,
-    /// The quote that is open at the current position of the delimiter.
+    /// The quote that is open at the current position of the delimiter, or `None` outside of quotes.
     open_quote: Option<char>,
     /// True after `<<-`: tabs at the beginning of each line are ignored.
     should_strip_tabs: bool,
@@ -64,8 +64,9 @@ struct Delimiter {
 pub struct ShellLexer {
     /// The constructs that enclose the position, the innermost last.
     frames: Vec<Frame>,
-    /// The part of the current word that was read outside of quotes. In a here-document, the part of the current line
-    /// that was read. Begins with [`MAYBE_TEXT`] if the word may have other text before the part that was read.
+    /// As much of the current word as shows whether the word is empty and whether it is `case`: mostly the characters
+    /// outside of quotes, opening quotes, and placeholders for unknown text. Begins with [`MAYBE_TEXT`] if the word may
+    /// have other text before the part that was read. In a here-document, the part of the current line that was read.
     word: String,
     /// `None` if no backslash escapes the next character. Otherwise the construct that the character before the backslash
     /// may have begun.
@@ -239,7 +240,8 @@ impl ShellLexer {
 
     /// Reads a character after a backslash. `last` is the construct that the character before the backslash may have
     /// begun. The character has no effect, except as a part of the word. A backslash and a line break have no effect at
-    /// all: sh removes both, so that `$\⏎(` is read as `$(`.
+    /// all: sh removes both, so that `$\⏎(` is read as `$(`. In the delimiter of a here-document, only a letter, a
+    /// digit or `_` may follow a backslash. After any other character there, no value can be quoted any more.
     fn read_escaped_char(&mut self, character: char, last: LastToken) {
         if let Some(delimiter) = &mut self.delimiter {
             if character.is_alphanumeric() || character == '_' {
@@ -283,8 +285,9 @@ impl ShellLexer {
         }
     }
 
-    /// Reads a character that may begin an expansion (`$`, `$(`, `${` or a backquote). Any other character has no
-    /// effect. The rules are the same inside and outside of double quotes.
+    /// Reads a character that may begin an expansion (`$`, `$(`, `${` or a backquote). After `$[`, `$$[`, `$$(` or
+    /// `$${`, which shells read differently, no value can be quoted any more. Any other character has no effect. The
+    /// rules are the same inside and outside of double quotes.
     fn read_expansion_char(&mut self, character: char, last: LastToken) {
         match (character, last) {
             // dash reads `$$(` as the process id and a parenthesis. bash reads `$(` as a command substitution.
@@ -308,6 +311,9 @@ impl ShellLexer {
     /// Reads a character of an arithmetic expression in which `open_count` parentheses are still open.
     fn read_arithmetic_char(&mut self, character: char, last: LastToken, open_count: u32) {
         let innermost = self.frames.len() - 1;
+        if open_count == 1 && character != ')' {
+            self.failure = Some("after a `$((` without `))`, which shells read differently");
+        }
         match character {
             // `$(` begins a command substitution instead.
             '(' if last != LastToken::Dollar => self.frames[innermost] = Frame::Arithmetic(open_count + 1),
@@ -321,7 +327,8 @@ impl ShellLexer {
     }
 
     /// Reads a character outside of quotes, where words, comments, operators and quotes can begin. `#` begins a comment
-    /// only if no word precedes it directly. The reading fails if it is unknown whether a word precedes it.
+    /// only if no word precedes it directly. If it is unknown whether a word precedes it, no value can be quoted any
+    /// more.
     fn read_unquoted_char(&mut self, character: char, last: LastToken) {
         match character {
             // The word is the placeholder alone, so it may be empty.
@@ -332,6 +339,9 @@ impl ShellLexer {
             // The first parenthesis was read as a frame of its own. The two together begin an arithmetic expression, in
             // which two parentheses are open.
             '(' if last == LastToken::Bracket => {
+                if self.frames.last() == Some(&Frame::Paren) {
+                    self.failure = Some("after a `((`, which is a subshell in a subshell for some shells; write `$((…))`");
+                }
                 self.leave_frame();
                 self.frames.push(Frame::Arithmetic(2));
             }
@@ -438,7 +448,8 @@ impl ShellLexer {
     }
 
     /// Reads a character of a here-document. `word` contains the current line. At a line break, a line that equals the
-    /// delimiter ends the here-document. The next here-document of the same command follows, or the frame is left.
+    /// delimiter ends the here-document. The next here-document that began on the same line of the script follows. If
+    /// there is none, the frame is left.
     fn read_here_document_char(&mut self, character: char) {
         if character != '\n' {
             self.word.push(character);
@@ -576,6 +587,9 @@ mod tests {
             "echo \"$${x}",
             "echo $$'x' ",
             "echo $[1 + ",
+            "((i = 1)); echo ",
+            "((echo a); echo b # it's\n); echo 'x) ",
+            "echo $((1 + (2)) ); echo ",
             "cat <<EOF\nx\\\nEOF\n",
             "cat <<EOF\nEO\\\nF\n",
             "cat <<A\\ B\nA\n",

@@ -23,8 +23,7 @@ fn write_names(out: &mut impl fmt::Write, names: &NamePatterns) -> fmt::Result {
     out.write_char(']')
 }
 
-/// Writes the fields that a look-up reads from its nodes, in braces. Writes nothing if no field is read, but only the
-/// number of nodes.
+/// Writes the fields that a look-up reads from its nodes, in braces. Writes nothing if the look-up reads no field.
 fn write_fields(out: &mut impl fmt::Write, fields: &FieldSet) -> fmt::Result {
     if fields.is_empty() {
         return Ok(());

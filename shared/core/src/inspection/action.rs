@@ -27,10 +27,11 @@ use crate::traits::Trait;
 pub(super) struct ParsedAction {
     /// The kind of the action, such as to set an attribute or to add a trait.
     kind: ActionKind,
-    /// The path or name that the action changes. Its placeholders are filled in only if the action has a loop, as in
-    /// Ironic.
+    /// The path or name that the action changes. `None` for `fail` and `log`, which change no value. Its placeholders
+    /// are filled in only if the action has a loop, as in Ironic.
     target: Option<TextTemplate>,
-    /// The value or message of the action.
+    /// The value that the action sets or appends, or the message of `fail` or `log`. `None` for the other actions, such
+    /// as `add-trait`.
     value: Option<RuleArgument>,
     /// True if an item that a list already contains is not appended again.
     is_unique: bool,
@@ -63,7 +64,7 @@ enum AttributeTarget {
     Property(String),
 }
 
-/// All actions, each with its name in rules, its kind, and its required and optional arguments.
+/// All actions, each with its name in an inspection rule, its kind, and its required and optional arguments.
 const ACTION_DEFS: &[(&str, ActionKind, ArgumentSpec)] = &[
     ("fail", ActionKind::Fail, (&["msg"], &[])),
     ("log", ActionKind::Log, (&["msg"], &["level"])),
@@ -342,7 +343,8 @@ impl ParsedAction {
 }
 
 /// Fills the item of a loop into a text, before any host has reported. `item` is the item as written and with its
-/// values filled in. If a placeholder has no value, the text is unchanged. Returns `None` if the result is too large.
+/// values filled in. If a placeholder has no value, the text is unchanged. Returns `None` if the result is too large or
+/// exceeds the budget.
 fn fill_without_report(
     text: &TextTemplate,
     item: Option<(&RuleArgument, &Value)>,

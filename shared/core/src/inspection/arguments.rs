@@ -181,7 +181,7 @@ impl LoopItems {
         }
     }
 
-    /// Returns the items, before they are filled in.
+    /// Returns the items as written: their placeholders are not filled in.
     pub(super) fn items(&self) -> &[RuleArgument] {
         &self.0
     }

@@ -3,9 +3,9 @@
 use super::limits::Failure;
 
 /// Maximum number of steps of all inspection rules for one report. A condition or an action costs a step for each item
-/// of its loop, each name in the path of a placeholder costs a step, and so do each 64 bytes of a text that is built. A
-/// byte that a regular expression reads costs 2 to 64 steps, by the size of the compiled expression. Copies of lists,
-/// of plugin data and of the state of the evaluation also cost steps.
+/// of its loop. A placeholder costs a step, and so do each name in the path of a placeholder, and each 64 bytes of a
+/// text that is built. A byte that a regular expression reads costs 2 to 64 steps, by the size of the compiled
+/// expression. Copies of lists, of plugin data and of the state of the evaluation also cost steps.
 const MAX_STEPS: usize = 1_000_000;
 
 /// The number of steps of work that inspection rules may still do for one report.
@@ -13,7 +13,7 @@ const MAX_STEPS: usize = 1_000_000;
 pub(super) struct RuleBudget(usize);
 
 impl RuleBudget {
-    /// Creates the budget for one report.
+    /// Creates the budget of all inspection rules for one report.
     pub(super) const fn for_report() -> Self {
         Self(MAX_STEPS)
     }

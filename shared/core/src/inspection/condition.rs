@@ -29,18 +29,21 @@ pub(super) struct ParsedCondition {
     is_inverted: bool,
     /// The items of the condition's loop, if it has a loop.
     items: Option<LoopItems>,
-    /// The items of the loop for which the condition must hold.
+    /// For which items of the loop the condition must hold: any item, all items or the last item. `First` means the
+    /// same as `Any`. Without a loop, the value has no effect.
     multiple: Multiple,
 }
 
-/// The test of a condition. Each operator has one test.
+/// The test of a condition. Operators that differ only in a detail share a variant: `eq`, `lt` and `gt`, and `matches`
+/// and `contains`.
 #[derive(Clone, Debug)]
 enum ConditionTest {
     /// True if each value has this order to the next value of the list.
     Compare {
         order: Ordering,
         values: RuleArgument,
-        /// True if the values are converted to texts first.
+        /// True if the rule demands (`force_strings`) that the values are converted to texts before they are compared.
+        /// In a loop, the values are converted in any case.
         as_texts: bool,
     },
     /// True if a placeholder reads a missing key, or the value is empty.
@@ -65,15 +68,17 @@ enum ConditionTest {
     IsFalse(RuleArgument),
 }
 
-/// A pattern, with the cost of matching it.
+/// The compiled regular expression of a condition, with the cost of matching it.
 #[derive(Clone, Debug)]
 struct CostedPattern {
     regex: Regex,
-    /// The number of steps for each byte of the text.
+    /// The cost of each byte of the text that the pattern is matched against, in steps of the rules' budget.
     steps_per_byte: usize,
 }
 
-/// An operator: its name, its arguments, the argument that must not be empty, and the function that parses its test.
+/// An operator: its name, its arguments, the argument that a new condition must not leave blank (a pattern that matches
+/// no specific character, or a list with only blank texts; `None` if there is no such argument), and the function that
+/// parses the operator's test.
 type OperatorDef = (&'static str, ArgumentSpec, Option<&'static str>, ParseTest);
 
 const OPERATOR_DEFS: &[OperatorDef] = &[
@@ -276,7 +281,8 @@ fn compare_numbers(left: &Value, right: &Value) -> Option<Ordering> {
     exact.or_else(|| as_number(left).zip(as_number(right)).and_then(|(left, right)| left.partial_cmp(&right)))
 }
 
-/// Compares two texts, or two numbers. Fails for values of other types, which have no order.
+/// Compares two texts, or two numbers. A boolean counts as the number 0 or 1. Fails for a text and a number, and for
+/// values of other types, which have no order.
 fn compare_values(left: &Value, right: &Value) -> Result<Ordering, Failure> {
     if let (Value::String(left), Value::String(right)) = (left, right) {
         return Ok(left.cmp(right));
@@ -310,8 +316,9 @@ fn is_one_of(value: &Value, values: &Value) -> Result<bool, Failure> {
     }
 }
 
-/// Returns whether a value means the boolean `expected`. Numbers other than 0, `yes` and `true` mean true. 0, `null`,
-/// `no` and `false` mean false. Other values mean neither.
+/// Returns whether a value means the boolean `expected`. `true`, each number except 0, and the texts `yes`
+/// and `true` mean true. `false`, 0, `null`, and the texts `no` and `false` mean false. The case of letters in a text
+/// does not matter. Any other value means neither.
 fn means_boolean(value: &Value, expected: bool) -> bool {
     match value {
         Value::Bool(flag) => *flag == expected,

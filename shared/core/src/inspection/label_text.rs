@@ -14,7 +14,8 @@ use crate::object::RuleAction;
 const SET_ATTRIBUTE: &str = "set-attribute";
 
 /// Returns the actions of a rule, as their author sent them, in a form in which no label's number makes parsing fail.
-/// If an action sets a label to a number for which [`is_inexact`] is true, the number is replaced by its text.
+/// If an action sets a label to a number that parsing would refuse ([`is_inexact`]: it is out of range or would become
+/// another number), the number is replaced by its text.
 /// [`convert_label_values_to_text`] replaces the other numbers later, because it needs the stored actions.
 pub fn with_inexact_label_texts(sent: &RawValue) -> Box<RawValue> {
     rewrite_items(sent, |action| {
@@ -64,9 +65,9 @@ pub fn convert_label_values_to_text(actions: &mut [RuleAction], sent: &RawValue,
 }
 
 /// Replaces each number that an action sets on a label by its text, if `texts` has a text in its place. `actions` are
-/// the actions after a patch. `texts` are the same actions after a form of the patch in which a number is text if it
-/// would not be printed as it was sent. The caller calls this function after the whole patch: before that, a later
-/// operation of the patch could still change which values belong to labels.
+/// the actions after a patch. `texts` are the same actions after a second form of the patch. In this form, a number
+/// that would not be printed as it was sent is a text. The caller calls this function after the whole patch: before
+/// that, a later operation of the patch could still change which values belong to labels.
 pub fn apply_label_texts(actions: &mut Value, texts: &Value) {
     let (Some(actions), Some(texts)) = (actions.as_array_mut(), texts.as_array()) else { return };
     for (action, texts) in actions.iter_mut().zip(texts) {

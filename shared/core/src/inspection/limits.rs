@@ -2,35 +2,38 @@
 
 /// Maximum number of inspection rules in a fleet.
 pub const MAX_RULES: usize = 1_000;
-/// Maximum number of conditions in a rule, and also the maximum number of its actions.
+/// Maximum number of conditions in an inspection rule, and also the maximum number of its actions.
 pub const MAX_CLAUSES: usize = 64;
-/// Maximum number of items in the loop of a condition or action.
+/// Maximum number of items in the loop of a condition or action of an inspection rule.
 pub const MAX_LOOP_ITEMS: usize = 256;
-/// Maximum size of a rule, in bytes of JSON.
+/// Maximum size of the conditions and actions of an inspection rule together, in bytes of JSON.
 pub const MAX_RULE_BYTES: usize = 64 * 1024;
-/// Maximum number of steps in a placeholder's path.
+/// Maximum number of steps in the path of a placeholder. The placeholder `{inventory[cpu][count]}` has two steps.
 pub(super) const MAX_PATH_STEPS: usize = 16;
-/// Maximum length of a text after values are filled into it, in bytes.
+/// Maximum length of a text of an inspection rule after values are filled into its placeholders, in bytes. A text
+/// without braces is not limited by this constant.
 pub(super) const MAX_TEXT_BYTES: usize = 16 * 1024;
-/// Maximum length of a text that a pattern is matched against, in bytes.
+/// Maximum length of a text that the regular expression of a condition is matched against, in bytes.
 pub(super) const MAX_MATCHED_BYTES: usize = 4096;
-/// Maximum length of a pattern, in bytes.
+/// Maximum length of the regular expression of a condition, in bytes.
 pub(super) const MAX_PATTERN_BYTES: usize = 512;
 /// Maximum size of the plugin data of a node, in bytes of JSON. Plugin data are a map that rules can read and change
 /// during the evaluation of a report. The data that the host reported, with which the map begins, count too.
 pub(super) const MAX_DATA_BYTES: usize = 128 * 1024;
 /// Maximum nesting depth of maps and lists in the plugin data of a node.
 pub(super) const MAX_DATA_DEPTH: usize = 16;
-/// Maximum number of labels that rules set on a node, and their maximum total size in bytes.
+/// Maximum number of labels that all rules together set on a node, and the maximum total size of the labels' keys and
+/// values, in bytes. A key that several rules set is counted once for each of these rules.
 pub(super) const MAX_LABELS_AND_BYTES: (usize, usize) = (64, 16 * 1024);
-/// Maximum number of properties that rules set on a node, and their maximum total size in bytes.
+/// Maximum number of properties that all rules together set on a node, and the maximum total size of the properties'
+/// names and values (as JSON), in bytes.
 pub(super) const MAX_PROPERTIES_AND_BYTES: (usize, usize) = (64, 16 * 1024);
 /// Maximum number of notes (messages of rules for operators) of a node. Further notes are dropped.
 pub(super) const MAX_NOTES: usize = 32;
 /// Maximum length of a note, in characters.
 pub(super) const MAX_NOTE_CHARS: usize = 256;
 
-/// An error in a rule, with its location.
+/// An error in an inspection rule, with its location.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{field}: {reason}")]
 pub struct InvalidRule {
@@ -43,17 +46,20 @@ pub struct InvalidRule {
     pub is_unsupported: bool,
 }
 
-/// The reason why a rule failed or ended the evaluation. A rule that failed has no effect.
+/// The reason why an inspection rule failed, or why its `fail` action ended the evaluation of all rules. A rule that
+/// failed has no effect, and the next rule runs, except after [`Failure::BudgetExceeded`]. The effects of a rule whose
+/// `fail` action ran remain.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Failure {
-    /// An argument is invalid, a limit of the node's values is exceeded, or the stored rule is no longer valid. The text
-    /// is the reason.
+    /// An argument is invalid for this report (for example, two values cannot be compared), the rules would set too
+    /// many or too large values on the node or in the plugin data, or the stored rule is no longer valid. The text is
+    /// the reason.
     #[error("{_0}")]
     Argument(String),
     /// A text is longer than [`MAX_TEXT_BYTES`], or than [`MAX_MATCHED_BYTES`] if a pattern is matched against it.
     #[error("a text is too long: at most {MAX_TEXT_BYTES} bytes, and {MAX_MATCHED_BYTES} if a pattern is matched against it")]
     TooLong,
-    /// All rules together exceeded the maximum number of steps for one report.
+    /// All rules together exceeded the maximum number of steps for one report. No further rule runs.
     #[error("all rules together exceed the number of steps for one report")]
     BudgetExceeded,
     /// The rule's `fail` action ran, because the machine does not meet an expectation. The text is the action's

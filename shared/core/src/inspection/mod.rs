@@ -65,8 +65,9 @@ pub fn check_new_action(action: &RuleAction) -> Result<(), InvalidRule> {
     action::ParsedAction::check_new(action)
 }
 
-/// Checks that each trait that an action adds or removes is in `traits`. An action that fills values into the name of
-/// its trait is not checked. An action that cannot be parsed is not checked either.
+/// Checks that each trait that an action adds or removes has a name that `traits` accepts: a standard name, a name of
+/// the site, or `CUSTOM_` with at least one more character. An action that fills values into the name of its trait is
+/// not checked. An action that cannot be parsed is not checked either.
 ///
 /// # Errors
 /// [`InvalidRule`] for the first unknown trait.

@@ -22,7 +22,7 @@ pub struct RuleOutcome {
     /// Traits, each with the rules that add it.
     pub traits: RuleTraits,
     /// The labels of each rule that sets labels, in the order in which rules run. If several rules set a key, the first
-    /// rule wins.
+    /// rule that may set the key wins.
     pub labels: Vec<RuleLabels>,
     /// Properties of the machine that rules set, by name.
     pub properties: BTreeMap<String, RuleProperty>,
@@ -35,18 +35,18 @@ pub struct RuleOutcome {
 /// The labels that one rule sets.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RuleLabels {
-    /// The name of the rule.
+    /// The name of the rule that sets the labels, or its uuid if it has no name.
     pub rule: Arc<str>,
     /// True if the rule may set restricted labels.
     pub may_set_restricted: bool,
-    /// The labels.
+    /// The labels that the rule sets.
     pub labels: BTreeMap<LabelKey, LabelValue>,
 }
 
 /// A property that a rule sets.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct RuleProperty {
-    /// The name of the rule.
+    /// The name of the rule that set the property last, or its uuid if it has no name.
     pub rule: Arc<str>,
     /// The value of the property.
     pub value: Value,
@@ -55,11 +55,11 @@ pub struct RuleProperty {
 /// A message for an operator about a rule and a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RuleNote {
-    /// The name of the rule.
+    /// The name of the rule that the message is about, or its uuid if it has no name.
     pub rule: Arc<str>,
     /// The kind of the note.
     pub kind: NoteKind,
-    /// The message, as a sentence.
+    /// The message, cut at 256 characters. For a sensitive rule, a text that replaces the message.
     pub message: String,
 }
 
@@ -68,7 +68,8 @@ pub struct RuleNote {
 pub enum NoteKind {
     /// A message of the rule's `log` action.
     Log,
-    /// The rule could not be evaluated or applied. It had no effect.
+    /// The rule could not be evaluated or applied, so the rule had no effect. The rules after it ran, unless the reason
+    /// is that all rules together exceeded the maximum number of steps.
     Failed,
     /// The rule's `fail` action ran. The rules after it did not run.
     Refused,
@@ -118,8 +119,8 @@ impl RuleOutcome {
 pub(super) struct RuleState<'a> {
     /// The value that rules read as `inventory`: the facts that the host reported.
     pub(super) inventory: &'a Value,
-    /// The value that rules read as `node`: the node with the properties that rules have set. It has no traits and labels
-    /// of rules.
+    /// The value that rules read as `node`: the node with the properties that rules have set. The value contains no
+    /// labels and no traits, neither those of operators nor those of rules.
     pub(super) node: Arc<Value>,
     /// The value that rules read as `plugin_data`, and that they may change.
     pub(super) plugin_data: Arc<Value>,
@@ -129,7 +130,7 @@ pub(super) struct RuleState<'a> {
     operator_properties: &'a Map<String, Value>,
     /// The capabilities that rules set, by name.
     capabilities: BTreeMap<String, String>,
-    /// The name of the rule that is running.
+    /// The name of the rule that is running, or its uuid if it has no name. Empty before the first rule.
     rule: Arc<str>,
     /// True if the rule that is running may set restricted labels.
     may_set_restricted: bool,
@@ -141,7 +142,7 @@ pub(super) struct RuleState<'a> {
     property_bytes: ByteQuota,
 }
 
-/// The number of bytes of labels or properties that rules have set on a node, and the limit.
+/// The number of bytes of labels or properties that rules have set on a node, and the limits on their number and size.
 #[derive(Clone, Copy, Debug)]
 struct ByteQuota {
     /// The word `labels` or `properties`, for messages.
@@ -197,7 +198,7 @@ impl<'a> RuleState<'a> {
         (self.rule, self.may_set_restricted, self.is_sensitive) = (Arc::clone(rule), grants, is_sensitive);
     }
 
-    /// Returns the values that a text can read now. `item` is the current item of a loop.
+    /// Returns the values that the placeholders of a text can read now. `item` is the current item of a loop.
     pub(super) fn scope<'b>(&'b self, item: Option<&'b Value>) -> TextScope<'b> {
         TextScope { node: &self.node, inventory: self.inventory, plugin_data: &self.plugin_data, item }
     }
@@ -220,7 +221,9 @@ impl<'a> RuleState<'a> {
     /// Adds a trait. If an earlier rule added the same trait, both rules are recorded. Fails if the name is invalid or
     /// there are too many traits.
     pub(super) fn add_trait(&mut self, name: &str) -> Result<(), Failure> {
-        // A trait that an operator defined must be written in full in a rule. It was checked when the rule was written.
+        // This checks only the form of the name. A literal name was compared with the known traits when the rule was
+        // written, and a name with placeholders was compared in `check_known_trait`. So a trait that only the
+        // configuration adds (`extra_standard_traits`) is accepted only as a literal name.
         let name = Trait::new(name).map_err(|error| Failure::Argument(error.to_string()))?;
         if self.outcome.traits.len() >= MAX_TRAITS && !self.outcome.traits.contains_key(&name) {
             return Err(Failure::Argument(format!("{name} is one more than the {MAX_TRAITS} that rules may give a node")));
@@ -229,8 +232,8 @@ impl<'a> RuleState<'a> {
         Ok(())
     }
 
-    /// Fails if the name of a trait, which was filled in from a report, is neither a standard trait nor a `CUSTOM_`
-    /// trait.
+    /// Fails if the name of a trait, into which values were filled, is neither a standard trait nor a `CUSTOM_` trait.
+    /// The names that the configuration adds (`extra_standard_traits`) are refused here.
     pub(super) fn check_known_trait(name: &str) -> Result<(), Failure> {
         TraitNames::default().parse(name).map(drop).map_err(|error| Failure::Argument(error.to_string()))
     }
@@ -240,7 +243,8 @@ impl<'a> RuleState<'a> {
         self.outcome.traits.remove(name);
     }
 
-    /// Sets a label for the current rule, or replaces its value. Fails if the value is invalid or a limit is exceeded.
+    /// Sets a label for the current rule, or replaces the value that the current rule set before. A value that an
+    /// earlier rule set for the same key is kept, and wins. Fails if the value is invalid or a limit is exceeded.
     pub(super) fn set_label(&mut self, key: LabelKey, value: &str) -> Result<(), Failure> {
         let value = LabelValue::new(value).map_err(|error| Failure::Argument(format!("label {key}: {error}")))?;
         // The labels of the current rule are the last entry, if the rule has set a label before.
@@ -304,7 +308,7 @@ impl<'a> RuleState<'a> {
         Ok(())
     }
 
-    /// Removes a property that rules set. Does nothing if no rule set it.
+    /// Removes a property that rules set, also from the node that later rules read. Does nothing if no rule set it.
     pub(super) fn delete_property(&mut self, name: &str) {
         let Some(property) = self.outcome.properties.remove(name) else { return };
         self.property_bytes.release(name.len() + property.value.to_string().len());
@@ -313,8 +317,8 @@ impl<'a> RuleState<'a> {
         }
     }
 
-    /// Sets a capability, unless a rule has set it already. Fails if the name is empty or contains `:` or `,`, if the
-    /// value contains `,`, or if a limit is exceeded.
+    /// Sets a capability, unless a rule has set it already. If operators set the capability, their value wins. Fails if
+    /// the name is empty or contains `:` or `,`, if the value contains `,`, or if a limit is exceeded.
     pub(super) fn set_capability(&mut self, name: &str, value: &str) -> Result<(), Failure> {
         if name.is_empty() || name.contains([':', ',']) || value.contains(',') {
             return Err(Failure::Argument(format!(

@@ -11,7 +11,8 @@ use super::budget::RuleBudget;
 use super::limits::Failure;
 use super::text::{TextScope, TextTemplate};
 
-/// A path after values were filled into it, with the byte ranges of these values.
+/// The path or name that an action of an inspection rule changes, after values were filled into its placeholders, with
+/// the byte ranges of these values.
 #[derive(Clone, Debug)]
 pub(super) struct FilledPath {
     text: String,

@@ -32,21 +32,22 @@ struct CompiledRule {
     /// The name of the rule, or its uuid if the rule has no name. It is shown wherever an effect of the rule is
     /// explained.
     name: Arc<str>,
-    /// True if the rule may set restricted labels.
+    /// True if the rule may set labels with restricted keys. These are keys that a host may not set for itself.
     may_set_restricted: bool,
-    /// True if the messages of the rule must be hidden.
+    /// True if the notes about the rule, which findings show, must hide the messages of its actions and failures.
     is_sensitive: bool,
     /// The parsed rule, or an error if an older version stored a rule that is invalid now.
     parsed: Result<ParsedRule, InvalidRule>,
-    /// The hash of everything that determines the rule's effects.
+    /// The hash of the rule's name, `grants`, conditions and actions, and of whether the rule is sensitive. The place
+    /// of the rule in the order is not part of this hash.
     hash: [u8; 32],
 }
 
 /// The fields of a node in Ironic that contain passwords. Rules cannot read them.
 const SECRET_FIELDS: [&str; 2] = ["driver_info", "driver_internal_info"];
 
-/// The cost of copying the state of the evaluation before a rule runs, in steps of the rules' budget. The copy is
-/// needed to undo the effects of a rule that fails.
+/// The cost of copying the state of the evaluation before the actions of a rule run, in steps of the rules' budget. The
+/// copy is needed to undo the effects of a rule that fails. A rule with a single action that runs once needs no copy.
 const STATE_COPY_STEPS: usize = 64;
 
 /// The sort key of a rule: its priority, its time of creation and its uuid. A rule with a greater priority is first. Of
@@ -75,7 +76,7 @@ struct RuleSetCache {
     possible_effects: PossibleEffects,
 }
 
-/// The input of rules: a node's own fields and its host's report, in Ironic's form.
+/// The input of rules, in Ironic's form: a node's own fields, and the facts, traits and labels that its host reported.
 #[derive(Clone, Debug)]
 pub struct InspectedNode {
     /// The value that rules read as `node`.
@@ -168,7 +169,7 @@ impl RuleSet {
         self.cache = Arc::default();
     }
 
-    /// Returns the data that is derived from all rules, computed at the first use.
+    /// Returns the data that is derived from all rules. It is computed at the first use after a change of the rules.
     fn cached(&self) -> &RuleSetCache {
         self.cache.get_or_init(|| {
             let hashes: Vec<u8> = self.rules.values().flat_map(|rule| rule.hash).collect();
@@ -191,7 +192,8 @@ impl RuleSet {
         &self.cached().hash
     }
 
-    /// Returns whether another set of rules has the same effects.
+    /// Returns whether another set of rules has the same effects on every node. The function compares the hashes, so
+    /// the result is also false if only the name of a rule differs.
     pub(crate) fn has_same_effects(&self, other: &Self) -> bool {
         self.hash() == other.hash()
     }
@@ -268,7 +270,7 @@ impl InspectedNode {
 }
 
 /// Returns the facts of a report as a tree. Some facts have another name in Ironic's inventory. They are added a second
-/// time under Ironic's name, unless the tree has a fact with that name.
+/// time under Ironic's name (the memory also in MiB), unless the tree has a fact with that name.
 fn inventory_json(report: &Observation) -> Value {
     let mut tree = report.facts.tree();
     let fact = |pointer: &str| report.facts.text(pointer).and_then(|text| serde_json::from_str::<Value>(text).ok());

@@ -223,13 +223,14 @@ fn y04_rule_rejects_filled_name_when_not_printable() {
     }
     // The number 1.0 is stored as 1.
     assert_eq!(run_with_label("set-attribute", "path", "properties/{item}", "good"), "a b: 1 by r");
-    // A blank name is refused only if a value fills it. A blank name in the rule's own text still works.
+    // When a rule runs, a blank name is refused only if a value fills it. A stored rule with a blank name in its own
+    // text still works, although a new action with such a name is refused.
     let blank_action = action("set-attribute", json!({"path": "properties/ ", "value": "v"}));
     assert_eq!(outcome_lines([json!({"name": "r", "actions": [blank_action]})]), [" : \"v\" by r"]);
 }
 
 /// A rule of which one action fails has no effect, and the next rule runs. A `fail` action ends the evaluation. The
-/// message of a sensitive rule is hidden.
+/// effects of earlier rules then remain, and later rules do not run. The message of a sensitive rule is hidden.
 #[test]
 fn rule_run_skips_failed_rule_and_ends_at_refusal() {
     let add = |name: &str| action("add-trait", json!({"name": name}));
@@ -327,8 +328,8 @@ fn x06_check_rule_rejects_removal_of_unknown_trait() {
     }
 }
 
-/// A rule that exceeds a limit fails with a message: too many traits, labels or properties, too much or too deep plugin
-/// data, or too many steps.
+/// A rule fails with a message if it exceeds a limit: too many traits, labels or properties, or too deep plugin data. A
+/// rule also fails if it and the rules before it together have too much plugin data or too many steps.
 #[test]
 fn rule_effects_are_bounded() {
     let numbers: Vec<usize> = (0..MAX_LOOP_ITEMS).collect();
@@ -421,7 +422,8 @@ fn has_same_effects_ignores_descriptions_and_labels() {
     assert!(rules.is_empty());
 }
 
-/// A condition whose pattern is empty, or whose values are all blank, is rejected with the name of the argument. The
+/// A condition is rejected, with the name of the argument, if its values are all blank. It is also rejected if its
+/// pattern is empty or has only groups, alternatives and repetitions, such as `()`. The pattern `^$` is accepted. The
 /// operators `is-empty` and `one-of` may have blank values.
 #[test]
 fn x06_check_rule_rejects_condition_with_only_blank_values() {

@@ -22,13 +22,14 @@ pub(super) struct TextScope<'a> {
     pub(super) node: &'a Value,
     pub(super) inventory: &'a Value,
     pub(super) plugin_data: &'a Value,
-    /// The current item of a loop.
+    /// The current item of the loop of a condition or an action. `None` outside a loop.
     pub(super) item: Option<&'a Value>,
 }
 
 impl TextScope<'static> {
-    /// The scope without a report, in which no placeholder has a value, except that `{inventory}` and `{plugin_data}` are
-    /// `None`.
+    /// The scope for checks before a host has reported. Only a few placeholders have a value in it: `{inventory}` and
+    /// `{plugin_data}` are filled in with `None`, as Python prints it, and a secret such as `{inventory[password]}`
+    /// with `***`.
     pub(super) const EMPTY: Self = Self { node: &Value::Null, inventory: &Value::Null, plugin_data: &Value::Null, item: None };
 }
 
@@ -37,7 +38,8 @@ impl TextScope<'static> {
 pub(super) struct TextTemplate {
     /// The text as written.
     source: Box<str>,
-    /// The plain texts and placeholders of the text, in order. Empty if the text is used unchanged.
+    /// The plain texts and placeholders of the text, in order. Empty if the text has no braces, or has a form that is
+    /// not supported: then the text is used as written.
     pieces: Box<[TextPiece]>,
 }
 
@@ -70,8 +72,9 @@ enum LookupFailure {
 }
 
 impl TextTemplate {
-    /// Parses a text. A text that Python's `str.format` would refuse is used unchanged. Fails if a placeholder has more
-    /// than [`MAX_PATH_STEPS`] steps.
+    /// Parses a text. A text that Python's `str.format` would refuse is used unchanged, and so is a text with a
+    /// placeholder that is not supported here, such as `{a!r}`. Fails if a placeholder has more than [`MAX_PATH_STEPS`]
+    /// steps.
     pub(super) fn new(source: &str) -> Result<Self, InvalidRule> {
         let pieces = if source.contains(['{', '}']) { parse_pieces(source).unwrap_or_default() } else { Vec::new() };
         for piece in &pieces {
@@ -112,7 +115,8 @@ impl TextTemplate {
         Ok(self.fill_pieces(scope, budget, on_value)?.ok())
     }
 
-    /// Returns whether a placeholder of the text has a missing key.
+    /// Returns whether the first placeholder that has no value reads a missing key. If every placeholder has a value,
+    /// the result is `false`. Fails if a limit is exceeded.
     pub(super) fn has_missing_key(&self, scope: TextScope<'_>, budget: &mut RuleBudget) -> Result<bool, Failure> {
         Ok(self.fill_pieces(scope, budget, |_, _, _| ())? == Err(LookupFailure::MissingKey))
     }

@@ -2,9 +2,9 @@
 //!
 //! A key is a Kubernetes label key, so that a node of a Kubernetes cluster can have a label with this key. A value may be
 //! longer and have more characters than in Kubernetes (text of up to 4,096 bytes), because templates read it. A value
-//! that Kubernetes would refuse is not copied to Kubernetes ([`LabelValue::is_kubernetes_value`]). Lengths are in
-//! bytes. Keys and values are shared strings, so merging the labels of a hundred thousand hosts clones them without an
-//! allocation.
+//! that Kubernetes would refuse is not exported to the host label map, a file on the host
+//! ([`LabelValue::is_kubernetes_value`]). Lengths are in bytes. Keys and values are shared strings, so merging the
+//! labels of a hundred thousand hosts clones them without an allocation.
 
 mod restricted;
 
@@ -21,7 +21,8 @@ pub const MAX_KEY_NAME_BYTES: usize = 63;
 pub const MAX_KEY_PREFIX_BYTES: usize = 253;
 /// Maximum length of a label's value, in bytes.
 pub const MAX_VALUE_BYTES: usize = 4096;
-/// Maximum size of all annotations of an object, keys and values, in bytes.
+/// Maximum size of all annotations that one level provides, keys and values together, in bytes. Inherited annotations
+/// are not counted.
 pub(crate) const MAX_ANNOTATION_BYTES: usize = 262_144;
 
 checked_text! {
@@ -37,7 +38,8 @@ checked_text! {
     /// A label's value: text of at most [`MAX_VALUE_BYTES`] bytes without control characters. The empty text is valid.
     LabelValue: InvalidValue;
 
-    /// An annotation's value: any text. [`check_annotations`] limits the total size of an object's annotations.
+    /// An annotation's value: any text. [`check_annotations`] limits the total size of the annotations that one level
+    /// provides.
     AnnotationValue: InvalidValue;
 }
 
@@ -73,7 +75,8 @@ pub enum InvalidKey {
     },
 }
 
-/// The error for a text or a JSON value that is not a valid label value.
+/// The error for a text that is not a valid label value, or a JSON value that is neither a label value nor an
+/// annotation value.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidValue {
     /// The value is longer than [`MAX_VALUE_BYTES`].
@@ -90,15 +93,15 @@ pub enum InvalidValue {
         /// The offset of the character, in bytes.
         at: usize,
     },
-    /// The value is an object or a list.
+    /// The value is an object, a list, or a string with an escape that is not valid Unicode.
     #[error("a label's value is text, a number, true, false or null, not {found}")]
     NotScalar {
-        /// The type that was found, such as `a list`.
+        /// What was found: `a list`, `an object`, or `broken text` for a string with an invalid escape.
         found: &'static str,
     },
 }
 
-/// The error for annotations of one object that exceed the maximum size.
+/// The error if the annotations that one level provides exceed the maximum size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the annotations of an object have at most {MAX_ANNOTATION_BYTES} bytes together, these {bytes}")]
 pub struct AnnotationsTooLarge {
@@ -141,8 +144,8 @@ impl LabelValue {
         }
     }
 
-    /// Returns whether Kubernetes accepts this value as a label's value. Other values are stored, but not copied to
-    /// Kubernetes.
+    /// Returns whether Kubernetes accepts this value as a label's value. Other values are stored and inherited, but not
+    /// exported to the host label map, a file on the host that other programs read.
     pub(crate) fn is_kubernetes_value(&self) -> bool {
         is_kubernetes_value(&self.0)
     }
@@ -167,7 +170,7 @@ pub fn is_kubernetes_value(text: &str) -> bool {
 /// `false`. Returns `None` for `null`.
 ///
 /// # Errors
-/// [`InvalidValue::NotScalar`] for a list or an object.
+/// [`InvalidValue::NotScalar`] for a list, an object, or a string with an escape that is not valid Unicode.
 pub(crate) fn scalar_text(raw: &RawValue) -> Result<Option<String>, InvalidValue> {
     let text = raw.get();
     match text.as_bytes().first() {
@@ -179,7 +182,8 @@ pub(crate) fn scalar_text(raw: &RawValue) -> Result<Option<String>, InvalidValue
     }
 }
 
-/// Checks the size of all annotations of an object against the limit of Kubernetes.
+/// Checks the size of all annotations that one level provides against the limit of Kubernetes. `entries` contains their
+/// keys and values.
 ///
 /// # Errors
 /// [`AnnotationsTooLarge`] if the size exceeds [`MAX_ANNOTATION_BYTES`].
@@ -293,7 +297,4 @@ mod tests {
         assert!(LabelValue::new("a\u{85}").is_err());
         assert!(LabelValue::new("значение, any = text").is_ok());
     }
-
-    #[test]
-    fn key_prefix_is_text_before_slash() {}
 }

@@ -19,15 +19,17 @@ pub struct EffectiveMap<K: Ord, V> {
     provenances: OrdMap<K, Arc<Provenance<V>>>,
 }
 
-/// The labels of an inspection rule, or those that a host sets for itself. They apply only to keys that no level
-/// (cluster template, cluster, node group or node) sets or tombstones.
+/// The labels of an inspection rule, or those that a host sets for itself. These labels apply only to keys that no
+/// level (cluster template, cluster, node group or node) decides. A level decides a key by a value, or by a tombstone
+/// if the level merges its labels into the inherited ones.
 #[derive(Clone, Debug)]
 pub struct FillSource<'a> {
     /// [`Origin::Rule`] or [`Origin::Host`].
     pub origin: Origin,
     /// True if the source may set restricted keys. Only a rule with `grants: true` may set them.
     pub can_set_restricted: bool,
-    /// The labels of the source. Those of a host have only the keys that `host_labels.accept` lists.
+    /// The labels of the source. Those of a host have only the keys that `host_labels.accept` lists. The node group of
+    /// the host has this list, or inherits it.
     pub labels: &'a BTreeMap<LabelKey, LabelValue>,
 }
 
@@ -49,7 +51,7 @@ impl<K: Ord + Clone, V: Clone> EffectiveMap<K, V> {
     /// Merges the map of the next level into this inherited map, and returns the result. The caller merges the level
     /// farthest from the host (the template) first. A level that does not merge hides all inherited keys.
     ///
-    /// If the level provides nothing, the result shares all data with this map.
+    /// If the level provides no map, the result equals this map and shares all data with it. An empty map is a map.
     #[must_use]
     pub fn with_level(&self, level: Level, layer: &Layer<K, V>) -> Self {
         let Some(provided) = &layer.provided else { return self.clone() };
@@ -125,8 +127,8 @@ impl<K: Ord, V> EffectiveMap<K, V> {
         self.provenances.get(key)?.value()
     }
 
-    /// Returns the provenance of a key: what each level provided for it. A key without an effective value may have a
-    /// provenance too.
+    /// Returns the provenance of a key: the entry of each level, the values of inspection rules and of the host, and
+    /// which of these is effective. A key without an effective value may have a provenance too.
     pub fn provenance<Q: Ord + ?Sized>(&self, key: &Q) -> Option<&Provenance<V>>
     where
         K: std::borrow::Borrow<Q>,
@@ -174,12 +176,17 @@ impl EffectiveMap<LabelKey, LabelValue> {
         filled_map
     }
 
+    /// Returns the size of the effective labels, keys and values together, in bytes.
+    pub fn size_bytes(&self) -> usize {
+        self.iter().map(|(key, label)| key.len() + label.value.len()).sum()
+    }
+
     /// Checks the size of the effective labels.
     ///
     /// # Errors
     /// [`EffectiveTooLarge`] if the size exceeds [`MAX_EFFECTIVE_BYTES`].
     pub fn check_size(&self) -> Result<(), EffectiveTooLarge> {
-        let bytes = self.iter().map(|(key, label)| key.len() + label.value.len()).sum();
+        let bytes = self.size_bytes();
         if bytes > MAX_EFFECTIVE_BYTES { Err(EffectiveTooLarge { bytes }) } else { Ok(()) }
     }
 }

@@ -48,7 +48,7 @@ pub struct IntentJson<K, V>(
 /// The error for an invalid entry of a map that an author sent.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidEntry {
-    /// The JSON is not an object.
+    /// The JSON is not an object, or has a key that is not valid Unicode.
     #[error("a map of keys and values is needed here, not {found}")]
     NotAMap {
         /// The JSON that was found, cut at 64 characters.

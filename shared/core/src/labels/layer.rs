@@ -7,7 +7,7 @@ use crate::field::parse_boolean;
 use crate::name::truncated;
 use crate::ownership::OwnedMap;
 
-/// Maximum number of keys of one level, including tombstones.
+/// Maximum number of keys in one map (labels, annotations or parameters) of one level, including tombstones.
 pub const MAX_KEYS: usize = 256;
 
 /// The map (labels, annotations or parameters) that one level provides. An empty map, for example after the last key
@@ -27,14 +27,14 @@ pub struct Layer<K, V> {
 /// The form of the body of a write. It determines the default of `merge_labels`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BodyShape {
-    /// The POST of a cluster or node group, as clients of Magnum send it. The default of `merge_labels` is
-    /// false.
+    /// The body of a POST that creates a cluster or node group. Clients of Magnum send such a POST, so the default of
+    /// `merge_labels` is that of Magnum: false.
     Magnum,
     /// The body of any other write. The default of `merge_labels` is true.
     Native,
 }
 
-/// The error for a level that provides more than [`MAX_KEYS`] keys.
+/// The error if one map (labels, annotations or parameters) of a level has more than [`MAX_KEYS`] keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a level may have at most {MAX_KEYS} keys, this one has {count}")]
 pub struct TooManyKeys {
@@ -68,10 +68,10 @@ impl<K: Ord, V> Layer<K, V> {
         self.provided.is_some() && !self.is_merging()
     }
 
-    /// Checks the number of keys, including tombstones.
+    /// Checks the number of keys in this map, including tombstones.
     ///
     /// # Errors
-    /// [`TooManyKeys`] if the level provides more than [`MAX_KEYS`] keys.
+    /// [`TooManyKeys`] if the map has more than [`MAX_KEYS`] keys.
     pub fn check_key_count(&self) -> Result<(), TooManyKeys> {
         let count = self.provided.as_ref().map_or(0, OwnedMap::len);
         if count > MAX_KEYS { Err(TooManyKeys { count }) } else { Ok(()) }
@@ -150,7 +150,7 @@ mod tests {
 
     #[test]
     fn is_inherited_depends_on_merge_entry_and_fill() {
-        // The entry `-` is a tombstone.
+        // In this test, the entry `-` stands for a tombstone.
         let layer = |merge, entry: Option<&str>| {
             let intent = entry.map(|value| {
                 let entry = ProvidedValue::from((value != "-").then(|| LabelValue::new(value).unwrap()));

@@ -12,7 +12,7 @@ use crate::ownership::OwnedMap;
 
 /// Maximum nesting depth of lists and objects in a parameter.
 pub const MAX_PARAMETER_DEPTH: usize = 16;
-/// Maximum size of the parameters of one level, as JSON text, in bytes.
+/// Maximum size of the parameters of one level, in bytes: the keys, and the values as JSON text.
 pub const MAX_PARAMETERS_BYTES: usize = 64 * 1024;
 
 /// The value of a parameter: any JSON value except `null`. As in canonical JSON (RFC 8785), `1` and `1.0` are equal,
@@ -49,7 +49,7 @@ pub enum InvalidParameter {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the parameters of one level have at most {MAX_PARAMETERS_BYTES} bytes together, these {bytes}")]
 pub struct ParametersTooLarge {
-    /// Size of keys and values together, in bytes.
+    /// Size of the keys and of the values as JSON text together, in bytes.
     pub bytes: usize,
 }
 

@@ -77,7 +77,8 @@ fn provenance_lists_every_level_with_effect() {
     assert_eq!(labels.provenance("tier").unwrap().entries[0].owners[0].to_string(), "site:apply");
 }
 
-/// The cluster does not merge, so its labels replace those of the template. Its tombstones have no effect.
+/// In this test, the cluster does not merge, so its labels replace those of the template. The tombstones of the cluster
+/// have no effect.
 #[test]
 fn effective_map_drops_upper_levels_when_level_does_not_merge() {
     let levels = [
@@ -232,8 +233,8 @@ fn annotations_and_parameters_are_inherited_like_labels() {
     assert!(annotations.provenance("old").is_some_and(|provenance| provenance.value().is_none()));
 }
 
-/// A level may have 256 keys, and the effective labels 64 KiB. Each of the 16 largest labels has a key of 4 bytes and a
-/// value of 4,092 bytes, so together they have exactly 64 KiB.
+/// A level may have 256 keys, and the effective labels 64 KiB, counted over keys and values. In this test, each of 16
+/// labels has a key of 4 bytes and a value of 4,092 bytes, so together they have exactly 64 KiB.
 #[test]
 fn check_limits_keys_of_level_and_effective_bytes() {
     let keys: Vec<_> = (0..257).map(|index| format!("k{index:03}")).collect();

@@ -15,7 +15,7 @@ use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 
 use super::body::is_null;
-use super::empty::{check_key, check_name_characters, check_no_empty_text, check_not_empty, is_empty_text};
+use super::empty::{check_has_visible_character, check_key, check_name_characters, check_no_empty_text, is_blank_text};
 use super::error::{BodyError, BodyErrorKind, check_each};
 use super::field_defs::{LEVEL_FIELDS, NODE_FIELDS};
 use super::fields::SpecFields;
@@ -31,13 +31,14 @@ use crate::ownership::OwnedSet;
 /// The empty text, as JSON.
 const EMPTY_TEXT: &str = r#""""#;
 
-/// Checks the value that a body provides for a field against the bound of the field. `stored_value` returns the stored
-/// value. If the stored value exceeds the bound too, a value that is not larger is accepted.
+/// Checks the value that a body provides for a field: its length, its number of entries, the range of a duration, and
+/// that it has no blank name, invalid key or inexact number. `stored_value` returns the stored value. If the stored
+/// value fails these checks too, a value that is not larger is accepted.
 ///
 /// # Errors
 /// [`BodyError`] with the path of the error within the field.
 pub(super) fn check_body_field(field: &FieldDef, sent: &RawValue, stored_value: impl FnOnce() -> Value) -> Result<(), BodyError> {
-    accept_if_smaller(|value| check_field(field, value), sent, stored_value)
+    accept_unless_larger(|value| check_field(field, value), sent, stored_value)
 }
 
 /// Checks the value that a body provides for a passthrough field: a field of Ironic or Magnum that is stored and shown,
@@ -47,7 +48,7 @@ pub(super) fn check_body_field(field: &FieldDef, sent: &RawValue, stored_value: 
 /// # Errors
 /// [`BodyError`] with the path of the error within the field.
 pub(super) fn check_passthrough(field: &PassthroughField, sent: &RawValue, old: impl FnOnce() -> Value) -> Result<(), BodyError> {
-    accept_if_smaller(|value| check_passthrough_type(field.kind, value), sent, old)
+    accept_unless_larger(|value| check_passthrough_type(field.kind, value), sent, old)
 }
 
 /// Checks the value of a passthrough field (a field that is only stored and shown): its size, that a name is not blank
@@ -59,8 +60,8 @@ fn check_passthrough_type(field_type: PassthroughType, value: &RawValue) -> Resu
         PassthroughType::NameOrNone(_) if value.get() == EMPTY_TEXT => Ok(()),
         PassthroughType::Name(_) | PassthroughType::NameOrNone(_) => check_name_text(value),
         PassthroughType::Object => check_collection(FieldType::Map, field_type.bound(), value),
-        PassthroughType::List => check_each(items(value), check_not_empty),
-        PassthroughType::Text(_) => check_not_blank(value),
+        PassthroughType::List => check_each(items(value), check_has_visible_character),
+        PassthroughType::Text(_) => check_not_only_blanks(value),
         // The types of these values are checked when they are read.
         PassthroughType::Uuid | PassthroughType::Number | PassthroughType::Flag | PassthroughType::Any => Ok(()),
     }
@@ -117,7 +118,7 @@ pub fn check_release_tags_bounds(old_tags: Option<&ReleaseTagsSpec>, new_tags: &
 }
 
 /// Returns the JSON that a body would contain for a field whose keys each have their own owners, such as `labels`.
-/// `null` if the spec lacks the field.
+/// `null` if the spec lacks the field, and for `merge_labels`, which is a flag.
 pub(super) fn keyed_field_json<S: SpecFields>(spec: &S, name: &str) -> Value {
     match (name, spec.inherited(), spec.node()) {
         ("labels", Some(level), _) => layer_json(&level.labels),
@@ -141,7 +142,7 @@ fn check_if_set(value: &Value, check: impl FnOnce(&RawValue) -> Result<(), BodyE
 
 /// Runs `check` on a sent value. An error is ignored if `check` fails for the stored value too and the sent value is
 /// not larger, so that a value that an older version accepted can be sent back or reduced.
-fn accept_if_smaller(
+fn accept_unless_larger(
     check: impl Fn(&RawValue) -> Result<(), BodyError>,
     sent: &RawValue,
     stored_value: impl FnOnce() -> Value,
@@ -160,13 +161,13 @@ fn check_field(field: &FieldDef, value: &RawValue) -> Result<(), BodyError> {
     }
     let (field_type, bound) = (field.field_type.plain(), field.field_type.bound());
     let must_not_be_blank = field_type == FieldType::Text && !bound.allows_empty;
-    if must_not_be_blank && field.is_required() && is_empty_text(value) {
+    if must_not_be_blank && field.is_required() && is_blank_text(value) {
         return Err(BodyError::with_kind(BodyErrorKind::MissingField, "", "is empty, but is required"));
     }
     check_length(bound, value)?;
     check_seconds(field_type, value)?;
     if must_not_be_blank {
-        check_not_blank(value)?;
+        check_not_only_blanks(value)?;
     }
     let count = item_count(value);
     if count > bound.max_entries {
@@ -252,10 +253,11 @@ fn check_text_list(bound: FieldBound, list: &RawValue) -> Result<(), BodyError> 
     check_each(items(list), |item| if item.get().starts_with('"') { check_text(bound, item) } else { Ok(()) })
 }
 
-/// Checks one text of a list: its length, and that it is not empty unless the bound allows an empty text.
+/// Checks one text of a list, or the single text in place of a list: its length, and that it has a visible character
+/// unless the bound allows an empty text.
 fn check_text(bound: FieldBound, item: &RawValue) -> Result<(), BodyError> {
     if !bound.allows_empty {
-        check_not_empty(item)?;
+        check_has_visible_character(item)?;
     }
     // The limit for one entry of the list applies, not the limit for the whole list.
     check_length(bound.max_bytes(bound.max_entry_bytes), item)
@@ -283,15 +285,15 @@ fn check_numbers(value: &RawValue) -> Result<(), BodyError> {
 
 /// Fails if a text has only blanks, because a person sees such a text as empty. An empty text is accepted, because it
 /// clears the field.
-fn check_not_blank(value: &RawValue) -> Result<(), BodyError> {
-    if is_empty_text(value) && value.get() != EMPTY_TEXT {
+fn check_not_only_blanks(value: &RawValue) -> Result<(), BodyError> {
+    if is_blank_text(value) && value.get() != EMPTY_TEXT {
         return Err(BodyError::new("", "contains only blanks: write something, or leave it out"));
     }
     Ok(())
 }
 
 /// Fails if the value is or contains a map that has a blank key or a key with a control character, at any depth. An
-/// empty key results from a variable that is not set.
+/// empty key often means that the author's script wrote the body with a variable that was not set.
 fn check_inner_keys(value: &RawValue) -> Result<(), BodyError> {
     if value.get().starts_with('{') {
         members(value).unwrap_or_default().iter().try_for_each(|(key, _)| check_key(key))?;
@@ -299,7 +301,8 @@ fn check_inner_keys(value: &RawValue) -> Result<(), BodyError> {
     check_nested_keys(value)
 }
 
-/// Checks the keys of all maps inside a map or list, at any depth. The keys of the outer map itself are not checked.
+/// Fails if a map inside a map or list has a blank key or a key with a control character, at any depth. The keys of the
+/// outer map itself are not checked.
 fn check_nested_keys(value: &RawValue) -> Result<(), BodyError> {
     match value.get().as_bytes().first() {
         Some(b'{') => {
@@ -378,9 +381,9 @@ mod tests {
         }
     }
 
-    /// Regression test: an empty key below the first level of a map, and a text with only blanks, were accepted.
+    /// Regression test: an empty key of a map inside another value, and a text with only blanks, were accepted.
     #[test]
-    fn x06_update_rejects_empty_key_on_any_level_and_blank_text() {
+    fn x06_update_rejects_empty_key_at_any_depth_and_blank_text() {
         let update_node = |body: &Value| update(&mut NodeSpec::default(), body);
         for field in ["extra", "properties", "instance_info", "driver_info", "parameters"] {
             for inner in [json!({"": 1}), json!([{"": 1}]), json!({"b": {" ": 1}}), json!({"\u{200b}": 1})] {
@@ -403,7 +406,8 @@ mod tests {
         }
     }
 
-    /// Other texts may have control characters. A key must also not be too long.
+    /// Texts that are neither names nor keys, such as `maintenance_reason`, may have control characters. A key of more
+    /// than 512 bytes is refused too.
     #[test]
     fn y04_update_rejects_control_character_in_names_and_keys() {
         let update_node = |body: &Value| update(&mut NodeSpec::default(), body);
@@ -460,8 +464,9 @@ mod tests {
         }
     }
 
-    /// Older versions stored names with control characters, inexact numbers and too long durations. An update may leave
-    /// such a value unchanged or make it smaller, but not larger.
+    /// Older versions stored names with control characters, inexact numbers and too long durations. In this test, an
+    /// update leaves such values unchanged or replaces them with valid values. An update that adds an entry to a map
+    /// with such a value is refused, and so is a too long duration in a new group.
     #[test]
     fn y04_update_accepts_invalid_stored_value_unless_larger() {
         let mut spec = NodeSpec::default();
@@ -521,8 +526,8 @@ mod tests {
         }
     }
 
-    /// The tags and traits of a node, each entry of which has its own owners, have a maximum of 256 entries. The bounds
-    /// accept exactly 256.
+    /// In this test, a node with 257 assigned tags, 257 unassigned tags or 257 traits is refused, because the maximum
+    /// of each of these fields is 256 entries. 256 assigned tags are accepted.
     #[test]
     fn x03_bounds_limit_tags_and_traits_of_node() {
         let names: Vec<String> = (0..257).map(|n| format!("t{n}")).collect();
@@ -576,8 +581,8 @@ mod tests {
         assert_eq!(update(&mut group(), &json!({"splay": 31_622_400})), Ok(()));
     }
 
-    /// The maximum is 65,536 bytes. White space and unnecessary escapes are not counted, but the brackets and quotes
-    /// are.
+    /// The JSON text of the field in this test has at most 65,536 bytes. White space and unnecessary escapes are not
+    /// counted, but the brackets and quotes are.
     #[test]
     fn check_length_ignores_white_space_and_escapes() {
         let field = FieldDef::new("a", FieldType::Any, Help::new("", "A.", "1"));

@@ -8,7 +8,8 @@ use super::reader::read_value;
 use crate::name::truncated;
 use crate::selector::{LabelSelector, Selector};
 
-/// The accepted forms of a canary, for messages. Canaries are the hosts of a group that roll out first.
+/// The end of an error message about a canary: the accepted forms. A canary defines the hosts of a group to which a new
+/// task set would be rolled out first. It is stored, but no rollout uses it yet.
 const EXPECTED: &str =
     "write how many hosts go first, a whole number from 0 to 4294967295, or a selector of their labels, as \"tier=gold\"";
 

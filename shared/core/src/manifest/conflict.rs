@@ -12,7 +12,7 @@ use serde_json::Value;
 use super::fields::SpecFields;
 use super::maintenance;
 use super::names::NameResolver;
-use super::write::{MapConflict, WriteError, is_default, owned_fields, tag_choices};
+use super::write::{MapConflict, WriteError, hide_sensitive_values, is_default, owned_fields, tag_choices};
 use crate::labels::Layer;
 use crate::ownership::{Conflict, Manager, Operation, OwnedEntry, OwnedMap};
 
@@ -54,11 +54,11 @@ pub fn check_update_conflicts<S: SpecFields>(
         field_conflicts.retain(|conflict| conflict.key != maintenance::REASON_FIELD);
     }
     conflicts.extend(field_conflicts);
-    if conflicts.is_empty() { Ok(()) } else { Err(WriteError::Conflicts(conflicts)) }
+    if conflicts.is_empty() { Ok(()) } else { Err(WriteError::Conflicts(hide_sensitive_values(conflicts, old))) }
 }
 
-/// Returns a conflict for each key of a level's map that an update by `manager` changes and that other managers own.
-/// `map` is the name of the map, such as `labels`.
+/// Returns the conflicts about the keys of a level's map that an update by `manager` changes or removes and that other
+/// managers own. `map` is the name of the map, such as `labels`.
 fn layer_conflicts<K, V>(map: &'static str, manager: &Manager, old: &Layer<K, V>, new: &Layer<K, V>) -> Vec<MapConflict>
 where
     K: Ord + Clone + fmt::Display,
@@ -115,8 +115,8 @@ mod tests {
         }
     }
 
-    /// A field that updates returned to its default is in no conflict with another update. A default that a manager
-    /// applied is.
+    /// A field that updates returned to its default causes no conflict with an update by another manager. A field whose
+    /// default another manager applied causes a conflict.
     #[test]
     fn y05_check_update_conflicts_ignores_value_reset_by_updates() {
         let names = AnyNameResolver::default();
@@ -141,8 +141,9 @@ mod tests {
         assert!(has_conflict(&spec));
     }
 
-    /// An update that unparks a node has a conflict about `parked`, and none about the reason that it clears. An update
-    /// that sets another reason, or clears the reason of a parked node, has a conflict about the reason.
+    /// In this test, another manager applied `parked` and the reason. An update that unparks the node has a conflict
+    /// about `parked`, and none about the reason that the update clears. An update that sets another reason, or clears
+    /// the reason of the parked node, has a conflict about the reason.
     #[test]
     fn y05_ending_maintenance_conflicts_on_parked_but_not_reason() {
         let names = AnyNameResolver::default();
@@ -166,6 +167,26 @@ mod tests {
             };
             assert_eq!(conflicts.iter().map(|conflict| conflict.key.as_str()).collect::<Vec<_>>(), expected, "{body}");
         }
+    }
+
+    /// The actions of a sensitive rule are hidden from everybody, so a conflict does not contain them.
+    #[test]
+    fn check_update_conflicts_hides_values_of_sensitive_rule() {
+        let names = AnyNameResolver::default();
+        let [ann, bob] = ["ann", "bob"].map(|name| Manager::new(name).unwrap());
+        let update = |spec: &mut InspectionRuleSpec, manager: &Manager, body: &str| {
+            let mode = WriteMode::Update { manager, shape: BodyShape::Native };
+            write_body(spec, &JsonBody::parse(body).unwrap(), mode, &names, 7).unwrap();
+        };
+        let mut old_spec = InspectionRuleSpec::default();
+        update(&mut old_spec, &ann, r#"{"sensitive": true, "actions": [{"op": "add-trait", "args": {"name": "CUSTOM_EPYC"}}]}"#);
+        let mut new_spec = old_spec.clone();
+        update(&mut new_spec, &bob, r#"{"actions": [{"op": "add-trait", "args": {"name": "CUSTOM_XEON"}}]}"#);
+        let Err(WriteError::Conflicts(conflicts)) = check_update_conflicts(&old_spec, &new_spec, &bob, &names) else {
+            panic!("the actions belong to ann");
+        };
+        let values: Vec<_> = conflicts.iter().map(|conflict| (conflict.key.as_str(), &conflict.value)).collect();
+        assert_eq!(values, [("actions", &Value::Null)]);
     }
 
     /// A priority that updates returned to its default causes no conflict, although a number at its default is not

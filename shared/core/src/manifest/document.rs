@@ -216,7 +216,9 @@ mod tests {
         }
     }
 
-    /// A document without a valid kind, name, cluster or version is refused with the field.
+    /// The kind and the identifying fields of a document become its key. A document is refused if its kind or name is
+    /// missing or invalid, if the cluster of a node group is missing, or if the version of a release is invalid. The
+    /// error names the field.
     #[test]
     fn read_document_reads_kind_and_name() {
         for (json, key) in [

@@ -6,16 +6,16 @@ use super::error::{BodyError, check_each};
 use crate::json::{items, members, parse_string};
 use crate::name::{has_control, is_blank, truncated};
 
-/// Returns whether a JSON value is a blank text: empty, or without a visible character. Such a name would select
-/// nothing, or everything.
-pub(super) fn is_empty_text(value: &RawValue) -> bool {
+/// Returns whether a JSON value is a blank text: empty, or without a visible character. As a name in a selector, such a
+/// text would select nothing, or everything.
+pub(super) fn is_blank_text(value: &RawValue) -> bool {
     let json = value.get();
     json.starts_with('"') && parse_string(json).is_ok_and(|text| is_blank(&text))
 }
 
 /// Fails if a JSON value is a text without a visible character.
-pub(super) fn check_not_empty(value: &RawValue) -> Result<(), BodyError> {
-    if is_empty_text(value) { Err(BodyError::new("", "is empty: name something, or leave it out")) } else { Ok(()) }
+pub(super) fn check_has_visible_character(value: &RawValue) -> Result<(), BodyError> {
+    if is_blank_text(value) { Err(BodyError::new("", "is empty: name something, or leave it out")) } else { Ok(()) }
 }
 
 /// Fails if a key of a map has no visible character, or contains a control character.
@@ -67,6 +67,6 @@ pub(super) fn check_no_empty_text(value: &RawValue) -> Result<(), BodyError> {
             check_no_empty_text(item).map_err(|error| error.prefixed(key))
         }),
         Some(b'[') => check_each(items(value), check_no_empty_text),
-        _ => check_not_empty(value),
+        _ => check_has_visible_character(value),
     }
 }

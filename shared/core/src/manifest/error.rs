@@ -15,14 +15,15 @@ pub struct BodyError {
     pub field: String,
     /// The kind of error, for programs.
     pub kind: BodyErrorKind,
-    /// The message for people: the fault, and a correction. It is printed after the path of the field.
+    /// The message for people: the fault, and in most cases a correction. The message is printed after the path of the
+    /// field.
     pub reason: String,
 }
 
 /// The kinds of errors in a body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum BodyErrorKind {
-    /// A field that the kind does not have.
+    /// A field that this kind of object does not have, or that an object nested in a field does not have.
     UnknownField,
     /// A required field that is missing or blank.
     MissingField,
@@ -34,9 +35,9 @@ pub enum BodyErrorKind {
     Trait,
     /// A requirement that cannot be parsed, has an invalid name, or needs an unknown trait.
     Requirement,
-    /// A feature of another system, such as Ironic, that Stemma does not support.
+    /// A feature of Ironic's inspection rules that Stemma does not support.
     Unsupported,
-    /// Any other invalid value, or text that is not a JSON object.
+    /// Any other error, such as an invalid value, a field that occurs twice, or text that is not a JSON object.
     Value,
 }
 

@@ -15,8 +15,8 @@ use crate::object::{MAX_FACTS_BYTES, TraitSet};
 /// size limit. Keys are checked when the map is read, so empty keys are allowed here.
 const LEVEL_BOUND: FieldBound = FieldType::Map.bound().max_entries(MAX_KEYS).allowing_empty();
 
-/// Size limit of the JSON of one host's facts. It is twice the limit of the facts, because quotes and escapes need
-/// space too.
+/// The bound of the facts that a Node manifest contains under `reports`: at most 4,096 entries, and twice
+/// [`MAX_FACTS_BYTES`] of JSON, because quotes and escapes need space too.
 const FACTS_BOUND: FieldBound = FieldType::Map.bound().max_entries(4096).max_bytes(2 * MAX_FACTS_BYTES);
 
 /// The maps that every level has (template, cluster, group and node), and the flag `merge_labels`. Each key of such a

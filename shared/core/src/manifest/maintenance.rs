@@ -16,9 +16,10 @@ pub(super) const REASON_FIELD: &str = "maintenance_reason";
 pub(super) const PARKED_FIELD: &str = "parked";
 
 /// Removes the maintenance reason and its owners if the write unparks the node and sets no new reason. An apply without
-/// force does not remove a reason that another manager owns. An apply that sets a reason, even the stored one,
-/// preserves it, because the next apply would set it again. An update that sends the stored reason does not preserve
-/// it.
+/// force does not remove a reason that another manager owns.
+///
+/// An apply that contains a reason keeps the reason, also if it is the stored one: the next apply of the same manifest
+/// would set it again. An update that sends the stored reason removes it.
 pub(super) fn clear_reason_if_unparked<S: SpecFields>(previous: &S, next: &mut S, body: &JsonBody, author: WriteMode<'_>) {
     if !ends_parking(previous, next) {
         return;
@@ -102,8 +103,8 @@ mod tests {
         }
     }
 
-    /// The manager `git` unparks the node, also by an empty manifest, and `ops` owns the reason. Only a forced apply
-    /// clears the reason.
+    /// In this test, `git` owns `parked` and `ops` owns the reason. If an apply of `git` unparks the node, the reason
+    /// stays, unless the apply is forced. An empty manifest of `git` unparks the node too.
     #[test]
     fn y05_apply_keeps_reason_owned_by_another_manager() {
         let [git, ops] = ["git", "ops"].map(|name| Manager::new(name).unwrap());
@@ -122,7 +123,8 @@ mod tests {
         assert_eq!(apply(&git, true, r#"{"parked": false}"#), Value::Null);
     }
 
-    /// A write that neither parks nor unparks a node does not change a reason that an older version left.
+    /// An older version may have left a reason at a node that is not parked. A write that neither parks nor unparks the
+    /// node does not change this reason.
     #[test]
     fn y05_reason_stays_when_node_is_not_parked() {
         let manager = Manager::new("ci").unwrap();

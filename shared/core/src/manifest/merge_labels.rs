@@ -54,8 +54,8 @@ pub(super) fn implied_value(
     (is_adopted || entry.is_owned_by(&Owner::apply(manager))).then(|| entry.value.clone())
 }
 
-/// Sets or removes the owner of `merge_labels` after a body was written, and unsets the field if no labels remain. The
-/// result depends on the kind of write and on whether the body sets labels or the field.
+/// Sets or removes the owner of `merge_labels` after a body was written, and may unset the field if no labels remain.
+/// The kind of write decides this, and whether the body sets labels or the field.
 pub(super) fn update_after_body<S: SpecFields>(previous: &S, next: &mut S, body: &JsonBody, author: WriteMode<'_>) {
     match author {
         // A manager that applies labels owns the field, unless the field has an owner already.
@@ -74,8 +74,9 @@ pub(super) fn update_after_body<S: SpecFields>(previous: &S, next: &mut S, body:
 }
 
 /// Updates `merge_labels` after a write of labels that does not set the field, such as a write of one key. If the field
-/// had no value and has one now, `owner` becomes its owner. If the write removed the whole map of labels, the field is
-/// unset if its value is `true` and only updates own it. If an empty map remains, the field keeps its value.
+/// had no value and has one now, `owner` becomes its owner, unless the field has an owner already. If the write removed
+/// the whole map of labels, the field is unset if its value is `true` and all its owners got it by plain writes
+/// ([`Operation::Update`]). If an empty map remains, the field keeps its value.
 pub fn update_merge_labels<S: SpecFields>(previous: &S, next: &mut S, owner: Owner) {
     let state = |spec: &S| spec.inherited().map(|level| (level.labels.merge, level.labels.provided.is_some()));
     let (Some((old_merge, had_labels)), Some((new_merge, has_labels))) = (state(previous), state(next)) else { return };

@@ -54,8 +54,8 @@ pub fn retained_by_others(old_owners: &Owners, new_owners: &Owners, manager: &Ma
     let has_this_owner = |owners: Option<&Arc<[Owner]>>| owners.is_some_and(|owners| owners.contains(&this_owner));
     let is_new_manager = !old_owners.values().any(|owners| owners.contains(&this_owner));
     let is_other_apply = |owner: &&Owner| owner.operation == Operation::Apply && **owner != this_owner;
-    // `merge_labels` follows the labels. A second manager that applies only labels does not become an owner of it, and
-    // it does not remain without labels.
+    // `merge_labels` follows the labels: a second manager that applies only labels does not become its owner, and the
+    // field is unset with the last labels. So it is not listed for a new manager.
     let is_flag = |name: &str| name == MERGE_LABELS;
     // The managers with which a new manager shares a key or field.
     let shared = new_owners.iter().filter(|(name, owners)| is_new_manager && !is_flag(name) && owners.contains(&this_owner));

@@ -1,4 +1,7 @@
-//! Passthrough fields of Ironic's and Magnum's bodies. They are accepted, stored and returned, and have no effect here.
+//! Passthrough fields of Ironic's and Magnum's bodies. They are accepted, stored and returned, and most have no effect
+//! here. Exceptions are fields of a node: allocations compare `resource_class`, `owner` and `lessee`, a node with an
+//! `instance_uuid` is in use, and a write that unparks a node clears its `maintenance_reason`.
+//!
 //! Each has a type, and a value that is returned if it was never set, so that the clients of these systems find what
 //! they expect.
 
@@ -10,7 +13,8 @@ use super::error::BodyError;
 use crate::field::{FieldBound, FieldType, parse_boolean, parse_integer};
 use crate::name::{canonical_uuid, truncated};
 
-/// One passthrough field: a field of Ironic or Magnum that is stored and returned, and has no effect.
+/// One passthrough field: a field of Ironic or Magnum that is stored and returned. Most passthrough fields have no
+/// effect. A few fields of a node have an effect: for example, allocations compare `resource_class`.
 #[derive(Clone, Copy, Debug)]
 pub struct PassthroughField {
     /// The name of the field in a body.
@@ -21,8 +25,8 @@ pub struct PassthroughField {
     pub default: Option<&'static str>,
 }
 
-/// The fields of Ironic's bodies about the power and provisioning of a machine. They are `null` in every response,
-/// because Stemma does not control machines in this way.
+/// Fields of Ironic's nodes that are `null` in every response, such as the power state, because Stemma does not control
+/// machines in this way.
 pub const ALWAYS_NULL: &[&str] = &[
     "power_state",
     "target_power_state",
@@ -48,9 +52,9 @@ pub enum PassthroughType {
     NameOrNone(usize),
     /// A uuid in any notation. It is stored in lower case with dashes.
     Uuid,
-    /// A whole number.
+    /// A whole number, or the text of one, such as `"2"`. A text is stored as a number.
     Number,
-    /// True or false.
+    /// A boolean, or a text or number for one, such as `"yes"` or `1`. The value is stored as a boolean.
     Flag,
     /// An object without empty keys.
     Object,
@@ -78,7 +82,8 @@ impl PassthroughField {
     /// for every type.
     ///
     /// # Errors
-    /// [`BodyError`] for a value of another type than the field's. The message contains the type that the field needs.
+    /// [`BodyError`] for a value of another type than the field's, or a text that is too long. The message contains the
+    /// type that the field needs.
     pub(super) fn normalize(&self, value: Value) -> Result<Value, BodyError> {
         let expected_type = match (self.kind, &value) {
             (_, Value::Null) | (Any, _) | (Flag, Value::Bool(_)) | (Object, Value::Object(_)) | (List, Value::Array(_)) => {

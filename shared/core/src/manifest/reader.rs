@@ -350,7 +350,7 @@ mod tests {
     }
 
     #[test]
-    fn reader_rejects_number_when_not_exact() {
+    fn reader_rejects_number_out_of_range() {
         let read = |json: &str| read_json::<Value>(&RawValue::from_string(json.to_owned()).unwrap());
         for text in [r#"{"a":[18446744073709551615,-9223372036854775808,1.5,-0.0],"b":{"c":null,"d":true}}"#, "[]"] {
             assert_eq!(read(text).unwrap().to_string(), text);

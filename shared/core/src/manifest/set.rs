@@ -116,7 +116,7 @@ fn add_document(
 }
 
 impl Reports {
-    /// Returns the observation that a host has after it reports these values.
+    /// Returns the observation of a host that reports these values. Each label has the source `reports`.
     fn into_observation(self) -> Observation {
         let label =
             |(key, value): (String, String)| ReportedLabel { key: key.into(), value: value.into(), source: "reports".into() };

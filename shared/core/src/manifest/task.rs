@@ -15,10 +15,10 @@ use super::reader::{read_json, read_value};
 use crate::field::{DescribeFields, FieldType};
 use crate::json;
 use crate::name::{NameKind, PRIMARY_PREFIX, reserved_word_in_other_case, truncated};
-use crate::release::name_selector::is_match_all;
+use crate::release::name_selector::matches_empty_text;
 use crate::task::{ANY_TAG_INPUT, CrossEntry, CrossSelector, Task};
 
-/// Maximum number of tasks in one release.
+/// Maximum number of tasks that one release defines itself. Tasks of imported releases are not counted.
 pub(super) const MAX_TASKS: usize = 4096;
 
 /// Fields that only the tasks of Fuel (a deployment tool for `OpenStack`) have. A manifest must not contain them.
@@ -43,7 +43,7 @@ pub fn read_tasks(raw: &RawValue) -> Result<Vec<Task>, BodyError> {
 fn read_task(raw: &RawValue) -> Result<Task, BodyError> {
     JsonBody::parse(raw.get())?; // Fails if a member occurs twice.
     let mut members: Map<String, Value> = read_json(raw)?;
-    drop_ignored_groups(&mut members);
+    drop_ignored_role_or_groups(&mut members);
     let mut task = Map::new();
     for (name, value) in members {
         if FUEL_ONLY_FIELDS.contains(&name.as_str()) {
@@ -67,7 +67,7 @@ fn read_task(raw: &RawValue) -> Result<Task, BodyError> {
 
 /// If a task has `groups`, removes either `groups` or `role`: the field that Fuel ignores. Fuel uses `groups` only if
 /// `role` is absent or empty.
-fn drop_ignored_groups(members: &mut Map<String, Value>) {
+fn drop_ignored_role_or_groups(members: &mut Map<String, Value>) {
     let is_set = |value: Option<&Value>| match value {
         None | Some(Value::Null) => false,
         Some(Value::String(text)) => !text.is_empty(),
@@ -105,8 +105,9 @@ fn normalize_field(name: &str, value: Value) -> Result<Option<(String, Value)>, 
     Ok(Some((field_def.name.to_owned(), value)))
 }
 
-/// Normalizes the tags of a task. A text becomes a list with this one item. The text `*` means every tag and is
-/// returned unchanged. As an item of a list, `*` is a name that no tag has.
+/// Normalizes `tags` of a task, or of its dependency on tasks of other nodes. A text becomes a list with this one item.
+/// The text `*` means every tag and is returned unchanged. As an item of a list, `*` is a name that no tag has. Fails
+/// at a pattern that matches the empty text.
 fn normalize_tags(value: Value) -> Result<Value, BodyError> {
     if value == ANY_TAG_INPUT { Ok(value) } else { normalize_nodes(value) }
 }
@@ -139,7 +140,7 @@ fn check_selector_list(list: Value, advice: &str) -> Result<Value, BodyError> {
 /// Fails if a name is a `/pattern/` that matches the empty text. `advice` is the end of the message, such as
 /// [`EVERY_NODE_HINT`].
 fn check_pattern(name: &str, advice: &str) -> Result<(), BodyError> {
-    if !is_match_all(name) {
+    if !matches_empty_text(name) {
         return Ok(());
     }
     let reason =
@@ -195,7 +196,7 @@ pub(super) fn check_task_selectors(task: &Task) -> Result<(), BodyError> {
         check_no_control_in_list(names).map_err(|error| error.prefixed(field))?;
     }
     for (field, entries) in [("cross_depends", &task.cross_depends), ("cross_depended_by", &task.cross_depended_by)] {
-        check_each(entries, check_entry_names).map_err(|error| error.prefixed(field))?;
+        check_each(entries, check_entry_selectors).map_err(|error| error.prefixed(field))?;
     }
     // `on_unassign` contains the id of a single task.
     let on_unassign = task.on_unassign.as_deref().unwrap_or_default();
@@ -203,7 +204,7 @@ pub(super) fn check_task_selectors(task: &Task) -> Result<(), BodyError> {
 }
 
 /// Checks the selectors in an entry of `cross_depends` or `cross_depended_by`, as [`check_task_selectors`] does.
-fn check_entry_names(entry: &CrossEntry) -> Result<(), BodyError> {
+fn check_entry_selectors(entry: &CrossEntry) -> Result<(), BodyError> {
     check_no_control(&entry.name).map_err(|error| error.prefixed("name"))?;
     check_cross_selector(&entry.role, check_role_selectors).map_err(|error| error.prefixed("role"))?;
     check_cross_selector(&entry.tags, check_tag_selectors).map_err(|error| error.prefixed("tags"))
@@ -254,7 +255,8 @@ mod tests {
         read_tasks(&RawValue::from_string(json.to_owned()).unwrap())
     }
 
-    /// Fuel's names of fields, a text in place of a list, and an entry that is `null` are converted to the stored form.
+    /// Fuel's names of fields, and a text in place of a list, are converted to the stored form. An entry of a list that
+    /// is `null` is left out.
     #[test]
     fn read_tasks_accepts_spelling_of_fuel() {
         let stemma_spelling =
@@ -278,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn read_tasks_distinguishes_absent_null_and_empty() {
+    fn read_tasks_distinguishes_absent_field_from_null() {
         let read = |fields: &str| parse_tasks(&format!(r#"[{{"id": "a", "type": "shell"{fields}}}]"#)).unwrap().remove(0);
         assert_eq!(read("").tags, None);
         assert_eq!(read(r#", "tags": null"#).tags, Some(vec![]));

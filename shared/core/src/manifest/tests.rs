@@ -66,8 +66,9 @@ fn innermost_object(field_type: FieldType, value: &mut Value) -> &mut Map<String
     object.and_then(Value::as_object_mut).expect("the example of a field contains the members of the field")
 }
 
-/// Checks that a field accepts its example and refuses values of other types, then checks its members. `read` reads a
-/// manifest in which the field has the given value.
+/// Checks that a field accepts its example and refuses values of other types, then checks its members in the same way.
+/// Also checks that a member is accepted by each of its aliases, and can be left out only if it is not required. `read`
+/// reads a manifest in which the field has the given value.
 fn check_example_and_types(path: &str, field: &FieldDef, read: &dyn Fn(&Value) -> Result<(), BodyError>) {
     let (field_type, example) = (field.field_type, example_value(field));
     assert!(matches_type(field_type, &example), "{path}: {example}");
@@ -110,7 +111,7 @@ fn check_example_and_types(path: &str, field: &FieldDef, read: &dyn Fn(&Value) -
 fn every_described_field_is_read() {
     for kind in kinds() {
         assert_eq!(read_with_minimal(&kind, minimal_manifest(&kind)), Ok(()), "{}", kind.kind);
-        // Only the command reads `include`.
+        // Only the command `stemma` reads `include`, before it sends the manifest to the controller.
         for field in kind.fields.iter().filter(|field| field.name != "include") {
             let read_with = |value: &Value| {
                 let mut manifest = minimal_manifest(&kind);
@@ -127,9 +128,9 @@ fn every_described_field_is_read() {
     }
 }
 
-/// Names of the fields that identify an object, and `include`. The table has no bounds for these fields, because their
-/// length is limited when they are read as names.
-const IDENTITY_NAMES: [&str; 6] = ["name", "version", "include", "namespace", "cluster", "uuid"];
+/// Names of the fields that identify an object, and `include`, which only the command `stemma` reads. The table of
+/// fields has no bounds for them. The identifying fields are limited in length when they are parsed.
+const FIELDS_WITHOUT_BOUND: [&str; 6] = ["name", "version", "include", "namespace", "cluster", "uuid"];
 
 /// Returns pairs of values for a field of this type: a value at a bound of the type, and a value just beyond the bound.
 fn boundary_values(field_type: FieldType) -> Vec<(Value, Value)> {
@@ -203,7 +204,7 @@ fn check_bounds(path: &str, field: &FieldDef, read: &dyn Fn(&Value) -> Result<()
 #[test]
 fn x03_every_field_has_a_bound() {
     for kind in kinds() {
-        for field in kind.fields.iter().filter(|field| !IDENTITY_NAMES.contains(&field.name)) {
+        for field in kind.fields.iter().filter(|field| !FIELDS_WITHOUT_BOUND.contains(&field.name)) {
             let read_with = |value: &Value| {
                 let mut manifest = minimal_manifest(&kind);
                 manifest[field.name] = value.clone();
@@ -213,7 +214,7 @@ fn x03_every_field_has_a_bound() {
         }
     }
     for kind in api_only_kinds() {
-        for field in kind.fields.iter().filter(|field| !IDENTITY_NAMES.contains(&field.name)) {
+        for field in kind.fields.iter().filter(|field| !FIELDS_WITHOUT_BOUND.contains(&field.name)) {
             check_bounds(&format!("{}.{}", kind.kind, field.name), field, &|value| read_allocation(field.name, value));
         }
     }
@@ -231,8 +232,8 @@ fn read_allocation(field: &str, value: &Value) -> Result<(), BodyError> {
     }
 }
 
-/// Checks that a field and its members refuse an empty entry in a list or map of names. `read` reads a body in which
-/// the field has the given value.
+/// Checks that a field and its members refuse an empty entry in a list or map of names, and an empty required text. If
+/// the bound of a field allows empty entries, only its members are checked. `read` reads a body in which the field has the given value.
 fn check_empty_entries(path: &str, field: &FieldDef, read: &dyn Fn(&Value) -> Result<(), BodyError>) {
     let empty_values = match field.field_type.plain() {
         FieldType::Names => vec![json!([""]), json!([" "])],
@@ -271,7 +272,7 @@ fn check_empty_entries(path: &str, field: &FieldDef, read: &dyn Fn(&Value) -> Re
 #[test]
 fn x06_every_field_rejects_empty_entry() {
     for kind in kinds() {
-        for field in kind.fields.iter().filter(|field| !IDENTITY_NAMES.contains(&field.name)) {
+        for field in kind.fields.iter().filter(|field| !FIELDS_WITHOUT_BOUND.contains(&field.name)) {
             let read_with = |value: &Value| {
                 let mut manifest = minimal_manifest(&kind);
                 manifest[field.name] = value.clone();

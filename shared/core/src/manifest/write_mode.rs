@@ -6,13 +6,14 @@ use crate::ownership::{Manager, OwnerMatch};
 /// The way in which a manager writes a body.
 #[derive(Clone, Copy, Debug)]
 pub enum WriteMode<'a> {
-    /// A server-side apply: the body is the whole intent of the manager.
+    /// A server-side apply: the body is the whole intent of the manager for the part of the object in `scope`.
     Apply {
         /// The manager that applies the body.
         manager: &'a Manager,
         /// The part of the object for which the body is the manager's whole intent.
         scope: ApplyScope,
-        /// True if values of other managers are overwritten.
+        /// True if the write overwrites values of other owners. If false, such a value is a conflict, and nothing is
+        /// written.
         force: bool,
         /// The owners that this manager replaces, before the apply, for the keys and fields in the body. `None` if the
         /// manager replaces no owner.
@@ -23,10 +24,13 @@ pub enum WriteMode<'a> {
     Add {
         /// The manager that adds the keys and fields.
         manager: &'a Manager,
-        /// True if values of other managers are overwritten.
+        /// True if the write overwrites values of other owners. If false, such a value is a conflict, and nothing is
+        /// written.
         force: bool,
     },
-    /// An update of the fields that the body names.
+    /// A plain write, which is not an apply. It sets the fields and maps in the body, and the others are unchanged. A
+    /// map in the body replaces the stored map as a whole, so keys that the map omits are removed. A plain write has no
+    /// conflicts.
     Update {
         /// The manager that makes the update.
         manager: &'a Manager,

@@ -39,7 +39,8 @@ pub fn is_blank(text: &str) -> bool {
     text.chars().all(|character| character.is_whitespace() || character.is_control() || is_invisible(character))
 }
 
-/// Returns whether a text has a character that controls a terminal or ends a line. No name may have one.
+/// Returns whether a text has a control character (such as a tab), or Unicode's line or paragraph separator. Callers
+/// refuse new names and keys with such a character.
 pub fn has_control(text: &str) -> bool {
     text.chars().any(|character| character.is_control() || matches!(character, '\u{2028}' | '\u{2029}'))
 }

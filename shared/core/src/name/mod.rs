@@ -17,11 +17,12 @@ pub use blank::{has_control, is_blank};
 pub use release::{ReleaseRef, Version};
 pub use suggest::{closest_match, did_you_mean};
 
-/// Maximum length of the name of a role, tag or task, in bytes.
+/// Maximum length of the name of a release, role or task, in bytes. It is also the maximum of each part of a tag (the
+/// name before the colon, and the value after it), and of the version of a release.
 pub const MAX_NAME_BYTES: usize = 63;
 
-/// Maximum length of the name of an object (node, group, cluster, template …), in bytes. Ironic and Magnum have the
-/// same limit.
+/// Maximum length of the name of a cluster template, cluster, node group, node, allocation, inspection rule or
+/// principal, in bytes. Ironic and Magnum have the same limit.
 pub(crate) const MAX_OBJECT_NAME_BYTES: usize = 255;
 
 /// Maximum number of characters that an error shows of a text from a request, manifest or report.
@@ -142,22 +143,23 @@ pub(crate) use checked_text;
 /// The error for a text that is not a valid name of its kind.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidName {
-    /// The characters or the length are wrong.
+    /// The characters or the length are wrong, or the name is `.` or `..`, which clients remove from a path.
     #[error("{kind} {name} is not well formed: {rule}")]
     Malformed {
         /// The kind of name, such as `tag`.
         kind: &'static str,
-        /// The text in quotes, cut at 64 characters.
+        /// The text in quotes. If the text has more than 64 characters, it is cut, and its length follows.
         name: String,
         /// The valid form, in words.
         rule: &'static str,
     },
-    /// The word is reserved.
+    /// The text cannot be a name of this kind, because it has another meaning or use. Examples are a word of selectors,
+    /// a path of the API, a text that looks like a uuid, and a text that a command would parse as an option.
     #[error("{kind} {name} is reserved: {rule}")]
     Reserved {
         /// The kind of name.
         kind: &'static str,
-        /// The text in quotes, cut at 64 characters.
+        /// The text in quotes. If the text has more than 64 characters, it is cut, and its length follows.
         name: String,
         /// The reason why the word is reserved. Some reasons end with a correction.
         rule: &'static str,
@@ -187,21 +189,23 @@ pub enum NameKind {
 }
 
 checked_text! {
-    /// The name of a role or task, or the part of a tag before the colon: `[A-Za-z0-9][A-Za-z0-9_.-]{0,62}`.
+    /// The name of a release, role or task, or the part of a tag before the colon:
+    /// `[A-Za-z0-9][A-Za-z0-9_.-]{0,62}`.
     Name: InvalidName;
 
     /// A tag: a [`Name`], optionally followed by a colon and a value. `mysql:1` and `mysql` are two tags.
     TagName: InvalidName;
 
-    /// The name of an object, as used in paths: `[A-Za-z0-9_.~-]{1,255}` (Ironic's rule for nodes). It must not look
-    /// like a uuid, and must not be `.` or `..`, which clients remove from a path.
+    /// The name of a cluster template, cluster, node group, allocation, inspection rule or principal, as used in paths:
+    /// `[A-Za-z0-9_.~-]{1,255}` (Ironic's rule for nodes). It must not look like a uuid, and must not be `.` or `..`,
+    /// which clients remove from a path.
     ObjectName: InvalidName;
 
     /// The name of a node: an [`ObjectName`] that is not a path below `/v1/nodes/`.
     NodeName: InvalidName;
 
-    /// The name of a namespace of the catalogue: 1 to 80 characters, as in Glance, but without slashes and control
-    /// characters, because it is used in paths.
+    /// The name of a namespace of the catalogue: 1 to 80 characters, as in Glance, but without slashes, backslashes and
+    /// control characters, and not `.` or `..`, because the name is used in paths.
     NamespaceName: InvalidName;
 }
 
@@ -309,7 +313,7 @@ impl ObjectName {
     ///
     /// # Errors
     /// [`InvalidName::Reserved`] if a command would parse the name as an option, or if the name is one of `path_words`,
-    /// in any case. These words are paths of the API, so the object could not be requested.
+    /// in capital or small letters. These words are paths of the API, so the object could not be requested.
     pub fn check_new(&self, path_words: &[&str]) -> Result<(), InvalidName> {
         check_no_leading_dash("name", self)?;
         if path_words.iter().any(|word| word.eq_ignore_ascii_case(self)) {

@@ -13,7 +13,7 @@ fn name_accepts_letters_digits_and_three_signs() {
     }
 }
 
-/// A tag is a name, optionally followed by a colon and a value. Tags with another value are other tags.
+/// A tag is a name, optionally followed by a colon and a value. `mysql:1` and `mysql` are two tags.
 #[test]
 fn tag_name_includes_value() {
     let tag = TagName::new("mysql:1").unwrap();
@@ -23,7 +23,8 @@ fn tag_name_includes_value() {
     }
 }
 
-/// A release declares the names of its roles, tags and tasks. Some words are reserved for one kind of name only.
+/// A release declares the names of its roles, tags and tasks. A word with a meaning in selectors is reserved for all
+/// three kinds of names. The prefix `primary-` is reserved for tags only.
 #[test]
 fn declared_name_rejects_reserved_word() {
     for (text, kind, is_reserved) in [
@@ -46,8 +47,8 @@ fn declared_name_rejects_reserved_word() {
     );
 }
 
-/// A write checks its names with `for_new_declaration`, which also refuses reserved words in capital letters. Names in
-/// the store are checked with `for_declaration`, which accepts these words.
+/// A write checks the names that it adds with `for_new_declaration`, which also refuses a reserved word in another
+/// letter case, such as `Self`. Names that are already stored are checked with `for_declaration`, which accepts `Self`.
 #[test]
 fn y04_new_declared_name_rejects_reserved_word_in_any_case() {
     for (text, kind, is_reserved) in [
@@ -73,7 +74,8 @@ fn y04_new_declared_name_rejects_reserved_word_in_any_case() {
     assert!(Name::for_declaration("Self", NameKind::Task).is_ok() && TagName::for_declaration("Primary-x").is_ok());
 }
 
-/// `check_host_name` checks the name with which a host joins. `check_new` checks the name of any new object.
+/// `check_host_name` checks the name with which a host joins. `check_new` checks the names of new objects of most other
+/// kinds, such as clusters and node groups.
 #[test]
 fn y04_check_host_name_rejects_names_unusable_in_commands_and_paths() {
     for (text, expected) in [

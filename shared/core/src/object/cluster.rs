@@ -16,7 +16,8 @@ use crate::requirement::Requirements;
 use crate::task::Mode;
 use crate::time;
 
-/// The values of one level that the levels below inherit, as its author wrote them.
+/// The labels, annotations, parameters and lifecycle fields that authors wrote at one level. The levels below inherit
+/// them.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Inherited {
@@ -26,7 +27,8 @@ pub struct Inherited {
     pub annotations: AnnotationLayer,
     /// Parameters: values of any JSON type, by top-level key.
     pub parameters: ParameterLayer,
-    /// The lifecycle fields.
+    /// The lifecycle fields, such as the timeout of a drain. The nearest level that sets one of them decides it. Hosts
+    /// receive these values, but nothing acts on them yet.
     pub lifecycle: Lifecycle,
 }
 
@@ -42,10 +44,11 @@ pub struct ClusterTemplateSpec {
     /// The release of its clusters, unless a lower level sets another.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub release: Option<ReleaseRef>,
-    /// The rules that select the labels for the host label map, a file on each host.
+    /// The rules for two questions: which labels are exported to the host label map (a file on each host that other
+    /// programs read), and which labels the host itself may set. `None` means the default rules.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub host_labels: Option<HostLabels>,
-    /// Other fields of Magnum. They are stored and returned unchanged.
+    /// Other fields of Magnum's cluster templates. They are stored and returned, and have no effect here.
     #[serde(deserialize_with = "deserialize_free_object", skip_serializing_if = "Extra::is_empty")]
     pub extra: Extra,
     /// The owners of each field.
@@ -65,10 +68,12 @@ pub struct ClusterSpec {
     /// The template of the cluster, or `None` if the cluster is the top level itself.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cluster_template: Option<TemplateId>,
-    /// The release of its groups, unless they set another.
+    /// The release of its groups, unless they set another. `None` for the release of the template.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub release: Option<ReleaseRef>,
-    /// The rules that select the labels for the host label map, a file on each host.
+    /// The rules for two questions: which labels are exported to the host label map (a file on each host that other
+    /// programs read), and which labels the host itself may set. `None` means the rules of the template, or else the
+    /// default rules.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub host_labels: Option<HostLabels>,
     /// User-defined tags, visible in this cluster only.
@@ -77,16 +82,18 @@ pub struct ClusterSpec {
     /// Changes to the tags that its roles produce.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub roles: BTreeMap<Name, RoleChange>,
-    /// The limits and the order of a rollout over its groups.
+    /// The limits and the order of a rollout over its groups. Nothing acts on this field yet: task sets are released to
+    /// all hosts at once.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rollout: Option<Rollout>,
     /// True if no new task set is released to the nodes of the cluster.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub paused: bool,
-    /// The name or uuid of the node that is primary of a tag, by tag. It overrides the stored choice of a primary.
+    /// The name or uuid of the node that is to be primary of a tag, by tag. If this node has the tag, it is the
+    /// primary, and the stored choice of a primary has no effect.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub primaries: BTreeMap<TagName, String>,
-    /// Other fields of Magnum. They are stored and returned unchanged.
+    /// Other fields of Magnum's clusters. They are stored and returned, and have no effect here.
     #[serde(deserialize_with = "deserialize_free_object", skip_serializing_if = "Extra::is_empty")]
     pub extra: Extra,
     /// The owners of each field.
@@ -109,7 +116,8 @@ manifest_struct! {
 }
 
 manifest_struct! {
-    /// The limits and the order of a rollout over the groups of a cluster.
+    /// The limits and the order of a rollout over the groups of a cluster. Nothing acts on them yet: task sets are
+    /// released to all hosts at once.
     #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
     #[serde(default, deny_unknown_fields)]
     pub struct Rollout {
@@ -128,10 +136,12 @@ manifest_struct! {
     }
 }
 
-/// The end of a freeze: a time as its author wrote it.
+/// The time until which no new task set is to be released to the hosts of a cluster, as its author wrote it. Nothing
+/// acts on it yet.
 pub type FreezeUntil = String;
 
-/// A number of nodes, or a percentage of them.
+/// The maximum number of nodes that may be unavailable at once in a rollout: a number, or a percentage of the nodes.
+/// Nothing acts on it yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum MaxUnavailable {
     /// A number of nodes.
@@ -141,7 +151,8 @@ pub enum MaxUnavailable {
 }
 
 manifest_struct! {
-    /// The rules for a rollout over the hosts of a group.
+    /// The rules for a rollout over the hosts of a group. Nothing acts on them yet: task sets are released to all hosts
+    /// at once.
     #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
     #[serde(default, deny_unknown_fields)]
     pub struct Strategy {
@@ -166,8 +177,8 @@ manifest_struct! {
 }
 
 manifest_struct! {
-    /// A weekly period in which new task sets are released to hosts. A spec stores the JSON as written instead of this
-    /// type, because older versions accepted any text.
+    /// A period in which new task sets are released to hosts, on each day or on some days of the week. Nothing acts on
+    /// it yet. A spec stores the JSON as written instead of this type, because older versions accepted any text.
     #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
     #[serde(deny_unknown_fields)]
     pub struct Window {
@@ -184,7 +195,8 @@ manifest_struct! {
     }
 }
 
-/// The way in which a rollout proceeds: automatically, or by approval.
+/// The way in which a rollout over the hosts of a group proceeds: automatically, or by approval. Nothing acts on it
+/// yet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum StrategyType {
     /// A rollout that proceeds automatically, within the maximum number of unavailable nodes.
@@ -208,7 +220,9 @@ pub struct NodeGroupSpec {
     /// The release of its nodes, or `None` for the release of the nearest level above that sets one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub release: Option<ReleaseRef>,
-    /// The rules that select the labels for the host label map, a file on each host.
+    /// The rules for two questions: which labels are exported to the host label map (a file on each host that other
+    /// programs read), and which labels the host itself may set. `None` means the rules of the nearest level above that
+    /// sets them, or else the default rules.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub host_labels: Option<HostLabels>,
     /// The roles of its nodes.
@@ -217,25 +231,28 @@ pub struct NodeGroupSpec {
     /// The requirements that a node must meet. A node that does not meet one does not get its next task set.
     #[serde(default, skip_serializing_if = "requires_nothing")]
     pub requirements: Requirements,
-    /// The rules for a rollout over its hosts.
+    /// The rules for a rollout over its hosts. Nothing acts on this field yet: task sets are released to all of its
+    /// hosts at once.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub strategy: Option<Strategy>,
     /// True if no new task set is released to the nodes of the group.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub paused: bool,
-    /// The mode of its nodes, if a node does not set its own.
+    /// The mode of its nodes, if a node does not set its own. If neither is set, the mode is `apply`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mode: Option<Mode>,
-    /// True if a host without a connection to a controller may run mends that interrupt the host.
+    /// True if a host without a connection to a controller may run mends that interrupt the host. Nothing acts on this
+    /// field yet: hosts correct drift without a controller, whatever the value is.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub mend_offline: bool,
-    /// The period over which its hosts spread their work after a change, in seconds.
+    /// The number of seconds over which its hosts spread their hooks (programs of the site that run on a host after a
+    /// change of labels, annotations, traits or tags). Each host waits for a random part of it. `None` means 0.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub splay_seconds: Option<u32>,
     /// The number of seconds without contact after which a host counts as silent. The default is 90.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub silent_after_seconds: Option<u32>,
-    /// Other fields of Magnum. They are stored and returned unchanged.
+    /// Other fields of Magnum's node groups. They are stored and returned, and have no effect here.
     #[serde(default, deserialize_with = "deserialize_free_object", skip_serializing_if = "Extra::is_empty")]
     pub extra: Extra,
     /// The owners of each field.

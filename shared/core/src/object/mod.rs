@@ -189,7 +189,8 @@ kinds! {
     Primary "primary",
     /// A namespace of the catalogue: definitions of labels, parameters, properties and facts.
     Namespace "namespace" shared,
-    /// Conditions on reported facts, and the values that they set.
+    /// A rule of conditions on what a host reports, and of actions that set traits, labels and properties if the
+    /// conditions hold.
     InspectionRule "inspectionrule" shared,
     /// A numbered snapshot of the task sets of a group's hosts. Reserved for a later version.
     Revision "revision",
@@ -197,7 +198,7 @@ kinds! {
     Secret "secret",
     /// The expectations on a repository of manifests. Reserved for a later version.
     Expectation "expectation",
-    /// A request for a node, and the node that was chosen for it.
+    /// A request for a node, with the node that was chosen for the request, or the reason why no node qualified.
     Allocation "allocation",
     /// A person or program that may send requests, with its role.
     Principal "principal",
@@ -256,7 +257,8 @@ impl<N> Meta<N> {
     }
 }
 
-/// A spec: the part of an object that operators set.
+/// A spec: the part of an object that operators set. Some specs also contain a decision of the controller, such as the
+/// chosen node of an allocation.
 pub trait Spec: Serialize + DeserializeOwned + Clone + fmt::Debug + PartialEq {
     /// The type of the object's name.
     type Name: Serialize + DeserializeOwned + Clone + fmt::Debug + PartialEq + Ord;
@@ -275,7 +277,8 @@ pub struct Object<S: Spec> {
 }
 
 impl<S: Spec<Name = Option<N>>, N: fmt::Display> Object<S> {
-    /// Returns the object's name in responses and origins: its name, or its uuid if it has none.
+    /// Returns the text that refers to the object in messages, findings and responses: its name, or its uuid if it has
+    /// no name.
     pub fn display_name(&self) -> String {
         self.meta.name.as_ref().map_or_else(|| self.meta.uuid.to_string(), ToString::to_string)
     }
@@ -293,7 +296,7 @@ pub type Cluster = Object<ClusterSpec>;
 pub type NodeGroup = Object<NodeGroupSpec>;
 /// A node as operators set it. The values that its host reports are stored separately, as an [`Observation`].
 pub type Node = Object<NodeSpec>;
-/// A request for a node, and the node that was chosen for it.
+/// A request for a node, with the node that was chosen for the request, or the reason why no node qualified.
 pub type Allocation = Object<AllocationSpec>;
 /// A person or program that may send requests, with its role.
 pub type Principal = Object<PrincipalSpec>;
@@ -301,7 +304,8 @@ pub type Principal = Object<PrincipalSpec>;
 pub type Primary = Object<PrimarySpec>;
 /// A namespace of the catalogue: definitions of labels, parameters, properties and facts.
 pub type Namespace = Object<NamespaceSpec>;
-/// Conditions on reported facts, and the values that they set.
+/// A rule of conditions on what a host reports, and of actions that set traits, labels and properties if the conditions
+/// hold.
 pub type InspectionRule = Object<InspectionRuleSpec>;
 
 impl Spec for AllocationSpec {
@@ -373,7 +377,8 @@ impl NodeSpec {
 }
 
 impl Node {
-    /// Returns the provision state of the node's instance, as Ironic names it. `enroll` if it was never set.
+    /// Returns the provision state of the node, as Ironic names it. `enroll` if it was never set. The state is the last
+    /// one that a client requested.
     pub fn provision_state(&self) -> &'static str {
         match self.spec.provision_state {
             None => "enroll",

@@ -14,11 +14,12 @@ use super::{FieldOwners, Timestamp};
 use crate::field::{DescribeFields, FieldType, REQUIRED, manifest_struct};
 use crate::json::python_number;
 
-/// Maximum number of entries of a list or map in a namespace.
+/// Maximum number of entries of each list or map of items in a namespace (properties, groups of properties, resource
+/// types, tags), and of each list in an item. The labels of the namespace have another maximum.
 pub const MAX_MEMBERS: usize = 1_000;
 
-/// The manifest type of the fields `enum` and `operators` of a property. Items are stored unchanged and may be empty
-/// texts.
+/// The manifest type of the fields `enum` and `operators` of a property, and of the `enum` of the items of a list. The
+/// texts in such a field are stored unchanged and may be empty.
 const VALUE_LIST: FieldType =
     FieldType::UpTo(FieldType::Names.bound().max_entries(MAX_MEMBERS).max_entry_bytes(4096).allowing_empty(), &FieldType::Names);
 const PROPERTY_MAP: &FieldType = &FieldType::MapOf(Property::FIELD_DEFS);
@@ -37,12 +38,13 @@ pub struct NamespaceSpec {
     /// A description for people.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub description: Option<String>,
-    /// The visibility of the namespace in Glance. It has no effect here.
+    /// The visibility of the namespace in Glance. Here it hides no namespace. A list of namespaces can be filtered by
+    /// it.
     pub visibility: Visibility,
     /// True if neither the namespace nor any of its items can be deleted.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub protected: bool,
-    /// The owner of the namespace in Glance.
+    /// The owner of the namespace in Glance. It has no effect here.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub owner: Option<String>,
     /// Plain labels of the namespace itself. They are not inherited.
@@ -78,14 +80,14 @@ pub struct Dates {
     pub updated_at: Timestamp,
 }
 
-/// The visibility of a namespace in Glance. It is stored and returned, but has no effect: in Stemma, everyone who may
-/// read sees all namespaces.
+/// The visibility of a namespace in Glance. In Stemma it hides no namespace: everyone who may read sees all namespaces.
+/// A list of namespaces can be filtered by it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Visibility {
-    /// Everyone can see the namespace.
+    /// In Glance, everyone can see the namespace.
     Public,
-    /// Only the owner can see the namespace.
+    /// In Glance, only the owner can see the namespace.
     #[default]
     Private,
 }
@@ -264,7 +266,7 @@ pub trait NamedItem: PartialEq {
     const ITEM_NAME: &'static str;
     /// Returns the item's name.
     fn item_name(&self) -> &str;
-    /// Returns the items of this type in a namespace.
+    /// Returns the items of this type in a namespace of the catalogue.
     fn items(spec: &NamespaceSpec) -> &[Self]
     where
         Self: Sized;
@@ -286,8 +288,9 @@ macro_rules! impl_named_items {
         })+
 
         impl NamespaceSpec {
-            /// Sets the dates of items that are new or changed since `previous`, the spec before the write. Removes the
-            /// dates of deleted items.
+            /// Sets the times of creation and last change of the namespace's associations, objects and tags. `previous`
+            /// is the spec before the write. An item that is equal there keeps both times, and a changed item keeps its
+            /// time of creation. Removes the times of deleted items.
             pub fn update_dates(&mut self, previous: &Self, now: Timestamp) {
                 let mut dates = BTreeMap::new();
                 $(dates.extend(updated_dates::<$type>(self, previous, now));)+
@@ -389,10 +392,10 @@ mod tests {
         }
     }
 
-    /// A new tag gets the time of the write, and an unchanged tag keeps its dates. The dates of a deleted tag are
-    /// removed.
+    /// A new tag has the time of the write as its time of creation, and an existing tag keeps its time of creation. The
+    /// dates of a deleted tag are removed.
     #[test]
-    fn namespace_member_is_dated_when_changed() {
+    fn namespace_tag_is_dated_when_added() {
         let tag = |name: &str| NamespaceTag { name: name.to_owned() };
         let mut first = NamespaceSpec { tags: vec![tag("a")], ..NamespaceSpec::default() };
         first.update_dates(&NamespaceSpec::default(), Timestamp(1));

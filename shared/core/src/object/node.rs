@@ -23,12 +23,13 @@ pub const MAX_FACT_PATH_BYTES: usize = 255;
 /// Maximum size of a fact's value, in bytes of JSON.
 pub const MAX_FACT_VALUE_BYTES: usize = 16 * 1024;
 
-/// Maximum size of all facts of one host, paths and values, in bytes.
+/// Maximum size of the facts of one [`FactMap`], paths and values, in bytes. A host has two such maps: the stable facts
+/// of its observation, and the other facts of its report.
 pub const MAX_FACTS_BYTES: usize = 256 * 1024;
 
 /// Maximum number of task results that are stored for a node. It equals the maximum number of tasks that one release
-/// declares. Imported releases can add more tasks; then the oldest results are dropped. An agent that reports other
-/// task ids cannot exceed the maximum.
+/// declares. Imported releases can add more tasks. Surplus results are dropped: first those of task sets other than the
+/// newest, then the oldest. So an agent that reports results of tasks that do not exist cannot exceed the maximum.
 pub const MAX_RESULTS: usize = 4096;
 
 /// Maximum total size of the messages, outputs and diffs that are stored for a node, in bytes. Beyond it, only the
@@ -38,7 +39,8 @@ pub const MAX_RESULT_TEXT_BYTES: usize = 1024 * 1024;
 /// Maximum length of a task id in a result, in bytes. No release has a longer one.
 pub const MAX_TASK_ID_BYTES: usize = 1024;
 
-/// Maximum length of a sentence that a host reports, in bytes: a task's message, a finding, a reason.
+/// Maximum length at which a sentence that a host reports is stored, in bytes. Such a sentence is a task's message, a
+/// finding, or the reason of a hold or park. A longer one is cut.
 pub const MAX_SENTENCE_BYTES: usize = 1024;
 
 /// The spec of a node: the values that operators set for one host.
@@ -62,7 +64,8 @@ pub struct NodeSpec {
     /// The traits that operators set.
     #[serde(skip_serializing_if = "OwnedSet::is_empty")]
     pub traits: OwnedSet<Trait>,
-    /// Traits of other sources that an operator suppressed.
+    /// Traits that an operator suppressed. The node does not have such a trait if only its host detects it or an
+    /// inspection rule gives it. A trait in `traits` is not affected.
     #[serde(skip_serializing_if = "TraitSet::is_empty")]
     pub suppressed_traits: TraitSet,
     /// The properties of the machine, as in Ironic, such as `memory_mb`. Requirements compare them.
@@ -72,17 +75,19 @@ pub struct NodeSpec {
     /// instance requires.
     #[serde(deserialize_with = "json::deserialize_free_object", skip_serializing_if = "Extra::is_empty")]
     pub instance_info: Extra,
-    /// The provision state of its instance, as in Ironic, or `None` if it was never set.
+    /// The provision state of the node, as in Ironic: the last one that a client requested. `None` if it was never set.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub provision_state: Option<ProvisionState>,
     /// The node's own mode, or `None` for the mode of its group.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mode: Option<Mode>,
-    /// The hold, if one is set. The node then gets no new task set, but its labels still change.
+    /// The hold that an operator set, or `None`. Until the hold ends, the node gets no new task set, but its labels
+    /// still change. A hold whose end time is past has no effect.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hold: Option<Box<Hold>>,
-    /// True if the node runs no task. Other hosts do not wait for it, and it does not count in the limits of a rollout.
-    /// It remains primary of its tags, and is not elected as primary of other tags.
+    /// True if an operator parked the node: the node runs no task, and other hosts do not wait for it. The node remains
+    /// primary of its tags, and is not elected as primary of other tags. A park that a user set on the host is stored
+    /// separately.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub parked: bool,
     /// Other fields of Ironic (`driver`, `resource_class`, …).
@@ -93,8 +98,8 @@ pub struct NodeSpec {
     pub owners: FieldOwners,
 }
 
-/// The provision state of a node's instance, as in Ironic. It is the last state that a client requested, because Stemma
-/// controls no machine.
+/// The provision state of a node, as in Ironic. It is the last state that a client requested, because Stemma controls
+/// no machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ProvisionState {
@@ -126,10 +131,11 @@ impl ProvisionState {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct NodeTags {
-    /// Tags that the node has, whatever its roles are.
+    /// Tags that were assigned to the node by hand. The node has these tags, whatever its roles are.
     #[serde(skip_serializing_if = "OwnedSet::is_empty")]
     pub assigned: OwnedSet<TagName>,
-    /// Tags that the node does not have, even if one of its roles produces them.
+    /// Tags that were unassigned from the node by hand. The node does not have these tags, even if one of its roles
+    /// produces them.
     #[serde(skip_serializing_if = "OwnedSet::is_empty")]
     pub unassigned: OwnedSet<TagName>,
     /// Tags that extensions decided, by role.
@@ -142,7 +148,8 @@ pub struct NodeTags {
 pub struct DecidedTags {
     /// The name of the extension.
     pub extension: String,
-    /// The cluster for which they were decided. In another cluster the extension is called again.
+    /// The cluster for which the extension chose the tags. If the node moves to another cluster, the extension is
+    /// called again.
     pub cluster: ClusterId,
     /// The tags, sorted.
     pub tags: Vec<TagName>,
@@ -177,47 +184,49 @@ pub struct Observation {
     /// Traits that the agent detected. Nodes with equal sets share one set in memory, because a fleet has few kinds of
     /// hosts.
     pub traits: Arc<TraitSet>,
-    /// Labels that the host or another program on it set, by key.
+    /// The labels from the label files on the host, in the order of their keys.
     pub labels: ReportedLabels,
-    /// The counts of values that were dropped because they are invalid or exceed a limit. Dropped values only cause a
-    /// finding.
+    /// The counts of values that were dropped because they are invalid or exceed a limit, and the names of some dropped
+    /// traits. Dropped values only cause a finding. `None` if nothing was dropped.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub not_taken: Option<Box<DroppedInput>>,
 }
 
-/// The part of a host's report that was dropped.
+/// The counts of facts, labels and traits of a host's report that were dropped, and the names of some dropped traits.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct DroppedInput {
-    /// The number of facts beyond the limits of [`FactMap`].
+    /// The number of facts that exceed a limit of [`FactMap`] or are not valid JSON.
     pub facts: u32,
-    /// The number of labels that are too long, or beyond the total size.
+    /// The number of labels that are too long, or that exceed the maximum number or total size of labels.
     pub labels: u32,
     /// Traits that are unknown, or beyond the maximum number.
     pub traits: RefusedTraits,
 }
 
 impl DroppedInput {
-    /// Returns the dropped part in a box, or `None` if nothing was dropped.
+    /// Returns this value in a box, or `None` if nothing was dropped.
     pub fn into_option_box(self) -> Option<Box<Self>> {
         (self != Self::default()).then(|| Box::new(self))
     }
 }
 
-/// The number of values of a host's report, or of its task results, that were dropped or cut.
+/// The number of values of a host's last report, and of its task results, that were dropped or cut. Values of the
+/// host's observation are not counted here, but in [`DroppedInput`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct DroppedReportCounts {
-    /// The number of dropped facts.
+    /// The number of dropped facts of the report, which are other facts than the stable ones of the observation.
     pub facts: u32,
-    /// The number of dropped task results.
+    /// The number of dropped results of tasks. Only results of the newest task set are counted.
     pub results: u32,
-    /// The number of sentences, outputs and diffs that were cut.
+    /// The number of sentences of a report that were cut, and the number of task results of which a text (message,
+    /// output or diff) was cut or dropped.
     pub texts: u32,
 }
 
 impl DroppedReportCounts {
-    /// Returns whether nothing was dropped.
+    /// Returns whether nothing was dropped or cut.
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
     }
@@ -252,7 +261,8 @@ pub struct ReportedLabel {
     pub key: Arc<str>,
     /// The value.
     pub value: Arc<str>,
-    /// File and line, such as `labels.d/10-local:3`.
+    /// The file on the host and, if known, the line, such as `labels.d/10-local:3`. For a label from the field
+    /// `reports` of a manifest, the text is `reports`.
     pub source: Arc<str>,
 }
 
@@ -320,7 +330,8 @@ impl Default for FactMap {
 }
 
 impl FactMap {
-    /// Builds a map from facts by dotted path, each a JSON text. Facts that are not valid JSON are dropped.
+    /// Builds a map from facts by dotted path, each a JSON text. Facts that exceed a limit or are not valid JSON are
+    /// dropped.
     pub fn from_texts<K: AsRef<str>, V: AsRef<str>>(facts: impl IntoIterator<Item = (K, V)>) -> Self {
         Self::from_texts_counting_dropped(facts).0
     }
@@ -359,7 +370,8 @@ impl FactMap {
         (Self { paths: paths.into(), values: values.into() }, dropped_count)
     }
 
-    /// Builds a map from a tree of objects, the form of `reports` in a manifest.
+    /// Builds a map from a tree of objects, which is the form of the facts in the field `reports` of a manifest. The
+    /// leaves of the tree are the facts. Facts that exceed a limit are dropped.
     pub fn from_tree(tree: &Map<String, Value>) -> Self {
         let mut leaves = Vec::new();
         tree.iter().for_each(|(key, value)| collect_leaves(key.clone(), value, &mut leaves));
@@ -487,7 +499,7 @@ mod tests {
         assert_eq!(serde_json::from_str::<FactMap>(&text).unwrap(), facts);
     }
     #[test]
-    fn fact_map_is_bounded_by_every_constructor() {
+    fn fact_map_drops_facts_beyond_limits_when_built_or_deserialized() {
         let deep = |keys: usize| vec!["k"; keys].join(".");
         let nested = |depth: usize| format!("{}{}", "[".repeat(depth), "]".repeat(depth));
         let text = |bytes: usize| format!("\"{}\"", "v".repeat(bytes - 2));

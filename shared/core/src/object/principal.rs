@@ -8,10 +8,12 @@ use super::{ClusterId, Timestamp};
 
 /// Maximum number of valid certificates, and of valid tokens, of one principal.
 const MAX_VALID_CREDENTIALS: usize = 64;
-/// Maximum number of stored certificates, and of stored tokens, of one principal, including those that have ended.
+/// Maximum number of stored certificates, and of stored tokens, of one principal, including those that have ended. Only
+/// those that have ended are removed to keep to the maximum, so more may be stored.
 const MAX_LISTED_CREDENTIALS: usize = 128;
-/// Period for which a certificate remains valid after its renewal, in milliseconds: one hour. If the client did not
-/// receive the new certificate, it can retry with the old one during this period.
+/// Maximum period for which a certificate remains valid after its renewal, in milliseconds: one hour. If the client did
+/// not receive the new certificate, it can retry with the old one during this period. A certificate that ends earlier
+/// is not extended.
 const RENEWAL_GRACE_MS: u64 = 3600 * 1000;
 
 /// The error for a principal that already has the maximum number of valid certificates or tokens.
@@ -26,8 +28,8 @@ pub enum PrincipalRole {
     /// A principal that may only read.
     #[default]
     Viewer,
-    /// A principal that may also write cluster templates, clusters, groups, nodes, their tags, allocations and join
-    /// tokens.
+    /// A principal that may also write cluster templates, clusters, node groups, nodes, the tags of clusters and nodes,
+    /// the chosen primaries, allocations, blobs and join tokens, and renew its own certificate.
     Operator,
     /// A principal that may also write the other objects that the whole fleet shares, such as releases, and create
     /// principals and credentials.
@@ -51,7 +53,7 @@ pub struct Rights {
 pub struct PrincipalSpec {
     /// The role of the principal.
     pub role: PrincipalRole,
-    /// The only cluster in which it has this role, or `None` for the whole fleet.
+    /// The only cluster in which the principal has its role, or `None` for the whole fleet.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cluster: Option<ClusterId>,
     /// A description of the person or program, for people.
@@ -78,7 +80,7 @@ pub struct PrincipalCertificate {
     /// Time at which the certificate was issued. For the certificate that `init` created, it is the beginning of its
     /// validity. For a certificate that was added to the list by its renewal, it is the time of the renewal.
     pub issued_at: Timestamp,
-    /// The time from which it is invalid.
+    /// The time from which the certificate is invalid.
     pub ends_at: Timestamp,
     /// Time at which the certificate was revoked, or `None` if it was not revoked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -95,12 +97,12 @@ pub struct PrincipalCertificate {
 pub struct BearerToken {
     /// The part of the token before the dot.
     pub id: String,
-    /// SHA-256 of the secret's text, in hexadecimal digits. No salt is needed, because the secret is 256 random bits,
-    /// which nobody can guess.
+    /// SHA-256 of the secret's text, in hexadecimal digits. There is no salt: a secret that the controller generates is
+    /// 256 random bits, which nobody can guess. A client may also generate the secret and send only this hash.
     pub secret_sha256: String,
     /// Time at which the token was created.
     pub issued_at: Timestamp,
-    /// The time from which it is invalid.
+    /// The time from which the token is invalid.
     pub ends_at: Timestamp,
     /// The rights of the token's creator when it was issued, as in [`PrincipalCertificate::made_by`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -155,7 +157,8 @@ impl PrincipalSpec {
         self.tokens.iter().any(|token| token.id == id && token.ends_at > now)
     }
 
-    /// Returns whether the principal has any valid credential at this time.
+    /// Returns whether the principal has any valid credential at this time. This is also true if
+    /// [`Self::takes_unlisted`] is set, because a certificate that is not listed may exist.
     pub fn has_credential(&self, now: Timestamp) -> bool {
         let has_certificate = self.certificates.iter().any(|certificate| certificate.is_valid(now));
         has_certificate || self.takes_unlisted || self.tokens.iter().any(|token| token.ends_at > now)
@@ -234,9 +237,11 @@ impl PrincipalSpec {
         revoked
     }
 
-    /// Returns the principal without the credentials that exceed the maximum number of stored ones. Only credentials
-    /// that have ended are removed, those with the earliest end first. Up to the maximum, ended credentials remain. If
-    /// the clock is wrong and shows a later time, they are valid again after the clock is corrected.
+    /// Returns the principal without the certificates and tokens that exceed the maximum number of stored ones of their
+    /// kind. Only credentials that had ended at `now` are removed, those with the earliest end first. While unlisted
+    /// certificates are accepted, no revoked certificate is removed. So more than the maximum may remain. Up to the
+    /// maximum, ended credentials remain, because they are valid again if the clock showed a later time and is
+    /// corrected.
     #[must_use]
     pub fn without_surplus_credentials(mut self, now: Timestamp) -> Self {
         // While unlisted certificates are accepted, a revoked one must stay listed, or it would be accepted again.
@@ -274,9 +279,9 @@ mod tests {
         }
     }
 
-    /// Each case has the principal's rights before and after a change, and the rights of the creator of its
-    /// credentials. The credentials `over` have ended at time 5: they are revoked too, but not returned. Certificate
-    /// `02` was revoked at time 1.
+    /// In this test, each case has the principal's rights before and after a change, and the rights of the creator of
+    /// the principal's credentials. The credentials `over` have ended at time 5: they are revoked too, but not
+    /// returned. Certificate `02` was revoked at time 1.
     #[test]
     fn x04_f10_credentials_made_with_fewer_rights_end_when_rights_grow() {
         use PrincipalRole::{Admin, Operator, Viewer};
@@ -332,8 +337,8 @@ mod tests {
         assert_eq!(serde_json::to_string(&spec).unwrap(), stored.replace(['\n', ' '], ""));
     }
 
-    /// Certificate `01` is listed, `02` is revoked, and `03` is not listed. The first admin accepts unlisted
-    /// certificates too.
+    /// In this test, certificate `01` is listed, `02` is listed and revoked, and `03` is not listed. The principal
+    /// `first_admin` has the same list, and its field `takes_unlisted` is set.
     #[test]
     fn certificate_is_accepted_while_listed_and_not_revoked() {
         let listed = PrincipalSpec {
@@ -360,8 +365,8 @@ mod tests {
         }
     }
 
-    /// If enough entries have ended, at most 128 certificates and 128 tokens of a principal remain stored. Entry `n`
-    /// ends at time `n`, and the newest entry is listed first.
+    /// If enough entries have ended, at most 128 certificates and 128 tokens of a principal remain stored. In this
+    /// test, entry `n` ends at time `n`, and the entry that ends last is listed first.
     #[test]
     fn x04_f12_surplus_credentials_are_dropped_by_end_time() {
         let listing = |count: u64| PrincipalSpec {
@@ -385,8 +390,8 @@ mod tests {
         }
     }
 
-    /// All 130 certificates have ended, and two of them, `0` and `1`, are revoked. Two others are removed, because the
-    /// maximum is 128.
+    /// In this test, all 130 certificates have ended, and two of them, `0` and `1`, are revoked. Two others are
+    /// removed, because the maximum is 128.
     #[test]
     fn x04_f12_revoked_certificate_stays_listed_when_unlisted_are_accepted() {
         let certificates: Vec<_> = (0..130).map(|n| test_certificate(&n.to_string(), 10, (n < 2).then_some(5))).collect();
@@ -398,7 +403,8 @@ mod tests {
         }
     }
 
-    /// The 100 stored tokens and certificates end at time 10, and the new ones are issued at time 20.
+    /// In this test, the 100 stored tokens and 100 stored certificates end at time 10, and the new ones are issued at
+    /// time 20.
     #[test]
     fn x04_f12_ended_credentials_do_not_count_toward_maximum() {
         let mut spec = PrincipalSpec {

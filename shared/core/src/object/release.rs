@@ -11,7 +11,8 @@ use crate::json::deserialize_free_object;
 use crate::name::{Name, ReleaseRef, TagName};
 use crate::task::Task;
 
-/// Maximum number of tags of a release, and of user-defined tags of a release.
+/// Maximum number of tags that one release declares. User-defined tags of a release are counted separately, with the
+/// same maximum.
 pub const MAX_TAGS: usize = 4096;
 
 /// A release as stored. The name of its object consists of the release's name and version, such as `site@1`, or of the
@@ -34,13 +35,15 @@ pub struct ReleaseSpec {
     /// The roles, with the tags that each produces.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub roles: BTreeMap<Name, RoleSpec>,
-    /// The predefined tags.
+    /// The tags that the release declares. The tags that users define for the release are stored in another object
+    /// ([`super::ReleaseTagsSpec`]).
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub tags: BTreeMap<TagName, TagSpec>,
     /// The tasks and task groups.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub tasks: Vec<Task>,
-    /// The rules by which selectors of roles and of primary holders match.
+    /// The rules of matching: whether selectors of roles match the roles or the tags of a node, and by which names
+    /// selectors find the primary of a tag.
     pub matching: Matching,
     /// Roles whose tags an extension decides. An extension is a program outside of Stemma.
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -87,9 +90,11 @@ impl RoleSpec {
         }
     }
 
-    /// The limits that are compared with the actual number of nodes, if they are integers.
+    /// The names of those limits of a role (`limits`) that are compared with the number of nodes that have the role, if
+    /// the value is an integer.
     pub(crate) const COMPARED_LIMITS: [&str; 2] = ["min", "max"];
-    /// The other limits of Fuel. They are stored unchanged.
+    /// The names of those limits of a role (`limits`) that Fuel has and Stemma does not compare with anything. Their
+    /// values are stored unchanged.
     pub(crate) const UNCOMPARED_LIMITS: [&str; 3] = ["recommended", "condition", "overrides"];
 }
 
@@ -136,7 +141,7 @@ pub enum RoleMatching {
     Tags,
 }
 
-/// The names that the primary holder of a tag has for it.
+/// The names by which selectors find the primary of a tag. A selector selects the nodes of a task or of a dependency.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum PrimaryMatching {

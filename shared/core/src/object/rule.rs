@@ -13,7 +13,7 @@ use crate::field::{FieldType, REQUIRED, manifest_struct};
 /// Maximum priority of a rule.
 pub const MAX_PRIORITY: u16 = 9999;
 
-/// A rule as stored.
+/// An inspection rule as stored. The controller evaluates the rule on the report of a host.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct InspectionRuleSpec {
@@ -23,7 +23,7 @@ pub struct InspectionRuleSpec {
     /// Rules with a higher priority are evaluated first. If two rules set the same label or property, the rule with the
     /// higher priority wins, then the older rule.
     pub priority: u16,
-    /// The phase in which the rule is evaluated. There is only one phase.
+    /// The phase in which the rule is evaluated. There is only one phase, so `None` has the same effect as the phase.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub phase: Option<RulePhase>,
     /// True if responses and events hide the conditions and actions from everybody, and findings hide the messages of

@@ -39,7 +39,7 @@ pub struct OwnedEntry<V> {
     /// The value or tombstone.
     #[serde(rename = "said")]
     pub value: ProvidedValue<V>,
-    /// Its owners, sorted. There is at least one.
+    /// The owners of the key, sorted. There is at least one.
     pub owners: Arc<[Owner]>,
     /// Time at which the value was written, in milliseconds since 1970. `None` until [`OwnedMap::set_missing_times`]
     /// sets it.
@@ -59,14 +59,15 @@ pub type OwnedSet<K> = OwnedMap<K, ()>;
 /// The values and tombstones that an author writes, by key: a whole map, or only the keys to change.
 pub type Intent<K, V> = BTreeMap<K, ProvidedValue<V>>;
 
-/// A key that another author owns with another value.
+/// A key that another owner has with another value than a write provides, or that a write would remove. For an apply,
+/// the same manager with the operation update is another owner. For a plain write, another owner is another manager.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Conflict<K, V> {
     /// The key.
     pub key: K,
-    /// The owner of the key. A key with two owners gives two conflicts.
+    /// The other owner of the key. A key with two other owners gives two conflicts.
     pub owner: Owner,
-    /// The current value or tombstone.
+    /// The value or tombstone of the key before the write.
     pub value: ProvidedValue<V>,
 }
 
@@ -84,7 +85,7 @@ pub struct Conflicts<K: fmt::Display, V>(
 pub struct NotOwned {
     /// The owner in the request: a manager, or a manager with its operation.
     pub from: String,
-    /// The keys.
+    /// The keys that this owner does not own.
     pub keys: Vec<String>,
 }
 
@@ -165,7 +166,8 @@ impl<K: Ord + Clone + fmt::Display, V: Clone + PartialEq> OwnedMap<K, V> {
     /// manager becomes the sole owner of each key whose value it changes.
     ///
     /// # Errors
-    /// [`Conflicts`], without `force`, for keys that another owner has with another value. Nothing is changed then.
+    /// [`Conflicts`], without `force`, for keys that another owner has with another value. Nothing is changed then. The
+    /// same manager with the operation update is another owner too.
     pub fn apply(&self, manager: &Manager, intent: &Intent<K, V>, force: bool) -> Result<Self, Conflicts<K, V>> {
         let this_owner = Owner::apply(manager);
         if !force {
@@ -187,8 +189,9 @@ impl<K: Ord + Clone + fmt::Display, V: Clone + PartialEq> OwnedMap<K, V> {
         Ok(next)
     }
 
-    /// Returns the map without the keys that a manager applied. Keys that also have another owner remain. An apply of
-    /// an empty intent has the same result.
+    /// Returns the map without the keys that a manager applied. Keys that also have another owner remain, without this
+    /// owner. Keys that the manager wrote by a plain write remain unchanged. An apply of an empty intent has the same
+    /// result.
     #[must_use]
     pub fn remove_manager(&self, manager: &Manager) -> Self {
         let mut next = self.clone();
@@ -298,8 +301,8 @@ impl<K: Ord + Clone + fmt::Display, V: Clone + PartialEq> OwnedMap<K, V> {
         }
     }
 
-    /// Returns a conflict for each key of an intent that has another value in this map, and for each other owner of the
-    /// key.
+    /// Returns a conflict for each key of an intent that has another value in this map, and for each owner of the key
+    /// other than `this_owner`. The same manager with another operation is another owner.
     fn conflicts(&self, this_owner: &Owner, intent: &Intent<K, V>) -> Vec<Conflict<K, V>> {
         let mut conflicts = Vec::new();
         for (key, value) in intent {
@@ -377,7 +380,7 @@ impl<K: Ord, V> OwnedMap<K, V> {
         self.entries.get(key)
     }
 
-    /// Returns all entries, by key.
+    /// Returns all entries with their keys, in the order of the keys.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = (&K, &OwnedEntry<V>)> {
         self.entries.iter()
     }

@@ -57,8 +57,8 @@ fn y04_manager_rejects_name_when_blank_or_owner_text() {
     assert_eq!("a:apply:update".parse::<Owner>().map(|owner| owner.to_string()), Ok("a:apply:update".to_owned()));
 }
 
-/// Two managers apply the tombstone of `x`, and a third forces a value. An apply without keys then removes the key that
-/// only `a` owned.
+/// In this test, two managers apply a tombstone of key `x`, and a third manager forces a value. An apply of manager `a`
+/// without keys then removes `y`, the only key that `a` still owns.
 #[test]
 fn tombstone_is_shared_and_conflicts_like_value() {
     let map = after_apply(&Map::default(), "a", &[("x", None), ("y", Some(1))]);
@@ -78,7 +78,7 @@ fn tombstone_is_shared_and_conflicts_like_value() {
 }
 
 #[test]
-fn conflicts_lists_ten_keys_and_counts_others() {
+fn conflicts_lists_at_most_ten_keys() {
     let keys: Vec<_> = ('a'..='k').map(String::from).collect();
     let intent_of = |count: usize, value| -> Intent<String, u8> {
         keys[..count].iter().map(|key| (key.clone(), ProvidedValue::Value(value))).collect()

@@ -23,8 +23,9 @@ pub fn check_changed_tasks(spec: &ReleaseSpec, stored: Option<&ReleaseSpec>, par
     errors.chain(new_cycle.map(|path| ReleaseError::Cycle { path })).collect()
 }
 
-/// Returns the errors of one task, each as the path of its field and the reason. An error is a reason for which every
-/// host would reject the task, or a name in a template or condition that no object can have.
+/// Returns the errors of one task, each as the path of its field and the reason. These are the errors of [`check_task`]
+/// (such as a parameter that every host would reject, or a secret that all users of a host could read), and each name
+/// in a template or condition that no object can have.
 pub fn task_errors(task: &Task, parser: &dyn TemplateParser) -> Vec<(String, String)> {
     let mut errors = check_task(task, parser);
     errors.extend(impossible_names(task, parser));
@@ -51,8 +52,9 @@ fn impossible_names(task: &Task, parser: &dyn TemplateParser) -> Vec<(String, St
     errors
 }
 
-/// Returns the ids of tasks that wait for each other, if they do so only because a stage depends on tasks. Any other
-/// cycle is reported when the release is compiled, so `None` is returned for it.
+/// Returns the ids of tasks that wait for each other, if they do so only because a stage depends on tasks. Returns
+/// `None` if there is no such cycle, or if there is also another cycle. The compilation of the release reports the
+/// other cycle.
 fn stage_cycle(spec: &ReleaseSpec) -> Option<Vec<String>> {
     let tasks: Vec<&Task> = spec.tasks.iter().collect();
     // A plain cycle exists without the dependencies of stages on tasks that are not stages.

@@ -80,7 +80,7 @@ pub fn compile_each(
 /// Compiles a release after its imports, and adds the release to `compiled` or its errors to `failures`.
 ///
 /// `path` lists the releases whose imports are being compiled at this moment. A release that is already in the list
-/// imports itself through others, so the cycle is added to `failures` and the release is not compiled.
+/// imports itself, directly or through others. So the cycle is added to `failures`, and the release is not compiled.
 fn compile_into(
     name: &ReleaseRef,
     specs: &BTreeMap<ReleaseRef, ReleaseSpec>,
@@ -105,7 +105,7 @@ fn compile_into(
         compile_into(import, specs, parser, path, compiled, failures);
     }
     path.pop();
-    // The release is part of an import cycle that was found above. The error about the cycle is not replaced.
+    // If the release is part of an import cycle that was found above, the error about the cycle is not replaced.
     if spec.imports.iter().any(|import| failures.contains_key(import)) && failures.contains_key(name) {
         return;
     }
@@ -120,10 +120,9 @@ fn compile_into(
 struct CompiledReads {
     /// The references to all values that the templates read, such as `labels.ntp`.
     references: BTreeSet<Reference>,
-    /// The references without which a template fails.
+    /// Those of the references whose value a template reads without a test whether it is present. If such a value is
+    /// missing, rendering fails.
     needs: BTreeSet<RequiredReference>,
-    /// True if a template inserts values unquoted.
-    has_unquoted: bool,
 }
 
 /// The compilation of one release, with the errors and findings so far.
@@ -197,7 +196,7 @@ impl Compiler<'_> {
     /// Adds an error for each invalid text and each unknown task. `rank` and `groups` are set later.
     fn compile_task(&mut self, library: &Library, task: &Arc<Task>, roles: RoleMatching) -> CompiledTask {
         let field = |name: &str| format!("task {} {name}", task.id);
-        let CompiledReads { references, needs, has_unquoted } = self.read_references(task);
+        let CompiledReads { references, needs } = self.read_references(task);
         let condition = task.condition.as_ref().and_then(|text| {
             self.parser
                 .parse_condition(text)
@@ -226,7 +225,6 @@ impl Compiler<'_> {
             condition_text: task.condition.as_deref().unwrap_or_default().into(),
             path: TaskPath::from_task(task, self.parser),
             host_paths: HostPathTemplate::from_task(task, self.parser),
-            has_unquoted,
             rank: 0,
             groups: Box::new([]),
             subscribes,
@@ -240,9 +238,8 @@ impl Compiler<'_> {
         }
     }
 
-    /// Returns the references that the task's templates read, those without which a template fails, and whether a
-    /// template inserts values unquoted. Adds a finding for an unknown type of task, and an error for an invalid
-    /// template.
+    /// Returns the references that the task's templates read, and those of them that a template reads without a test
+    /// whether the value is present. Adds a finding for an unknown type of task, and an error for an invalid template.
     fn read_references(&mut self, task: &Task) -> CompiledReads {
         let mut reads = CompiledReads::default();
         let Some(kind) = task_type(&task.kind) else {
@@ -255,7 +252,6 @@ impl Compiler<'_> {
                 Ok(template_reads) => {
                     reads.references.extend(template_reads.references);
                     reads.needs.extend(template_reads.required_references);
-                    reads.has_unquoted |= !template_reads.unquoted.is_empty();
                 }
                 Err(reason) => {
                     let field = format!("task {} {}", task.id, template.path);
@@ -267,7 +263,8 @@ impl Compiler<'_> {
     }
 
     /// Returns the selector that places a task on nodes: its `tags` if they are present, or else its `roles`. With role
-    /// matching `own`, an empty `tags` counts as absent.
+    /// matching `own`, an empty `tags` counts as absent. Adds an error for an invalid pattern, and a finding for each
+    /// unknown tag or role.
     fn compile_placement(&mut self, library: &Library, task: &Task, roles: RoleMatching) -> TaskPlacement {
         let tag_selector = match (&task.tags, roles) {
             (Some(tags), RoleMatching::Tags) => Some(tags),
@@ -364,7 +361,8 @@ impl Compiler<'_> {
     /// without both selects every node that has a role or a tag, except the controller's own host. `null` selects the
     /// stages, and `self` selects the task's own node.
     ///
-    /// With role matching `own`, an empty `tags` counts as absent, and so does a `null` if there is a `role`.
+    /// With role matching `own`, an empty `tags` counts as absent, and so does `tags: null` if there is a `role`. Adds
+    /// an error for an invalid pattern, and a finding for each unknown tag or role.
     fn dependency_target(
         &mut self,
         library: &Library,

@@ -16,7 +16,8 @@ use crate::digest::{Hex, ReleaseHash, canonical_json, sha256};
 use crate::object::ReleaseSpec;
 use crate::task::{Task, UNTRANSLATED};
 
-/// Returns whether two releases have the same content. Imports are compared by name.
+/// Returns whether two releases have the same content. The content is everything that decides what hosts run: roles,
+/// tags, tasks, matching, extensions and the names of imports.
 pub fn has_same_content(first: &ReleaseSpec, second: &ReleaseSpec) -> bool {
     own_content(first) == own_content(second)
 }

@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn rank_gives_order_when_edges_form_cycle() {
+    fn order_despite_cycles_orders_all_vertices() {
         assert_eq!(order_despite_cycles(4, &[(2, 1), (1, 2), (2, 3), (0, 2)]), [0, 1, 2, 3]);
         assert_eq!(order_despite_cycles(3, &[(2, 0), (0, 1)]), [2, 0, 1]);
     }

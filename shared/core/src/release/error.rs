@@ -9,7 +9,7 @@ use crate::release::name_selector::InvalidPattern;
 /// A reason why a release cannot be stored. All reasons that are found are returned together.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ReleaseError {
-    /// An invalid or reserved name.
+    /// An invalid or reserved name of a role, tag or task that the release itself declares.
     #[error("{field}: {reason}")]
     Name {
         /// The path of the field that has the name, such as `roles.web`.
@@ -27,7 +27,7 @@ pub enum ReleaseError {
         /// The release of the second task.
         second: String,
     },
-    /// A role or tag that differs from the one that an import declares.
+    /// A role or tag with two different declarations: in the release and in an import, or in two imports.
     #[error("{what} {name:?} differs from the one in {import}; remove one of the two, or make them equal")]
     Redeclared {
         /// The kind of the name: `role` or `tag`.
@@ -37,7 +37,7 @@ pub enum ReleaseError {
         /// The release with the second declaration, such as `site@1`: an import, or the rejected release itself.
         import: String,
     },
-    /// An imported release that does not exist.
+    /// An imported release that does not exist, or that could not be compiled.
     #[error("imports {0}, which is not stored; store it first, or correct the name")]
     UnknownImport(ReleaseRef),
     /// Releases that import each other.
@@ -46,7 +46,7 @@ pub enum ReleaseError {
         /// The releases, with the first one repeated at the end.
         path: Vec<ReleaseRef>,
     },
-    /// A reference to a task that does not exist.
+    /// The id of a task that neither the release nor an import has, in a field that names a task.
     #[error("{field}: no task {name:?}{}; write the id of a task of this release or its imports", crate::name::did_you_mean(.near.as_deref()))]
     UnknownTask {
         /// The path of the field that refers to the task, such as `task a requires[0]`.
@@ -56,16 +56,6 @@ pub enum ReleaseError {
         /// The most similar id of an existing task, or `None` if no id is similar.
         near: Option<String>,
     },
-    /// An undeclared role or tag in a field that requires a declared one.
-    #[error("{field}: no {what} {name:?} in this release; declare it under {what}s, or correct the name")]
-    Undeclared {
-        /// The path of the field that refers to the role or tag.
-        field: String,
-        /// The kind of the name: `role` or `tag`.
-        what: &'static str,
-        /// The name in the field.
-        name: String,
-    },
     /// A group of tasks that lists another group.
     #[error("{field}: {name:?} is a group; a group lists tasks, not groups")]
     GroupInGroup {
@@ -74,7 +64,7 @@ pub enum ReleaseError {
         /// The id of the listed group.
         name: String,
     },
-    /// A pattern that cannot be parsed.
+    /// A pattern that is too long or cannot be parsed.
     #[error("{field}: {reason}")]
     Pattern {
         /// The path of the field that has the pattern.
@@ -96,7 +86,8 @@ pub enum ReleaseError {
         /// The position of the error in the text, and the reason.
         reason: AuthorError,
     },
-    /// A field for which every host would reject the task, or which contains a name that no object can have.
+    /// An error in a field of a new or changed task. Hosts would reject the task or read the field in another way than
+    /// its author meant, all users of a host could read a secret, or the field contains a name that no object can have.
     #[error("{field}: {reason}")]
     Field {
         /// The path of the field, such as `task a parameters.path`.
@@ -108,13 +99,12 @@ pub enum ReleaseError {
 
 impl ReleaseError {
     /// Returns the path of the field that the error is about. The path of a task's field begins with `task ID `, except
-    /// for an invalid id, whose path is like `tasks[0].id`. A cycle is reported at the `requires` of its first task, and
-    /// a duplicate id at the field `id` of the task.
+    /// for an invalid id, whose path is like `tasks[0].id`. A cycle is reported at the `requires` of its first task,
+    /// and a duplicate id at the field `id` of the task. Returns `None` only for a cycle without tasks.
     pub fn field(&self) -> Option<Cow<'_, str>> {
         match self {
             Self::Name { field, .. }
             | Self::UnknownTask { field, .. }
-            | Self::Undeclared { field, .. }
             | Self::GroupInGroup { field, .. }
             | Self::Pattern { field, .. }
             | Self::Author { field, .. }

@@ -46,7 +46,8 @@ const PLACEHOLDERS: &[&str] = &["{CLUSTER_ID}", "{OPENSTACK_VERSION}", "{MASTER_
 pub struct FuelImport {
     /// The release, without a name.
     pub spec: ReleaseSpec,
-    /// Findings about fields that were not translated or have no effect here.
+    /// The findings, one for each task with a value that could not be translated. A finding lists the fields with such
+    /// values.
     pub findings: Vec<Finding>,
     /// The number of tasks that are fully translated and have a known type. It includes types that no agent runs yet,
     /// such as `puppet`. Types that run nothing, such as `stage`, are not counted.
@@ -58,15 +59,15 @@ pub struct FuelImport {
 /// An error in Fuel's data.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FuelError {
-    /// A field with an invalid value.
+    /// A field with an invalid value, or a missing field that is required, such as the `type` of a task.
     #[error("{field}: {reason}")]
     Field {
         /// The path of the field.
         field: String,
-        /// The reason why the value is invalid, or the values that are accepted.
+        /// The reason why the value is invalid, the values that are accepted, or that the field is missing.
         reason: String,
     },
-    /// An invalid name.
+    /// An invalid name of a role or tag.
     #[error("{field}: {reason}")]
     Name {
         /// The path of the field.
@@ -74,7 +75,8 @@ pub enum FuelError {
         /// The reason why the name is invalid.
         reason: InvalidName,
     },
-    /// The file does not have the requested graph.
+    /// The file has no list of tasks. The list is `tasks` of the requested graph. If the graph or its `tasks` is
+    /// absent, the list is the top-level `tasks`.
     #[error("no graph {wanted:?} in the file; it has {}", .have.join(", "))]
     NoGraph {
         /// The name of the requested graph.
@@ -192,9 +194,10 @@ struct TaskTranslation<'a> {
     fields: &'a Map<String, Value>,
     /// The ids of all tasks of the release.
     ids: &'a BTreeSet<&'a str>,
-    /// The paths of the fields that are not translated.
+    /// The paths of the fields whose values cannot be translated. If there is one, hosts never start the task. Fields
+    /// without a counterpart in Stemma are not listed.
     untranslated: Vec<String>,
-    /// The values that are stored unchanged, by the path of their field.
+    /// The values that are stored under `foreign` of the translated task, by the path of their field.
     foreign: Map<String, Value>,
     findings: Vec<Finding>,
 }
@@ -207,7 +210,10 @@ impl<'a> TaskTranslation<'a> {
         Ok(Self { id, fields, ids, untranslated: Vec::new(), foreign: Map::new(), findings: Vec::new() })
     }
 
-    /// Translates the task. Fields that have no counterpart or cannot be translated are stored under `foreign`.
+    /// Translates the task. Stores fields that have no counterpart or cannot be translated under `foreign`, with two
+    /// exceptions: an unknown `type` remains the type of the task, and an entry of a cross dependency that contains an
+    /// expression is dropped. If a field or an entry cannot be translated, also marks the task as `untranslated` (in
+    /// `foreign`), so that hosts never start it, and adds a finding.
     fn translate(&mut self) -> Result<Task, FuelError> {
         let kind = self.fields.get("type").and_then(Value::as_str).ok_or_else(|| self.field_error("type", "is missing"))?;
         let mut task = Task::new(self.id.as_str(), kind);
@@ -298,7 +304,8 @@ impl<'a> TaskTranslation<'a> {
     }
 
     /// Reads a field with cross dependencies: a list of `{name, role, tags, policy}`. An entry with an expression is
-    /// omitted and recorded as not translated. Such an entry is not stored under `foreign`.
+    /// omitted and recorded as not translated. Such an entry is not stored under `foreign`. If the whole field is an
+    /// expression, it is stored there and recorded as not translated, and the result is empty.
     fn read_cross(&mut self, field: &str) -> Result<Vec<CrossEntry>, FuelError> {
         let Some(value) = self.fields.get(field) else { return Ok(Vec::new()) };
         if self.record_expression(field, value) || value.is_null() {
@@ -340,8 +347,8 @@ impl<'a> TaskTranslation<'a> {
         })
     }
 
-    /// Marks a task with a condition as untranslated, because expressions are not evaluated. A boolean is ignored, as
-    /// in Fuel, whose database drops `false`.
+    /// Marks a task with a condition as untranslated, because expressions are not evaluated, and stores the condition
+    /// under `foreign`. A condition that is a boolean is ignored, as in Fuel, whose database drops `false`.
     fn read_condition(&mut self) {
         match self.fields.get("condition") {
             None | Some(Value::Null | Value::Bool(_)) => {}
@@ -370,7 +377,8 @@ impl<'a> TaskTranslation<'a> {
     }
 
     /// Returns the number of nodes on which a task may run at once. `None` if there is no limit, or if the strategy
-    /// cannot be translated. An `amount` that is absent or 0 means no limit.
+    /// cannot be translated. Such a strategy is stored under `foreign` and recorded as not translated. An `amount` that
+    /// is absent or 0 means no limit.
     fn read_strategy(&mut self, value: &Value) -> Option<u32> {
         let amount = value.get("amount");
         match value.get("type").and_then(Value::as_str) {
@@ -434,8 +442,8 @@ impl<'a> TaskTranslation<'a> {
     }
 }
 
-/// Returns `/.+/` for each pattern by which Fuel's releases mean every name, and any other name or pattern unchanged.
-/// Fuel's patterns also match the empty text, and a new release with such a pattern is rejected.
+/// Returns `/.+/` for each of the patterns by which Fuel's releases mean every name. These patterns also match the
+/// empty text, and a new release with such a pattern is rejected. Returns any other name or pattern unchanged.
 fn normalize_pattern(name: &str) -> String {
     match name {
         "/" | "//" | "/.*/" | "/^.*/" | "/.*$/" | "/^.*$/" => "/.+/".to_owned(),

@@ -8,7 +8,7 @@
 use crate::input::{NamePatterns, NodeQuery, Read};
 use crate::key::LabelKey;
 use crate::name::{NameKind, PRIMARY_PREFIX, has_control, is_blank, reserved_word_in_other_case, truncated};
-use crate::release::name_selector::{NamePattern, is_match_all, is_regex};
+use crate::release::name_selector::{NamePattern, is_regex, matches_empty_text};
 
 /// The reason why no object can have a name, and the advice to the author how to correct the name.
 pub type ImpossibleName = (String, String);
@@ -50,8 +50,9 @@ fn impossible_query(query: &NodeQuery) -> Option<ImpossibleName> {
     }
 }
 
-/// Returns why no node can have the role or tag that a look-up names, or `None` if a node can have it. `name` may be a
-/// `/pattern/`. For a pattern, the reason may also be that it matches the empty text or cannot be parsed.
+/// Returns why no node can have a role or tag that a reference names, or `None` if a node can have it. The reference
+/// reads a tag of the node itself, or looks up nodes by roles or tags. `name` may be a `/pattern/`. For a pattern, the
+/// reason may also be that it matches the empty text or cannot be parsed.
 fn impossible_selector(name: &str, kind: NameKind) -> Option<ImpossibleName> {
     if has_control(name) {
         return Some((format!("{:?} has a control character, which no name has", truncated(name)), "leave it out".to_owned()));
@@ -64,7 +65,7 @@ fn impossible_selector(name: &str, kind: NameKind) -> Option<ImpossibleName> {
         };
         return Some((format!("{:?} is reserved", truncated(name)), remedy));
     }
-    if is_match_all(name) {
+    if matches_empty_text(name) {
         let reason = format!("{:?} matches the empty text, and so may mean every name", truncated(name));
         return Some((reason, format!("correct the pattern, or write '/.+/' for every {}", kind.as_str())));
     }

@@ -15,7 +15,7 @@ pub(super) struct Library {
     pub(super) tags: BTreeMap<TagName, TagSpec>,
     pub(super) tasks: BTreeMap<String, Arc<Task>>,
     pub(super) imports: Vec<Arc<CompiledRelease>>,
-    /// The task ids in order. The position of an id is the index of its task.
+    /// The ids of all tasks, sorted. The position of an id is the index of its task.
     pub(super) ids: Vec<String>,
 }
 
@@ -82,7 +82,8 @@ impl Library {
     }
 }
 
-/// Returns the message for a selector with a name that no object can have. `suggestion` is a similar name, or empty.
+/// Returns the message for a selector with a name that no object can have. `suggestion` is a similar name as a part of
+/// a sentence, such as ` (did you mean "web"?)`, or empty.
 fn no_match_message(reason: &InvalidName, suggestion: &str) -> String {
     format!("{reason}; nothing can have this name, so nothing matches it{suggestion}")
 }

@@ -52,7 +52,8 @@ impl TaskIndex {
     }
 }
 
-/// A release with the content of all its imports, ready to be resolved.
+/// A release with the content of all its imports. Its names and texts are checked and parsed, so that nodes can be
+/// resolved with it.
 #[derive(Debug)]
 pub struct CompiledRelease {
     /// The name and version of the release.
@@ -61,14 +62,17 @@ pub struct CompiledRelease {
     pub hash: ReleaseHash,
     /// The roles, including those of the imports.
     pub roles: BTreeMap<Name, RoleSpec>,
-    /// The predefined tags, including those of the imports.
+    /// The tags that the release and its imports declare under `tags` (predefined tags). A tag that a role produces
+    /// without such a declaration is not included.
     pub tags: BTreeMap<TagName, TagSpec>,
-    /// The rules by which role and tag selectors match nodes.
+    /// The rules by which role and tag selectors match nodes: those of the release itself, also for the tasks of its
+    /// imports.
     pub matching: Matching,
-    /// The extensions that decide the tags of roles, each with its roles: those of the release, then those of its
-    /// imports. If several name a role, the first decides. An extension is a program next to the controller.
+    /// The extensions that decide which tags roles give to nodes, each with its roles. The extensions of the release
+    /// come first, then those of its imports. If several name a role, the first decides. An extension is a program next
+    /// to the controller.
     pub extensions: Vec<ExtensionUse>,
-    /// All tasks, groups and stages, in the order of their ids.
+    /// All tasks, groups and stages of the release and its imports, in the order of their ids.
     pub tasks: Box<[CompiledTask]>,
     /// The stages, in the order of their ids.
     pub stages: Box<[TaskIndex]>,
@@ -91,20 +95,22 @@ pub struct CompiledTask {
     pub definition: [u8; 32],
     /// The references that the task's templates read, such as `labels.ntp`, sorted and unique.
     pub references: Box<[Reference]>,
-    /// The references without which one of the task's templates fails, sorted and unique.
+    /// The references without which a template of the task fails, in each rendering or only in some
+    /// ([`RequiredReference::is_unconditional`]), sorted and unique.
     pub needs: Box<[RequiredReference]>,
     /// The condition that can leave the task out.
     pub condition: Option<Arc<dyn Condition>>,
     /// The condition as its author wrote it, or an empty text if there is none. All nodes on which the condition leaves
     /// the task out share this text.
     pub condition_text: Arc<str>,
-    /// The path where the task puts a file, or makes sure that there is none.
+    /// The path where the task puts a file, or makes sure that there is none. `None` if the task has no such path, if
+    /// the path is literal and invalid, or if hosts neither run nor check the task.
     pub path: Option<TaskPath>,
-    /// The other templates that name a path or a program of the host.
+    /// The templates by which the task names a path or a program of its host, except the template of `path`. Empty if
+    /// hosts neither run nor check the task.
     pub host_paths: Box<[HostPathTemplate]>,
-    /// True if the task's script inserts a value unquoted, by `|raw`. Only an admin may store such a task.
-    pub has_unquoted: bool,
-    /// The task's position in an order of all tasks that respects every dependency, if such an order exists.
+    /// The task's position in an order of all tasks of the release. The order respects the dependencies as far as
+    /// cycles allow. A cross dependency counts whatever nodes it selects.
     pub rank: u32,
     /// The groups that list the task.
     pub groups: Box<[TaskIndex]>,
@@ -113,13 +119,17 @@ pub struct CompiledTask {
     /// The task that is to run once on a node when this task is no longer placed there. Nothing runs it yet.
     pub on_unassign: Option<TaskIndex>,
     pub(crate) placement: TaskPlacement,
-    /// The tasks that come before this task on the same node, including those that it subscribes to.
+    /// The tasks and stages that this task selects by names and patterns in `requires` or `subscribes`, and that come
+    /// before this task. Tasks that select this task in their `required_for` are not included.
     pub(crate) requires: Box<[TaskIndex]>,
-    /// The tasks that come after this task on the same node.
+    /// The tasks and stages that this task selects by names and patterns in `required_for`, and that come after this
+    /// task. Tasks that select this task in their `requires` are not included.
     pub(crate) required_for: Box<[TaskIndex]>,
-    /// The tasks that this task waits for, on the nodes that each entry selects: other nodes, or also its own.
+    /// The entries of the task's field `cross_depends`: tasks that this task waits for on the nodes that the entry
+    /// selects, which may include its own node, or stages that this task waits for.
     pub(crate) cross_depends: Box<[CompiledCross]>,
-    /// The tasks that wait for this task, on the nodes that each entry selects: other nodes, or also its own.
+    /// The entries of the task's field `cross_depended_by`: tasks that wait for this task on the nodes that the entry
+    /// selects, which may include its own node, or stages that wait for this task.
     pub(crate) cross_depended_by: Box<[CompiledCross]>,
 }
 

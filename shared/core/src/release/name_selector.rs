@@ -2,7 +2,7 @@
 //!
 //! The syntax of patterns is Fuel's: a text that begins and ends with a slash. It is matched like Python's `re.match`,
 //! anchored only at its start, so `/controller/` matches `controller-ng`. A pattern that can match without reading a
-//! character would match every name. New releases with such a pattern are rejected (`is_match_all`). In a stored
+//! character would match every name. New releases with such a pattern are rejected (`matches_empty_text`). In a stored
 //! release the pattern still matches every name. Patterns are compiled with regex-lite, whose time is linear in the
 //! text, so a release cannot slow down resolve.
 
@@ -32,7 +32,7 @@ pub enum NamePattern {
 /// A pattern that cannot be parsed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidPattern {
-    /// Unsupported or invalid syntax.
+    /// Unsupported or invalid syntax, or a pattern that is too large when it is compiled.
     #[error("pattern {pattern} is not a regular expression: {reason}")]
     Syntax {
         /// The pattern as written.
@@ -48,8 +48,10 @@ pub enum InvalidPattern {
 /// The names that a role or tag selector matches.
 #[derive(Clone, Debug)]
 pub enum NameSelector {
-    /// Matches every node with at least one name. In a role selector, it is written as `*`, which must be the only item.
-    /// In a tag selector, the text `*` replaces the list.
+    /// As a role selector, matches every node that has a role. If the release matches role selectors against tags (role
+    /// matching `tags`), matches every node that has a tag instead. As a tag selector, matches every node that has a
+    /// tag. A role selector is `Any` if its only item is `*`. A tag selector is `Any` if the text `*` replaces the
+    /// list.
     Any,
     /// Matches the names that match one of these items.
     Union(Box<[NamePattern]>),
@@ -62,7 +64,7 @@ pub fn is_regex(text: &str) -> bool {
 
 /// Returns whether a text is a `/pattern/` that matches without reading a character of a name, and so may match every
 /// name: `/` and `//`, but also `/()/`, `/x*/`, `/.*/` or `/^/`.
-pub(crate) fn is_match_all(text: &str) -> bool {
+pub(crate) fn matches_empty_text(text: &str) -> bool {
     // `/\b/` matches the empty text at the start of `a`, but does not match the empty text. So both texts are tried.
     let is_empty_match = |regex: &Regex| ["", "a"].iter().any(|name| regex.find(name).is_some_and(|found| found.end() == 0));
     is_regex(text) && matches!(NamePattern::new(text), Ok(NamePattern::Regex(regex)) if is_empty_match(&regex))
@@ -125,7 +127,8 @@ impl NameSelector {
         Ok(Self::Union(items.iter().map(|item| NamePattern::new(item)).collect::<Result<_, _>>()?))
     }
 
-    /// Returns whether the selector matches one of a node's names.
+    /// Returns whether the selector matches one of the names of a node. `names` are the names of its roles or of its
+    /// tags. The item `master` matches no name (`can_match_master` finds it).
     pub fn matches<'a>(&self, names: impl IntoIterator<Item = &'a str> + Clone) -> bool {
         match self {
             Self::Any => names.into_iter().next().is_some(),
@@ -133,7 +136,8 @@ impl NameSelector {
         }
     }
 
-    /// Returns whether the selector can match the controller's own host.
+    /// Returns whether the selector has the item `master`, which matches the controller's own host whatever names it
+    /// has.
     pub(crate) fn can_match_master(&self) -> bool {
         match self {
             Self::Any => false,
@@ -141,7 +145,7 @@ impl NameSelector {
         }
     }
 
-    /// Returns the exact names in the selector, without patterns.
+    /// Returns the exact names in the selector, without patterns, `master` and the `*` that matches every node.
     pub(crate) fn exact_names(&self) -> impl Iterator<Item = &str> {
         let items: &[NamePattern] = match self {
             Self::Any => &[],
@@ -210,12 +214,12 @@ mod tests {
     }
 
     #[test]
-    fn x06_is_match_all_finds_patterns_matching_empty_text() {
+    fn x06_matches_empty_text_finds_patterns_matching_empty_text() {
         for pattern in ["/", "//", "/()/", "/|/", "/^/", "/$|web/", "/.*/", "/(primary-)?/", "/web|/", "/\\b/", "/(?:)/"] {
-            assert!(is_match_all(pattern), "{pattern}");
+            assert!(matches_empty_text(pattern), "{pattern}");
         }
         for other in ["/.+/", "/web/", "/^(primary-)?db$/", "/a|b/", "/mysql(:.*)?/", "web", "*", "/(/", "/web"] {
-            assert!(!is_match_all(other), "{other}");
+            assert!(!matches_empty_text(other), "{other}");
         }
     }
 
@@ -227,8 +231,8 @@ mod tests {
         assert_eq!(NamePattern::new(&format!("/{}/", "a".repeat(600))).unwrap_err(), InvalidPattern::TooLong(602));
     }
 
-    /// For tags, only the text `*` in place of a list matches every tag, not a list with the item `*`. In a list of
-    /// several items, `*` is an ordinary name for roles too.
+    /// In a list of tags, `*` is an ordinary name. In a list of roles, `*` matches every role if it is the only item,
+    /// and is an ordinary name otherwise.
     #[test]
     fn selector_star_matches_any_role_but_only_literal_tag() {
         let star = [String::from("*")];

@@ -22,9 +22,10 @@ pub struct TaskPath {
     text: PathText,
     /// The content that the task leaves at the path: a file, or none.
     pub path_content: PathContent,
-    /// The spellings of the path, that is, the same path through other known links, such as `/var/run` for `/run`. If
-    /// the path is a template, these are the spellings of the directory that contains the path for all values. The
-    /// empty text means any directory.
+    /// The path with its known link resolved, then the path as written if it differs: `/run/x` and `/var/run/x` for
+    /// `/var/run/x`. A path in `/var/mail` or `/var/spool/mail` has both of these spellings. If the path is a template,
+    /// these are the spellings of the directory that contains the path whatever the values are. The empty text means
+    /// any directory.
     spellings: Box<[String]>,
 }
 
@@ -111,8 +112,8 @@ impl HostPathTemplate {
     }
 }
 
-/// Returns the tasks whose paths must be checked for each node, and whether a task with a literal path may share its
-/// path with another task.
+/// Returns the tasks whose paths must be checked for each node, and whether the literal path of a task may equal,
+/// contain or lie below the path of another task.
 ///
 /// A task must be checked if its path may equal, contain or lie below the path of another task, if its path is a
 /// template, or if another template of it names a path or a program.

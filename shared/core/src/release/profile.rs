@@ -32,8 +32,10 @@ pub struct ProfileHash(pub [u8; 32]);
 pub struct ProfileKey {
     /// The names of roles and tags that selectors are matched against.
     pub names: MatchNames,
-    /// The names that selectors of privileged tasks are matched against: only the names that operators assigned. `None`
-    /// if operators assigned all of the names, or if the release has no privileged task.
+    /// The names that selectors of privileged tasks are matched against. These are the names that operators gave to the
+    /// node: its roles, the tags that were assigned by hand, and the tags that one of its roles is declared to produce.
+    /// A tag that only an extension adds is omitted. `None` if no tag is omitted, or if the release has no privileged
+    /// task.
     pub asserted: Option<Box<MatchNames>>,
     /// The roles of the node, without the prefix `primary-`, sorted.
     pub roles: Box<[Name]>,
@@ -41,11 +43,12 @@ pub struct ProfileKey {
     pub tags: Box<[TagName]>,
     /// The tags that the node holds as primary, without the prefix `primary-`, sorted.
     pub primaries: Box<[TagName]>,
-    /// True if the node is the controller's own host.
+    /// True if the node is the controller's own host, which has the name `master`.
     pub is_master: bool,
 }
 
-/// The part of a profile key that selectors are matched against: all names, or only those that operators assigned.
+/// The part of a profile key that selectors are matched against: all names, or only those that operators gave to the
+/// node ([`ProfileKey::asserted`]).
 #[derive(Clone, Copy)]
 struct SelectorInputs<'a> {
     names: &'a MatchNames,
@@ -57,7 +60,7 @@ struct SelectorInputs<'a> {
 pub struct Profile {
     /// The identity of the profile.
     pub hash: ProfileHash,
-    /// The release of the nodes.
+    /// The release of the nodes, or another release with the same content.
     pub release: Arc<CompiledRelease>,
     /// The properties of the nodes that decided the profile.
     pub key: ProfileKey,
@@ -76,46 +79,50 @@ pub struct Profile {
     pub waits: Box<[(u32, u32)]>,
     /// The barriers that `waits` refers to.
     pub barriers: Box<[Barrier]>,
-    /// The privileged tasks that are placed on the nodes by names that operators assigned, in the order of ids.
+    /// The privileged tasks that are placed on the nodes by names that operators gave to them
+    /// ([`ProfileKey::asserted`]), in the order of ids.
     pub privileged: Box<[TaskIndex]>,
-    /// The privileged tasks that are placed on the nodes only by names that operators did not assign, in the order of
-    /// ids. These tasks do not run.
+    /// The privileged tasks that are placed on the nodes only by a tag that an extension adds, or by the name `master`,
+    /// in the order of ids. These tasks do not run.
     pub not_asserted: Box<[TaskIndex]>,
     /// The references that conditions and templates of the profile's tasks read, sorted and unique.
     pub reads: Box<[Reference]>,
     /// Tasks that wait for each other on one node, through a pattern or a cross dependency on the same node. `None` if
     /// there are no such tasks.
     pub cycle: Option<Box<[TaskIndex]>>,
-    /// The tasks whose paths must be checked for each node, in the order of `tasks`. The path of such a task may be
-    /// that of another task, or a template of the task may render to a path or program that hosts reject. Empty in most
-    /// releases.
+    /// The tasks whose paths must be checked for each node, in the order of `tasks`. The path of such a task may equal,
+    /// contain or lie below the path of another task, or a template of the task may render to a path or program that
+    /// hosts reject. Empty in most releases.
     pub(crate) path_check_tasks: Box<[TaskIndex]>,
-    /// True if a task with a literal path may share its path with another task.
+    /// True if the literal path of a task may equal, contain or lie below the path of another task.
     pub may_share_plain_paths: bool,
     /// The tasks of `tasks` as a set of their indexes in the release.
     apply_tasks: FixedBitSet,
 }
 
-/// A point at which tasks of a node wait until a task has succeeded on other nodes. The barrier then opens. The text of
-/// the barrier and the id of its task together identify the barrier on the controller and on hosts.
+/// A dependency of tasks of a node on a stage, or on a task of the nodes in a scope. The barrier opens when that task
+/// has succeeded on all of these nodes or on any one, or when everything that the stage waits for has succeeded. The
+/// displayed text of the barrier (policy and scope) and the id of its task together identify the barrier on the
+/// controller and on hosts.
 #[derive(Clone, Debug, derive_more::Display)]
 #[display("{}{scope}", match policy { Policy::All => "", Policy::Any => "any of " })]
 pub struct Barrier {
-    /// The task that must succeed.
+    /// The task that must succeed, or the stage.
     pub task: TaskIndex,
-    /// The nodes on which the task must succeed.
+    /// The nodes on which the task must succeed, or `Stage` for a stage.
     pub scope: BarrierScope,
     /// The number of these nodes on which the task must succeed: all, or any one.
     pub policy: Policy,
 }
 
-/// The nodes that a barrier waits for. A node never waits for its own instance of the waiting task.
+/// The nodes that a barrier waits for, all of the same cluster. Only nodes on which the barrier's task is placed count.
+/// If a task waits for itself on several nodes, a node does not wait for its own run of the task.
 #[derive(Clone, Debug, derive_more::Display)]
 pub enum BarrierScope {
     /// No node, because the task is a stage. The barrier opens when everything that the stage waits for has succeeded.
     #[display("stage")]
     Stage,
-    /// Every node of the same release that has the task, regardless of its roles and tags.
+    /// Every node with the same release that has the task, regardless of its roles and tags.
     #[display("anywhere")]
     Anywhere,
     /// Every node that has a role or a tag, except the controller's own host (`master`).
@@ -132,7 +139,8 @@ pub enum BarrierScope {
 /// The tasks and barriers that a node must complete before it passes a marker, a task of type `skipped` that runs
 /// nothing. A marker before the marker is replaced by the tasks and barriers before it.
 pub(crate) struct MarkerPredecessors<'a> {
-    /// The tasks before the marker that are not markers themselves, in order.
+    /// The tasks directly before the marker that are not markers, in order. Includes the tasks directly before a marker
+    /// that is replaced.
     pub(crate) tasks: Vec<TaskIndex>,
     /// The barriers that the marker, or a marker before it, waits for.
     pub(crate) barriers: Vec<&'a Barrier>,
@@ -164,7 +172,8 @@ impl ProfileKey {
         ProfileHash(sha256(&bytes))
     }
 
-    /// Returns whether the target of a cross dependency includes nodes with this key.
+    /// Returns whether the target of a cross dependency includes nodes with this key. `false` for the targets `Same`
+    /// and `Stages`, which select no nodes by their roles or tags.
     pub(crate) fn is_target(&self, matching: RoleMatching, target: &DependencyTarget) -> bool {
         match target {
             DependencyTarget::Same | DependencyTarget::Stages => false,
@@ -174,7 +183,8 @@ impl ProfileKey {
         }
     }
 
-    /// Returns whether the scope of a barrier includes nodes with this key.
+    /// Returns whether the scope of a barrier includes nodes with this key. For `Anywhere`, the caller checks that the
+    /// nodes have the same release.
     pub(crate) fn is_in_scope(&self, matching: RoleMatching, scope: &BarrierScope) -> bool {
         match scope {
             BarrierScope::Stage => false,
@@ -190,8 +200,8 @@ impl ProfileKey {
         SelectorInputs { names: &self.names, is_master: self.is_master }
     }
 
-    /// Returns the inputs of selectors with only the names that operators assigned, for privileged tasks. The node does
-    /// not count as `master` here, because a host that joins may choose its name itself.
+    /// Returns the inputs of selectors with only the names that operators gave to the node, for privileged tasks (see
+    /// `asserted`). The node does not count as `master` here, because a host that joins may choose its name itself.
     fn asserted_inputs(&self) -> SelectorInputs<'_> {
         SelectorInputs { names: self.asserted.as_deref().unwrap_or(&self.names), is_master: false }
     }
@@ -208,7 +218,9 @@ impl SelectorInputs<'_> {
         selector.matches(self.names.tag_names()) || (self.is_master && selector.can_match_master())
     }
 
-    /// Returns whether a role selector matches the nodes. It is matched against roles or against tags, by `matching`.
+    /// Returns whether a role selector matches the nodes with this profile key. It is matched against their roles or
+    /// against their tags, by `matching`. The item `master` matches the controller's own host (the node with the name
+    /// `master`), whatever roles and tags it has.
     fn matches_roles(self, matching: RoleMatching, selector: &NameSelector) -> bool {
         let matched = match matching {
             RoleMatching::Own => selector.matches(self.names.role_names()),
@@ -305,8 +317,8 @@ impl Profile {
         u32::try_from(position).expect("a profile has fewer reads than u32 counts")
     }
 
-    /// Returns whether nodes with this profile need a check of their tasks' paths: two tasks may write one path, or a
-    /// task may name a path or a program that hosts reject.
+    /// Returns whether nodes with this profile need a check of their tasks' paths: the paths of two tasks may be equal
+    /// or one below the other, or a task may name a path or a program that hosts reject.
     pub fn should_check_paths(&self) -> bool {
         !self.path_check_tasks.is_empty()
     }
@@ -337,7 +349,8 @@ impl Profile {
         references.any(|reference| matches!(reference.read(), Read::Nodes { .. } | Read::Primary { .. }))
     }
 
-    /// Returns the privileged tasks that are placed on the nodes by names that operators assigned.
+    /// Returns the privileged tasks that are placed on the nodes by names that operators gave to them. Excludes tasks
+    /// that are placed only by a tag that an extension adds, or by the name `master`.
     pub(crate) fn privileged_tasks(&self) -> impl Iterator<Item = &CompiledTask> {
         self.privileged.iter().map(|ix| self.release.task(*ix))
     }
@@ -404,8 +417,7 @@ impl Profile {
     }
 
     /// Returns the tasks and barriers that a node must complete before it passes a marker. No host reports a marker,
-    /// because it runs nothing. So its result follows from the results of these tasks and barriers. A marker is a task
-    /// of type `skipped`, which runs nothing.
+    /// because it runs nothing. So its result follows from the results of these tasks and barriers.
     pub(crate) fn marker_predecessors(&self, marker: TaskIndex) -> MarkerPredecessors<'_> {
         let is_marker = |ix: TaskIndex| self.release.task(ix).is_skipped_type();
         let positions = self.predecessors_while(marker, is_marker);
@@ -510,9 +522,9 @@ struct BarrierCollector {
 }
 
 impl BarrierCollector {
-    /// Collects the barriers that the tasks of a profile wait for. A task declares a barrier itself (`cross_depends`, or
-    /// `requires` of a stage), or another task (`cross_depended_by`) or a stage (`required_for`) declares a barrier for
-    /// it.
+    /// Collects the barriers that the tasks of a profile wait for. A task declares a barrier itself, with
+    /// `cross_depends` or by naming a stage in `requires`. Another task or a stage can declare a barrier for it, with
+    /// `cross_depended_by`. A stage can also do so with `required_for`.
     fn from_tasks(release: &CompiledRelease, key: &ProfileKey, tasks: &[TaskIndex]) -> Self {
         let mut collector = Self::default();
         for (position, ix) in (0..).zip(tasks) {
@@ -540,7 +552,8 @@ impl BarrierCollector {
         collector
     }
 
-    /// Adds the barriers that a task declares for itself, with `requires` of stages and with `cross_depends`.
+    /// Adds the barriers that a task declares for itself: for the stages in its `requires`, and for its
+    /// `cross_depends`.
     fn add_declared(&mut self, release: &CompiledRelease, position: u32, ix: TaskIndex) {
         let task = release.task(ix);
         for stage in task.requires.iter().filter(|ix| release.task(**ix).task.is_stage()) {

@@ -6,13 +6,13 @@ use std::collections::BTreeMap;
 use super::cycle::find_cycle;
 use crate::task::Task;
 
-/// The dependencies of stages that the search for a cycle includes. A dependency that another task declares on a stage
-/// is included in both cases.
+/// The dependencies declared by stages (`requires`, `required_for`) that the search for a cycle includes. The
+/// dependencies declared by other tasks, also those on stages, are included with both variants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum StageDependencies {
-    /// All dependencies of a stage.
+    /// All dependencies that a stage declares.
     All,
-    /// Only the dependencies of a stage on other stages.
+    /// Only the dependencies on other stages that a stage declares.
     OnStages,
 }
 

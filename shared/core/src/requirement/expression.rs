@@ -19,20 +19,24 @@ pub struct Expression {
 
 #[derive(Clone, Debug)]
 enum ParsedExpression {
-    /// The value must equal the whole text.
+    /// The text of the value must equal the whole text of the expression. A list never does.
     Plain,
-    /// No value meets the expression. It is an operator without its operand, or a stored expression whose operand is no
-    /// longer accepted as a number.
+    /// No value meets the expression. It is an operator for texts, `<in>` or `<all-in>` without an operand, or a stored
+    /// expression whose operand is no longer accepted as a number.
     Never,
-    /// The value must equal one of these words (`<or>`).
+    /// The text of the value must equal one of these words, or the value must be a list with one of them (`<or>`). For
+    /// a list, a word with commas counts as several words.
     AnyOf(Vec<Box<str>>),
-    /// The value must contain all of these words (`<all-in>`).
+    /// The text of the value must contain each of these words, also within other words, or the value must be a list
+    /// with all of them as members (`<all-in>`). For a list, a word with commas counts as several words.
     AllIn(Vec<Box<str>>),
-    /// The value must contain this word (`<in>`).
+    /// The text of the value must contain this word, also within another word, or the value must be a list with this word
+    /// as a member (`<in>`).
     In(Box<str>),
-    /// The value must be a number that compares in this way with the operand.
+    /// The text of the value must be a number that compares in this way with the operand. A list never does.
     Number(Comparison, f64),
-    /// The value must be a text that compares in this way with the operand.
+    /// The text of the value must compare in this way with the operand, letter by letter, also if the value is a
+    /// number. A list meets only `s!=`, whatever its members are.
     Text(Comparison, Box<str>),
 }
 

@@ -42,7 +42,7 @@ pub enum InvalidRequirements {
         /// The number of requirements.
         count: usize,
     },
-    /// The value is neither a map nor a list.
+    /// The value is neither a map nor a list nor `null`, or a key of a map is not valid Unicode.
     #[error("requirements are a map of keys and expressions, or a list of such maps and of texts")]
     NotMapOrList,
     /// An item of a list is neither a map nor a text.
@@ -51,7 +51,7 @@ pub enum InvalidRequirements {
     /// The value of a key is not an expression.
     #[error("requirement {key}: an expression is text, a number, true or false, or a list of those")]
     NoExpression {
-        /// The key.
+        /// The key, cut at 64 characters.
         key: String,
     },
 }
@@ -116,7 +116,8 @@ impl Requirements {
         self.0.iter().filter(move |requirement| !requirement.is_met_by(node))
     }
 
-    /// Checks that `names` has every trait that the requirements name.
+    /// Checks that each trait that the requirements name is in `names`, the vocabulary of traits: the standard, custom
+    /// and site names. No node is checked.
     ///
     /// # Errors
     /// [`InvalidRequirement::Trait`] for the first unknown trait.

@@ -110,13 +110,13 @@ pub enum RequirementField {
     /// An effective label: `label:KEY`, or the bare key.
     #[display("label:{_0}")]
     Label(LabelKey),
-    /// A property of the node: `property:NAME`.
+    /// An effective property of the node, which its spec has or an inspection rule sets: `property:NAME`.
     #[display("property:{_0}")]
     Property(Arc<str>),
     /// A fact that the host reported: `fact:NAME`.
     #[display("fact:{_0}")]
     Fact(Arc<str>),
-    /// A parameter: `param:KEY`.
+    /// An effective parameter: `param:KEY`.
     #[display("param:{_0}")]
     Parameter(LabelKey),
 }
@@ -146,7 +146,7 @@ pub enum InvalidRequirement {
     Prefix {
         /// The key, cut at 64 characters.
         key: String,
-        /// The text before its first colon.
+        /// The text before the key's first colon, cut at 64 characters.
         prefix: String,
     },
     /// The key, with or without a prefix, is not a valid key of a label or parameter.
@@ -156,7 +156,7 @@ pub enum InvalidRequirement {
         key: String,
         /// The reason why the key is invalid.
         reason: String,
-        /// The name in the key, without the prefix.
+        /// The name in the key, without the prefix, cut at 64 characters.
         name: String,
     },
     /// The name of a property or fact is invalid.
@@ -165,7 +165,7 @@ pub enum InvalidRequirement {
         /// The key, cut at 64 characters.
         key: String,
     },
-    /// The name of a trait is invalid.
+    /// The name of a trait is invalid or unknown.
     #[error("requirement: {0}")]
     Trait(#[from] InvalidTrait),
     /// A trait's expression is neither `required` nor `forbidden`.
@@ -176,7 +176,7 @@ pub enum InvalidRequirement {
         /// The expression, cut at 64 characters.
         found: String,
     },
-    /// The expression cannot be evaluated.
+    /// The expression for a field is invalid, for example because no number follows its operator `>=`.
     #[error("requirement {key}: {reason}")]
     Expression {
         /// The key, such as `property:memory_mb`.
@@ -268,7 +268,8 @@ impl Requirement {
         }
     }
 
-    /// Checks that `names` has the trait that the requirement names. A requirement on a field is always accepted.
+    /// Checks that the trait that the requirement names is in `names`, the vocabulary of traits: the standard, custom
+    /// and site names. No node is checked. A requirement on a field is accepted.
     ///
     /// # Errors
     /// [`InvalidRequirement::Trait`] if the trait is unknown.
@@ -350,8 +351,9 @@ impl FromStr for RequirementField {
     }
 }
 
-/// Returns a value as a part of a sentence: a number as it is, any other text in quotes, and the first members of a
-/// list. Long texts are cut.
+/// Returns a value as a part of a sentence. The text of a number is written without quotes and without surrounding
+/// white space, any other text in quotes. Of a list, only the first members are written, with the number of the others.
+/// Long texts are cut.
 fn display_value(value: &LiteralValue<'_>) -> String {
     let quote_text = |text: &str| {
         if parse_number(text).is_some() { truncated(text.trim()) } else { format!("{:?}", truncated(text)) }

@@ -18,7 +18,7 @@ pub enum NodeBlocker<'a> {
     /// The node does not meet a requirement of its group.
     Unmet(&'a UnmetRequirement),
     /// The node is about to get its first tasks, and lacks traits that its instance (the allocated use of the host)
-    /// requires.
+    /// requires, or the list of these traits is invalid.
     LacksTraits(InstanceTraitsError),
     /// The node runs the task with this id, and the evaluation of the task's condition takes more steps than allowed.
     /// So it is not known whether the task should still run.
@@ -27,16 +27,17 @@ pub enum NodeBlocker<'a> {
     Paused(SetBy),
     /// A hold: who set it, its end and its reason.
     Held(SetBy, HoldEnd, &'a str),
-    /// The node is parked: by whom, and the reason.
+    /// The node is parked: by whom, and the reason. The reason is empty if an operator parked the node.
     Parked(SetBy, &'a str),
     /// The node has a mode in which tasks change nothing.
     Mode(Mode),
 }
 
 impl ResolvedNode {
-    /// Returns everything that blocks the node, including holds that have ended. `is_running` returns whether the task
-    /// set that was released to the node runs the task with an id, and is `None` if no task set with tasks was
-    /// released.
+    /// Returns all blockers of the node: what withholds its next task set, and what prevents its tasks from running.
+    /// Holds that have ended are included; the caller omits them by [`NodeBlocker::is_in_force`]. `is_running` returns
+    /// whether the task set that was released to the node runs the task with an id, and is `None` if no task set with
+    /// tasks was released.
     pub(crate) fn blockers<'a>(&'a self, is_running: Option<&dyn Fn(&str) -> bool>) -> impl Iterator<Item = NodeBlocker<'a>> {
         let unmet = self.unmet_requirements().iter().map(NodeBlocker::Unmet);
         let is_first = is_running.is_none() && self.task_set().is_some();

@@ -23,8 +23,8 @@ use crate::ownership::OwnedMap;
 use crate::release::{CompiledTask, Profile, ProfileHash, TaskIndex};
 use crate::shared_text::SharedTexts;
 
-/// Minimum number of entries in a map at which unused entries are dropped. They are dropped before an entry is added,
-/// if the number of entries is a power of two.
+/// Minimum number of entries at which a map of the resolve cache drops its unused entries. A map drops these entries
+/// before an entry is added, if the number of its entries is a power of two.
 const MIN_SWEEP_ENTRIES: usize = 64;
 /// Maximum number of task sets that are cached although no node uses them. They are needed because a small change is
 /// resolved three times: when it is checked, for its response, and when it is published.
@@ -33,8 +33,8 @@ const MAX_RECENT_TASK_SETS: usize = 64;
 /// A cache of task sets and of the values that they depend on, by content. The cache can be cleared at any time without
 /// a change of any result.
 ///
-/// It is shared between threads. Its locks are held for look-ups and inserts, and while the reads of a profile are
-/// collected or the values of two groups are compared, but not while conditions are evaluated.
+/// It is shared between threads. Its locks are held while an entry is read or inserted, while the reads of a profile
+/// are collected, and while the values of two groups are compared. They are not held while conditions are evaluated.
 #[derive(Debug, Default)]
 pub struct ResolveCache {
     bases: Mutex<BTreeMap<(GroupId, ProfileHash), CachedBase>>,
@@ -57,8 +57,8 @@ impl ResolveCache {
         Self::default()
     }
 
-    /// Returns the store of large texts, which has one copy of each. Other code that stores such texts uses the same
-    /// copies.
+    /// Returns the collection that has one copy of each text of the cached values. Other code that keeps such texts
+    /// uses the same copies.
     pub const fn texts(&self) -> &SharedTexts {
         &self.texts
     }
@@ -82,8 +82,7 @@ impl ResolveCache {
 
     /// Returns the [`GroupBase`] of a node's group and profile: the values that their nodes have in common. A new base
     /// is built if none is cached, if the group was resolved again, if a look-up of the tasks has another result, or if
-    /// a step limit changed. The new base replaces the cached base only if their limits or values differ. A profile has
-    /// the tasks of all nodes with the same release, roles, tags and primaries.
+    /// a step limit changed. The new base replaces the cached base only if their limits or values differ.
     fn base(&self, view: &NodeView<'_>, resolved_group: &Arc<ResolvedGroup>, profile: &Arc<Profile>) -> Arc<GroupBase> {
         let key = (GroupId(resolved_group.group.meta.uuid), profile.hash);
         let bases = self.bases.lock().unwrap_or_else(PoisonError::into_inner);
@@ -110,8 +109,7 @@ impl ResolveCache {
     }
 
     /// Returns the reads of a profile in a cluster: the values that its tasks read, by what decides them. The reads are
-    /// built once for all groups of the cluster. A profile has the tasks of all nodes with the same release, roles,
-    /// tags and primaries.
+    /// built once for all groups of the cluster.
     fn profile_reads(&self, cluster: ClusterId, profile: &Profile) -> Arc<ProfileReads> {
         let mut profiles = self.profiles.lock().unwrap_or_else(PoisonError::into_inner);
         let key = (cluster, profile.hash);
@@ -151,8 +149,7 @@ pub(super) struct ProfileReads {
     last_inputs: Mutex<Option<Weak<[Input]>>>,
 }
 
-/// The values and limits that the nodes of one group with one profile have in common. A profile has the tasks of all
-/// nodes with the same release, roles, tags and primaries.
+/// The values and limits that the nodes of one group with one profile have in common.
 #[derive(Debug)]
 pub(super) struct GroupBase {
     profile: Arc<Profile>,
@@ -184,8 +181,7 @@ struct ReadIndexes {
 }
 
 impl ProfileReads {
-    /// Collects the reads of a profile, by what decides their values: the fleet, the node, a label or a parameter. A
-    /// profile has the tasks of all nodes with the same release, roles, tags and primaries.
+    /// Collects the reads of a profile, by what decides their values: the fleet, the node, a label or a parameter.
     pub(super) fn from_profile(profile: &Profile) -> Self {
         let index_of = |reference: &Reference| profile.read_index(reference);
         let task_reads = |index: TaskIndex| {
@@ -228,7 +224,8 @@ impl ProfileReads {
 }
 
 impl GroupBase {
-    /// Creates the base from the first node of a group with this profile.
+    /// Creates the base of a group and profile. `view` is any node of the group with this profile. Labels and
+    /// parameters have the values of the group. Traits, facts and fields have the values of this node.
     pub(super) fn new(
         view: &NodeView<'_>,
         profile: &Arc<Profile>,
@@ -364,8 +361,9 @@ impl GroupBase {
         skip_reason
     }
 
-    /// Returns the number of steps that the evaluation of a condition takes, without the result. A condition that
-    /// cannot be evaluated takes 0 steps.
+    /// Returns the number of steps that the evaluation of a condition takes. The condition is not evaluated, so its
+    /// result is pending. If the condition cannot be evaluated, or its loops take more than `max` steps, the result is
+    /// the reason to skip the task, with 0 steps.
     fn count_steps(&self, condition: &dyn Condition, reads: &ReadIndexes, values: &InputValues<'_>, max: usize) -> CachedOutcome {
         let steps = self
             .collect_inputs(&reads.condition, values)
@@ -438,7 +436,7 @@ impl TaskSetBuilder {
         Ok(())
     }
 
-    /// Returns the task set with the tasks that were added.
+    /// Returns the task set: the profile's tasks without those in `skipped`, and the inputs that were added.
     fn finish(self) -> TaskSet {
         TaskSet::new(&self.group, self.skipped, &self.inputs)
     }

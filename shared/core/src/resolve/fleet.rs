@@ -27,14 +27,16 @@ pub struct FleetOutput {
     /// The nodes by name. If a cluster has no node with the name `master`, the tasks of the cluster that are placed on
     /// it are listed under this name.
     pub nodes: BTreeMap<String, NodeOutput>,
-    /// The ids of the stages, each once, in order.
+    /// The ids of the stages, each once: those of the first cluster in the order in which they run, and then those that
+    /// only later clusters have.
     pub stages: Vec<String>,
-    /// The order of tasks: pairs of a task and a task that runs after it, each pair once. A task has the name of its
+    /// The order of tasks: pairs of a task and a task that waits for it, each pair once. A task has the name of its
     /// node and its id. A stage has `null` instead of a node.
     pub order: BTreeSet<[(Option<String>, String); 2]>,
     /// The findings, each once, the most severe first. Findings of one severity are sorted by code and then by object.
     pub findings: Vec<Finding>,
-    /// The nodes of `nodes` with the origin of each value, sorted by uuid.
+    /// The nodes of `nodes` with the origin of each value, sorted by uuid. The entry for tasks of a missing node
+    /// `master` is not included.
     #[serde(skip)]
     pub resolved_nodes: Vec<Arc<ResolvedNode>>,
 }
@@ -53,7 +55,7 @@ pub struct ClusterOutput {
 /// The reason why a fleet cannot be resolved.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ResolveError {
-    /// An object above a node is missing.
+    /// An object that is needed to resolve a node is missing: its group, cluster, cluster template or release.
     #[error("node {node}: {}", missing.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))]
     Incomplete {
         /// The name of the node.
@@ -80,8 +82,8 @@ pub fn resolve_cluster(fleet: &Fleet, cache: &ResolveCache, id: ClusterId) -> Cl
     output
 }
 
-/// Returns the findings that several of these nodes may share, each once, such as that many hosts lack a label. A
-/// finding about a single node is included.
+/// Some rules report a problem of several nodes as one finding, such as that many hosts lack a label. Returns the
+/// findings of these rules, also if only one node has the problem. Findings of other rules are not returned.
 fn aggregated_findings<'a>(nodes: impl Iterator<Item = &'a Arc<ResolvedNode>>) -> Vec<Finding> {
     let (mut unset, mut failing) = (UnsetReferences::default(), FailingTasks::default());
     for node in nodes {

@@ -44,13 +44,13 @@ struct OutcomeCache {
     bytes: usize,
 }
 
-/// The hash of a task's definition, and the hash of what its condition reads.
+/// The hash of a task's definition, and the hash of the step limit and the values that its condition reads.
 pub(super) type OutcomeKey = ([u8; 32], [u8; 32]);
 
 /// The cached evaluation of a condition for some inputs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct CachedOutcome {
-    /// The number of steps that the evaluation of the condition takes.
+    /// The number of steps that the evaluation of the condition takes, or 0 if this number could not be determined.
     pub(super) steps: usize,
     /// The outcome of the condition.
     pub(super) result: Evaluation,
@@ -154,7 +154,8 @@ impl StepBudget {
 }
 
 impl Evaluation {
-    /// Returns why the task does not run, or `None` if it runs.
+    /// Returns why the task does not run, or `None` if it runs. `None` for a pending evaluation too, so the caller must
+    /// evaluate the condition first.
     pub(super) fn skip_reason(&self, task: &CompiledTask) -> Option<SkipReason> {
         match self {
             Self::Skipped(reason) => Some(reason.clone()),
@@ -204,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn outcome_cache_evicts_when_bytes_reach_limit() {
+    fn outcome_cache_evicts_when_bytes_exceed_limit() {
         let mut cache = OutcomeCache::default();
         for number in 0..100_000 {
             cache.insert(key(number), outcome_of_bytes(usize::try_from(number % 4_096).unwrap()));

@@ -19,11 +19,11 @@ pub struct NodeOutput {
     /// The roles of the node: those of its group and its own.
     pub roles: BTreeSet<String>,
     /// The names that tag selectors match. On the primary holder of `x`, `primary-x` is added. If the release sets
-    /// primary matching to `replaces`, it replaces `x`.
+    /// primary matching to `replaces`, `primary-x` replaces `x`. Empty if the node has no task set.
     pub tags: BTreeSet<String>,
-    /// The tags that the node holds as primary, without the prefix `primary-`.
+    /// The tags that the node holds as primary, without the prefix `primary-`. Empty if the node has no task set.
     pub primary_tags: BTreeSet<String>,
-    /// The ids of the tasks that run, in order.
+    /// The ids of the tasks of phase `apply` that run, in order.
     pub tasks: Vec<String>,
     /// The tasks of phase `apply` that are placed on the node and do not run: the reason by the task's id.
     pub skipped: BTreeMap<String, String>,

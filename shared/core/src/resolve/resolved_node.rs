@@ -145,7 +145,7 @@ impl GroupInputs {
 
     /// Returns the value of the profile's read at this index.
     pub(super) fn get(&self, index: u32) -> &Input {
-        find_own_input(&self.differences, index).unwrap_or_else(|| &self.base[index as usize])
+        find_input_by_index(&self.differences, index).unwrap_or_else(|| &self.base[index as usize])
     }
 
     /// Returns the reads of the profile, each with the value that the group stores for it. Reads of a node's traits,
@@ -181,7 +181,7 @@ impl GroupInputs {
 
 /// Returns the value for a read, by the read's index, from a list that is sorted by this index. `None` if the list has
 /// no value for the read.
-fn find_own_input(inputs: &[(u32, Input)], read_index: u32) -> Option<&Input> {
+fn find_input_by_index(inputs: &[(u32, Input)], read_index: u32) -> Option<&Input> {
     let position = inputs.binary_search_by_key(&read_index, |(index, _)| *index).ok()?;
     Some(&inputs[position].1)
 }
@@ -205,7 +205,7 @@ pub enum SkipReason {
     /// not run the task, the condition counts as false. A node that runs the task retains its present task set.
     #[display("condition is undecided and counts as false: it {reason}")]
     Undecided {
-        /// The limit that the condition exceeds.
+        /// The message about the steps of the condition and the limit that they exceed.
         reason: Arc<str>,
     },
     /// The task is a marker (`type: skipped`), which runs nothing.
@@ -217,10 +217,11 @@ pub enum SkipReason {
          nor does the name master"
     )]
     NotAsserted,
-    /// The inputs of the task are larger than may be sent.
+    /// The inputs of the task's condition or of its templates are too many or larger than may be sent, or the inputs of
+    /// this task together with those of earlier tasks are.
     #[display("{reason}")]
     TooLarge {
-        /// The message about the inputs and their size.
+        /// The message with the limits of inputs and the reference whose input exceeds them.
         reason: Arc<str>,
     },
 }
@@ -228,7 +229,8 @@ pub enum SkipReason {
 /// The outcome of a task's condition: whether it lets the task run. The variants are ordered from no to yes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ConditionOutcome {
-    /// The task does not run: its condition is false or failed, or its inputs are too large.
+    /// The task does not run, for any reason but an undecided condition. For example, its condition is false or could
+    /// not be evaluated, or its inputs are too large.
     No,
     /// The outcome is not known, because the evaluation of the condition takes more steps than allowed.
     Undecided,
@@ -309,7 +311,8 @@ impl UnusablePath {
         }
     }
 
-    /// Returns the message about the problem, and how to correct it. `release` is the release of the task.
+    /// Returns the message about the problem. For a conflict, the message also has the correction. `release` is the
+    /// release of the task.
     pub fn message(&self, release: &CompiledRelease) -> String {
         match &self.reason {
             PathProblem::Conflict(conflict) => conflict.message(release.id(conflict.first_claim.owner)),
@@ -453,10 +456,10 @@ impl TaskSet {
 
     /// Returns the input for the profile's read at this index: the node's own input, or else the group's input.
     fn input_at(&self, index: u32) -> &Input {
-        find_own_input(&self.own_inputs, index).unwrap_or_else(|| self.group_inputs.get(index))
+        find_input_by_index(&self.own_inputs, index).unwrap_or_else(|| self.group_inputs.get(index))
     }
 
-    /// Returns the tasks that run, in order.
+    /// Returns the tasks of phase `apply` that run, in order.
     pub fn tasks(&self) -> impl Iterator<Item = TaskIndex> {
         self.profile.tasks.iter().copied().filter(|ix| self.should_run(*ix))
     }
@@ -509,14 +512,14 @@ impl TaskSet {
         canonical_object(references.iter().map(input).collect(), |out, input| input.write_canonical(out))
     }
 
-    /// Returns the ids of the untranslated tasks among the tasks that are not skipped, in order. Such a task has an
-    /// expression of another system that is not evaluated, so the host never starts it.
+    /// Returns the ids of the untranslated tasks among the tasks of phase `apply` that are not skipped, in order. Such
+    /// a task has an expression of another system that is not evaluated, so the host never starts it.
     pub(crate) fn untranslated_ids(&self) -> impl Iterator<Item = &str> {
         let tasks = self.tasks().map(|ix| self.profile.release.task(ix));
         tasks.filter(|task| task.task.is_untranslated()).map(|task| task.task.id.as_str())
     }
 
-    /// Returns the ids of the tasks that run, in order.
+    /// Returns the ids of the tasks of phase `apply` that run, in order.
     pub fn task_ids(&self) -> impl Iterator<Item = &str> {
         self.tasks().map(|ix| self.profile.release.id(ix))
     }
@@ -704,7 +707,7 @@ impl ResolvedNode {
         seconds.unwrap_or(NodeGroupSpec::DEFAULT_SILENT_AFTER_SECONDS)
     }
 
-    /// Returns the operator's hold on the node's task set, if there is one.
+    /// Returns the operator's hold on the node's task set, if the spec has one. The hold may have ended.
     pub fn hold(&self) -> Option<&Hold> {
         self.entry.node.spec.hold.as_deref()
     }

@@ -43,11 +43,12 @@ impl<'a> BarrierOrder<'a> {
         Self { releases: releases(fleet, cluster), profiles, predecessors: BTreeMap::new() }
     }
 
-    /// Returns the barriers that come before a barrier, directly or through other stages and markers, each once. Stages
-    /// themselves are omitted, because they run on no node. A marker is a task of type `skipped`, which runs nothing.
+    /// Returns the barriers that come before a barrier, directly or through other stages and markers, each once. The
+    /// barriers of stages are omitted, because a stage runs on no node.
     ///
-    /// Before a stage comes everything that the stage waits for in any release that has it. Before a marker comes
-    /// everything on other nodes that the marker waits for. Any other barrier has no predecessors.
+    /// Before the barrier of a stage comes everything that the stage waits for in any release that has the stage.
+    /// Before the barrier of a marker comes everything on other nodes that the marker waits for. The barrier of any
+    /// other task has no predecessors.
     pub(super) fn predecessors(&mut self, release: &Arc<CompiledRelease>, barrier: &Barrier) -> Vec<ReleaseBarrier> {
         let (mut visited, mut found) = (BTreeSet::new(), Vec::new());
         let mut pending = vec![(Arc::clone(release), barrier.clone())];
@@ -64,8 +65,8 @@ impl<'a> BarrierOrder<'a> {
         found
     }
 
-    /// Returns the barriers that come directly before a barrier, because the barrier's task is a stage or a marker. A
-    /// marker is a task of type `skipped`, which runs nothing.
+    /// Returns the barriers that come directly before a barrier, because the barrier's task is a stage or a marker.
+    /// Empty if the task is neither. The result is cached.
     fn direct_predecessors(&mut self, release: &Arc<CompiledRelease>, barrier: &Barrier) -> Rc<[ReleaseBarrier]> {
         let (releases, profiles) = (&self.releases, &self.profiles);
         let predecessors = self.predecessors.entry(point_key(release, barrier)).or_insert_with(|| match barrier.scope {
@@ -86,8 +87,7 @@ fn stage_predecessors(releases: &BTreeMap<ReleaseHash, Arc<CompiledRelease>>, st
 }
 
 /// Returns the barriers at which nodes wait before they pass the task of `barrier`. Considers only the nodes that
-/// `barrier` selects and on which this task is a marker. A profile has the tasks of all nodes with the same release,
-/// roles and tags. A marker is a task of type `skipped`, which runs nothing.
+/// `barrier` selects and on which this task is a marker.
 fn marker_predecessors(
     releases: &BTreeMap<ReleaseHash, Arc<CompiledRelease>>,
     profiles: &[&Arc<Profile>],
@@ -116,7 +116,6 @@ pub(super) fn point_key(release: &CompiledRelease, barrier: &Barrier) -> PointKe
 
 /// Returns the task that a node of a profile must complete before a barrier of a release opens. `None` if the barrier
 /// does not select the profile. If the profile has another release, this is the task with the same id in that release.
-/// A profile has the tasks of all nodes with the same release, roles and tags.
 pub(super) fn barrier_task(release: &CompiledRelease, barrier: &Barrier, profile: &Profile) -> Option<TaskIndex> {
     let is_same_release = profile.release.hash == release.hash;
     let ix = match (is_same_release, &barrier.scope) {

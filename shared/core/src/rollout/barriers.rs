@@ -1,6 +1,7 @@
 //! Computes which barriers of a node are open, from the results of tasks on other nodes.
 //!
-//! A wave is the set of nodes whose barriers are computed together: all nodes of a cluster. A barrier opens when each
+//! A wave is the set of nodes whose barriers are computed together: all nodes of a cluster. A point is a task on the
+//! nodes that a barrier selects. A barrier opens when each
 //! node that it selects (or one of them, under `policy: any`) has succeeded in the barrier's task, in the task set that
 //! the node should have now. A node that skips the task counts as if it had succeeded. Barriers skip nodes that are
 //! parked (by their spec or on their hosts) or whose mode is not `apply`.
@@ -36,14 +37,17 @@ use crate::task::Policy;
 
 /// A source of the results of tasks, and of the state of the nodes that run the tasks.
 pub trait TaskResults {
-    /// Returns the identity of the task set that a node should have now.
+    /// Returns the digest of the task set in a node's present desired state, by which a change of the task set is
+    /// noticed. `None` if the node has no desired state yet.
     fn task_set(&self, node: NodeId) -> Option<[u8; 32]>;
-    /// Returns the completion of a task on a node, in the task set that the node should have now.
+    /// Returns the completion of a task on a node. Only a result for the task set in the node's present desired state
+    /// counts.
     fn completion(&self, node: NodeId, task: &str) -> Completion;
     /// Returns whether a node will run none of its tasks until somebody acts. Nodes that wait for such a node are
-    /// blocked.
+    /// blocked. `false` for a parked node, because no node waits for a parked node.
     fn is_inactive(&self, node: NodeId) -> bool;
-    /// Returns whether a task of the task set that a node should have now failed there, or ended there without success.
+    /// Returns whether a task failed on a node, or ended there without success. Only a result for the task set in the
+    /// node's present desired state counts.
     fn has_failed(&self, node: NodeId, task: &str) -> bool;
     /// Returns whether a node lacks its next task set, because that task set is withheld or was not released yet. A
     /// task that only the next task set has cannot run there.
@@ -55,9 +59,10 @@ pub trait TaskResults {
 /// The completion of a task on a node, as it matters to the nodes that wait for the task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Completion {
-    /// The task is skipped on the node.
+    /// The task set that was released to the node leaves the task out, for example because of the task's condition.
     Skipped,
-    /// The task has not succeeded on the node, or no result was reported yet.
+    /// The task has not succeeded on the node, or no result was reported yet. Also if the task set that was released to
+    /// the node lacks the task.
     Pending,
     /// The task has succeeded on the node.
     Succeeded,
@@ -65,7 +70,7 @@ pub enum Completion {
 
 impl Completion {
     /// Returns whether other nodes no longer wait for the task on this node. No node waits for a skipped task, because
-    /// it never runs.
+    /// this node does not run the task.
     const fn is_no_longer_awaited(self) -> bool {
         match self {
             Self::Skipped | Self::Succeeded => true,
@@ -74,12 +79,11 @@ impl Completion {
     }
 }
 
-/// The barriers of one cluster, and the points that the barriers wait for. A point is a task on the nodes that a
-/// barrier selects. Several barriers may wait for one point.
+/// The barriers of one cluster, and the points that the barriers wait for. Several barriers may wait for one point.
 #[derive(Debug)]
 pub struct Wave {
     cluster: ClusterId,
-    /// The inputs from which the points were built.
+    /// The profiles and releases that the cluster had when the points were built.
     shape: BarrierShape,
     /// The points. Other fields refer to a point by its index in this list.
     points: Vec<WavePoint>,
@@ -89,7 +93,7 @@ pub struct Wave {
     targets_by_profile: BTreeMap<ProfileHash, (Arc<Profile>, Vec<WaitTargets>)>,
     /// For each profile, the points that select its nodes, each with the tasks that these nodes must complete.
     points_by_profile: BTreeMap<ProfileHash, BTreeMap<usize, ProfileSteps>>,
-    /// The nodes of the cluster, each with the properties on which its points depend.
+    /// The nodes of the cluster that have a profile, each with the properties on which its points depend.
     members: BTreeMap<NodeId, BarrierMember>,
 }
 
@@ -98,21 +102,21 @@ pub struct Wave {
 pub struct AffectedNodeSet {
     profiles: BTreeSet<ProfileHash>,
     nodes: BTreeSet<NodeId>,
-    /// The points that were stalled before the first change: they will not be completed until somebody acts. `None` as
-    /// long as no change was recorded.
+    /// The indexes of the points that were stalled before the first of the updates from which this `AffectedNodeSet`
+    /// was collected. A stalled point is not completed until somebody acts. `None` if no point was updated.
     stalled_before: Option<BTreeSet<usize>>,
 }
 
-/// The inputs that decide which points exist and which nodes they select. A point is a task on the nodes that a barrier
-/// selects.
+/// The hashes of the profiles and releases of a cluster. These decide which points exist and which nodes the points
+/// select.
 #[derive(Debug, PartialEq, Eq)]
 struct BarrierShape {
     profiles: BTreeSet<ProfileHash>,
     releases: BTreeSet<ReleaseHash>,
 }
 
-/// The properties of a node on which its points depend. If they are unchanged, the points need no update. A point is a
-/// task on the nodes that a barrier selects.
+/// The properties of a node on which its points depend, in addition to the results of its tasks. If the properties are
+/// unchanged after a change of the node, the points need no update.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct BarrierMember {
     profile: ProfileHash,
@@ -127,9 +131,10 @@ struct BarrierMember {
 struct WavePoint {
     barrier: Barrier,
     release: Arc<CompiledRelease>,
-    /// Number of nodes that the point selects.
+    /// Number of nodes that the point selects, without those that barriers skip (parked, or mode not `apply`).
     node_count: usize,
-    /// The selected nodes that have not completed the task.
+    /// The selected nodes that have not completed the task. A node whose task set leaves the task out is not among
+    /// them.
     pending_nodes: BTreeSet<NodeId>,
     /// Number of pending nodes of each profile.
     pending_by_profile: BTreeMap<ProfileHash, usize>,
@@ -139,8 +144,7 @@ struct WavePoint {
     waiting_profiles: BTreeSet<ProfileHash>,
 }
 
-/// The tasks that the nodes of one profile must complete at a point, and the barriers before these tasks. A point is a
-/// task on the nodes that a barrier selects.
+/// The tasks that the nodes of one profile must complete at a point, and the barriers before these tasks.
 #[derive(Debug)]
 struct ProfileSteps {
     steps: RequiredSteps,
@@ -157,15 +161,14 @@ enum RequiredSteps {
     MarkerTasks(Vec<String>),
 }
 
-/// The points that a barrier waits for, by their indexes in the wave. A point is a task on the nodes that a barrier
-/// selects.
+/// The points that a barrier waits for, by their indexes in the wave.
 #[derive(Debug, Default)]
 struct WaitTargets {
     /// The point of the barrier's own task. `None` for a stage. A node does not wait for itself at this point, because
     /// the order of tasks on the node covers this case.
     own_point: Option<usize>,
     /// The points that come before a stage or a marker. The order of tasks on a node does not cover them, so a node
-    /// waits at these points for itself too. A marker is a task of type `skipped`, which runs nothing.
+    /// waits at these points for itself too.
     transitive: Vec<usize>,
 }
 
@@ -179,7 +182,7 @@ struct RemainingWait {
 }
 
 /// The nodes that a point still waits for: none, one or several. A single node is named, because the point is closed
-/// for all nodes but this one: it does not wait for itself. A point is a task on the nodes that a barrier selects.
+/// for all nodes but this one: it does not wait for itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum WaitingFor {
     Nobody,
@@ -189,7 +192,7 @@ enum WaitingFor {
 
 impl AffectedNodeSet {
     /// Adds the nodes whose barriers may open or close because of a change of a point. `old_wait` are the nodes that
-    /// the point waited for before the change. A point is a task on the nodes that a barrier selects.
+    /// the point waited for before the change.
     fn add(&mut self, point: &WavePoint, old_wait: WaitingFor) {
         let new_wait = point.waiting_for();
         if old_wait == new_wait {
@@ -208,14 +211,15 @@ impl AffectedNodeSet {
         self.nodes.insert(node);
     }
 
-    /// Returns whether no node's open barriers are affected.
+    /// Returns whether the set contains no node. Then the changes have opened or closed no barrier. A node in the set may
+    /// still have the same open barriers as before.
     pub fn is_empty(&self) -> bool {
         self.profiles.is_empty() && self.nodes.is_empty()
     }
 }
 
 impl BarrierShape {
-    /// Returns the inputs from which the points of a cluster would be built now.
+    /// Returns the hashes of the profiles and releases from which the points of a cluster would be built now.
     fn from_fleet(fleet: &Fleet, cluster: ClusterId) -> Self {
         let profiles = fleet.profiles_in_cluster(cluster).map(|profile| profile.hash).collect();
         Self { profiles, releases: releases(fleet, cluster).into_keys().collect() }
@@ -228,8 +232,8 @@ impl Wave {
         Self::for_profiles(fleet, cluster, results, fleet.profiles_in_cluster(cluster))
     }
 
-    /// Builds the wave of a cluster with the barriers of these profiles only. A profile has the tasks of all nodes with
-    /// the same release, roles and tags. A wave has the barriers and nodes of one cluster.
+    /// Builds the wave of a cluster with the barriers of these profiles only. These barriers wait for nodes with any
+    /// profile of the cluster.
     pub fn for_profiles<'a>(
         fleet: &Fleet,
         cluster: ClusterId,
@@ -255,20 +259,21 @@ impl Wave {
         wave
     }
 
-    /// Returns whether the wave was built for the profiles and releases that the cluster has now. A profile has the
-    /// tasks of all nodes with the same release, roles and tags.
+    /// Returns whether the wave was built for the profiles and releases that the cluster has now.
     pub fn is_current(&self, fleet: &Fleet) -> bool {
         self.shape == BarrierShape::from_fleet(fleet, self.cluster)
     }
 
-    /// Returns an [`AffectedNodeSet`] with every node of the wave. A wave has the barriers and nodes of one cluster.
+    /// Returns an [`AffectedNodeSet`] with every node of the wave.
     pub fn all_affected(&self) -> AffectedNodeSet {
         AffectedNodeSet { profiles: self.targets_by_profile.keys().copied().collect(), ..AffectedNodeSet::default() }
     }
 
-    /// Updates the points of a node after a change of the node, and adds the nodes whose barriers may change to
-    /// `affected`. The node may be new or removed, barriers may begin or cease to wait for it, or its next task set may
-    /// differ. A point is a task on the nodes that a barrier selects.
+    /// Updates the points that select a node after a change of the node. Adds the node, and the other nodes whose
+    /// barriers may change, to `affected`. Does nothing if no property on which the points depend has changed.
+    ///
+    /// The node may be new or removed, or have another profile or task set. Barriers may begin or cease to wait for the
+    /// node, the node may begin or cease to run tasks, or its next task set may be withheld or no longer be withheld.
     pub fn update_node(&mut self, fleet: &Fleet, results: &dyn TaskResults, node: NodeId, affected: &mut AffectedNodeSet) {
         let (old, new) = (self.members.get(&node).copied(), self.member(fleet, results, node));
         if old == new {
@@ -287,7 +292,7 @@ impl Wave {
     }
 
     /// Updates the points that wait for these tasks of a node, after new results of the tasks. Adds the nodes whose
-    /// barriers may change to `affected`. A point is a task on the nodes that a barrier selects.
+    /// barriers may change to `affected`.
     pub fn update_results(
         &mut self,
         results: &dyn TaskResults,
@@ -361,15 +366,14 @@ impl Wave {
         nodes.into_iter().map(|node| (node, is_blocked(&node))).collect()
     }
 
-    /// Records the points that are stalled before a change, unless they were recorded before an earlier change. A point
-    /// is a task on the nodes that a barrier selects.
+    /// Records the points that are stalled before a change, unless they were recorded before an earlier change.
     fn record_stalled(&self, affected: &mut AffectedNodeSet) {
         affected.stalled_before.get_or_insert_with(|| self.stalled_points());
     }
 
     /// Returns the stalled points, which will not be completed until somebody acts. The search starts from points whose
     /// own nodes will not complete the task. It continues to points whose nodes are stopped at earlier stalled points,
-    /// and ends when it finds no further point. A point is a task on the nodes that a barrier selects.
+    /// and ends when it finds no further point.
     fn stalled_points(&self) -> BTreeSet<usize> {
         let stalled_by_nodes = (0..).zip(&self.points).filter(|(_, point)| point.is_stalled());
         let mut stalled: BTreeSet<usize> = stalled_by_nodes.map(|(index, _)| index).collect();
@@ -387,29 +391,30 @@ impl Wave {
         stalled
     }
 
-    /// Returns whether the point at an index is stalled because earlier stalled points stop the nodes that it selects.
-    /// Under `policy: any`, all of its nodes must be stopped. A point is a task on the nodes that a barrier selects.
+    /// Returns whether the point at an index is stalled because earlier stalled points stop the nodes that the point
+    /// waits for. One stopped node is enough. Under `policy: any`, each of these nodes must be stopped or must be one
+    /// that will not complete the task by itself.
     fn is_stalled_at(&self, index: usize, stalled: &BTreeSet<usize>) -> bool {
         let point = &self.points[index];
         if point.waiting_for() == WaitingFor::Nobody {
             return false;
         }
-        let remaining = point.pending_by_profile.keys().map(|profile| (profile, self.remaining_before(profile, index, stalled)));
+        let remaining =
+            point.pending_by_profile.keys().map(|profile| (profile, self.stalled_waits_before(profile, index, stalled)));
         let stopped_profiles: BTreeMap<_, _> = remaining.filter(|(_, wait)| !wait.is_empty()).collect();
         let is_stopped = |node: &NodeId| {
             let waits = self.members.get(node).and_then(|member| stopped_profiles.get(&member.profile));
             point.stalled_nodes.contains(node) || waits.into_iter().flatten().any(|wait| !wait.is_empty_for(*node))
         };
         match point.barrier.policy {
-            Policy::All => stopped_profiles.iter().any(|(profile, wait)| self.has_stalled_node(point, profile, wait)),
+            Policy::All => stopped_profiles.iter().any(|(profile, wait)| self.has_stopped_node(point, profile, wait)),
             Policy::Any => !stopped_profiles.is_empty() && point.pending_nodes.iter().all(is_stopped),
         }
     }
 
     /// Returns whether one of these waits stops a node of the profile, among the nodes that a point waits for. Each
-    /// wait is at a barrier before the point that will not open by itself. A profile has the tasks of all nodes with
-    /// the same release, roles and tags. A point is a task on the nodes that a barrier selects.
-    fn has_stalled_node(&self, point: &WavePoint, profile: &ProfileHash, waits: &[RemainingWait]) -> bool {
+    /// wait is at a barrier before the point that will not open by itself.
+    fn has_stopped_node(&self, point: &WavePoint, profile: &ProfileHash, waits: &[RemainingWait]) -> bool {
         let is_counted = |node: NodeId| {
             point.pending_nodes.contains(&node) && self.members.get(&node).is_some_and(|member| member.profile == *profile)
         };
@@ -418,17 +423,15 @@ impl Wave {
         waits.iter().any(|wait| count > usize::from(!wait.is_transitive && wait.own_wait.single_node().is_some_and(is_counted)))
     }
 
-    /// Returns the waits at the barriers before the point at an index that will not end by themselves, for the nodes of
-    /// a profile. A profile has the tasks of all nodes with the same release, roles and tags. A point is a task on the
-    /// nodes that a barrier selects.
-    fn remaining_before(&self, profile: &ProfileHash, index: usize, stalled: &BTreeSet<usize>) -> Vec<RemainingWait> {
+    /// Returns the waits that stop the nodes of a profile before they complete the task of the point at an index. Each
+    /// is at a barrier that must open before the task runs, and will not end by itself.
+    fn stalled_waits_before(&self, profile: &ProfileHash, index: usize, stalled: &BTreeSet<usize>) -> Vec<RemainingWait> {
         let steps = self.points_by_profile.get(profile).and_then(|steps_by_point| steps_by_point.get(&index));
         let Some(((_, barriers), steps)) = self.targets_by_profile.get(profile).zip(steps) else { return Vec::new() };
         self.stalled_waits(steps.barriers_before.iter().filter_map(|index| barriers.get(*index)), stalled).collect()
     }
 
-    /// Returns the waits at these barriers that will not end by themselves: those at stalled points. A point is a task
-    /// on the nodes that a barrier selects.
+    /// Returns the waits at these barriers that will not end by themselves: those at stalled points.
     fn stalled_waits<'a>(
         &'a self,
         barriers: impl IntoIterator<Item = &'a WaitTargets>,
@@ -468,21 +471,20 @@ impl Wave {
     }
 
     /// Returns the indexes of the points at which a barrier still waits for a node. `position` is that of the barrier
-    /// in the profile's list. A point is a task on the nodes that a barrier selects.
+    /// in the profile's list.
     fn unmet_points(&self, profile: ProfileHash, position: usize) -> impl Iterator<Item = usize> {
         let targets = self.targets_by_profile.get(&profile).and_then(|(_, barriers)| barriers.get(position));
         let points = targets.into_iter().flat_map(|targets| targets.own_point.iter().chain(&targets.transitive));
         points.copied().filter(move |index| self.points[*index].waiting_for() != WaitingFor::Nobody)
     }
 
-    /// Returns the nodes and points that a barrier waits for now. A point is a task on the nodes that a barrier
-    /// selects.
+    /// Returns the nodes and points that a barrier waits for now.
     fn remaining(&self, targets: &WaitTargets) -> RemainingWait {
         RemainingWait::new(targets, |index| self.points[*index].waiting_for())
     }
 
     /// Returns the properties of a node on which its points depend. `None` if the node is not in this cluster or has no
-    /// profile. A point is a task on the nodes that a barrier selects.
+    /// profile.
     fn member(&self, fleet: &Fleet, results: &dyn TaskResults, node: NodeId) -> Option<BarrierMember> {
         let profile = fleet.profile(node).filter(|_| fleet.cluster_of_node(node) == Some(self.cluster))?;
         Some(BarrierMember {
@@ -494,8 +496,7 @@ impl Wave {
         })
     }
 
-    /// Adds a node to the wave. If barriers wait for the node, also adds it to the points that select it. A point is a
-    /// task on the nodes that a barrier selects. A wave has the barriers and nodes of one cluster.
+    /// Adds a node to the wave. If barriers wait for the node, also adds it to the points that select it.
     fn add_member(&mut self, fleet: &Fleet, results: &dyn TaskResults, node: NodeId) {
         let Some(member) = self.member(fleet, results, node) else { return };
         self.members.insert(node, member);
@@ -509,8 +510,7 @@ impl Wave {
         }
     }
 
-    /// Removes a node from the wave and from its points. A point is a task on the nodes that a barrier selects. A wave
-    /// has the barriers and nodes of one cluster.
+    /// Removes a node from the wave and from its points.
     fn remove_member(&mut self, node: NodeId) {
         let Some(member) = self.members.remove(&node).filter(|member| member.counts_for_barriers) else { return };
         for index in self.points_by_profile.get(&member.profile).into_iter().flat_map(BTreeMap::keys) {
@@ -519,8 +519,8 @@ impl Wave {
         }
     }
 
-    /// Creates the points that the barriers of these profiles wait for. Barriers that wait for the same task on the
-    /// same nodes share a point. A point is a task on the nodes that a barrier selects.
+    /// Creates the points that the barriers of these profiles wait for, and records for each barrier which points it
+    /// waits for. Barriers that wait for the same task on the same nodes under the same policy share a point.
     fn add_points<'a>(&mut self, fleet: &Fleet, profiles: impl IntoIterator<Item = &'a Arc<Profile>>) {
         let mut order = BarrierOrder::new(fleet, self.cluster);
         let mut indexes: BTreeMap<PointKey, usize> = BTreeMap::new();
@@ -544,9 +544,8 @@ impl Wave {
         }
     }
 
-    /// Records the points that select the nodes of a profile, and the tasks that these nodes must complete at each
-    /// point. A profile has the tasks of all nodes with the same release, roles and tags. A point is a task on the
-    /// nodes that a barrier selects.
+    /// Records the points that select the nodes of a profile, the tasks that these nodes must complete at each point,
+    /// and the barriers before these tasks.
     fn add_profile(&mut self, profile: &Profile) {
         if self.points_by_profile.contains_key(&profile.hash) {
             return;
@@ -573,8 +572,7 @@ impl Wave {
         self.points_by_profile.insert(profile.hash, selected);
     }
 
-    /// Returns the index of the point for a barrier. Creates the point if it does not exist. A point is a task on the
-    /// nodes that a barrier selects.
+    /// Returns the index of the point for a barrier. Creates the point if it does not exist.
     fn point_index(&mut self, indexes: &mut BTreeMap<PointKey, usize>, release: Arc<CompiledRelease>, barrier: Barrier) -> usize {
         *indexes.entry(point_key(&release, &barrier)).or_insert_with(|| {
             let point = WavePoint::new(release, barrier);
@@ -586,8 +584,7 @@ impl Wave {
 }
 
 impl RequiredSteps {
-    /// Returns the ids of the tasks. `point_task` is the id of the point's task. A point is a task on the nodes that a
-    /// barrier selects.
+    /// Returns the ids of the tasks that a node must complete at a point. `point_task` is the id of the point's task.
     fn task_ids<'a>(&'a self, point_task: &'a str) -> Vec<&'a str> {
         match self {
             Self::Task => vec![point_task],
@@ -596,7 +593,7 @@ impl RequiredSteps {
     }
 
     /// Returns the ids of the tasks that must be completed instead of a marker. Empty if the task of the point is not a
-    /// marker. A marker is a task of type `skipped`, which runs nothing.
+    /// marker.
     fn marker_tasks(&self) -> &[String] {
         match self {
             Self::Task => &[],
@@ -612,9 +609,9 @@ impl RequiredSteps {
         }
     }
 
-    /// Returns whether one of the tasks will not succeed on a node by itself, even if all barriers open. The task
-    /// failed there, or is not in the task set that the node retains, and other nodes still wait for it. `task` is the
-    /// id of the task that the barrier waits for.
+    /// Returns whether one of the tasks will not succeed on a node by itself, even if all barriers open. This is so if
+    /// the task failed there. It is also so if the released task set of the node lacks the task, the next task set is
+    /// withheld, and other nodes still wait for the task. `task` is the id of the point's task.
     fn is_stalled(&self, results: &dyn TaskResults, node: NodeId, member: &BarrierMember, task: &str) -> bool {
         let will_not_succeed = |task: &str| {
             let is_missing = member.is_withheld && !results.is_released(node, task);
@@ -648,7 +645,7 @@ impl RemainingWait {
 }
 
 impl WavePoint {
-    /// Creates the point of a barrier without nodes.
+    /// Creates the point of a barrier. The point has no nodes yet.
     fn new(release: Arc<CompiledRelease>, barrier: Barrier) -> Self {
         let (pending_nodes, stalled_nodes, waiting_profiles) = (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
         Self {
@@ -704,7 +701,7 @@ impl WavePoint {
     }
 
     /// Returns the nodes that the point still waits for. Under `policy: any`, it waits for nobody if one node has
-    /// completed the task, or if the point selects no node. A point is a task on the nodes that a barrier selects.
+    /// completed the task, or if the point selects no node.
     fn waiting_for(&self) -> WaitingFor {
         let has_completed_node = self.node_count == 0 || self.pending_nodes.len() < self.node_count;
         if self.barrier.policy == Policy::Any && has_completed_node {

@@ -11,7 +11,7 @@ pub struct KeptTaskSet<P> {
     /// True if the profile that the node continues to run may have barriers that the present order of tasks no longer
     /// has. The controller must then open these barriers ([`super::obsolete_barriers`]). The tasks behind an open
     /// barrier no longer wait.
-    pub has_obsolete_barriers: bool,
+    pub may_have_obsolete_barriers: bool,
     /// True if the task set belongs to the release that the node's levels (template, cluster, group) name. If false,
     /// the task set belongs to the release in the node's record, which describes what was released to the node.
     pub is_from_levels: bool,
@@ -37,8 +37,8 @@ pub enum KeptProfile<P> {
 /// `recorded_release` is the release that the node's record names. `level_release` is the release that the node's
 /// levels (template, cluster, group) name.
 ///
-/// If the next task set is withheld, no barrier is opened, because other hosts may still run the tasks that the node
-/// waits for.
+/// If the next task set is withheld, the plan lets no obsolete barrier be opened, because other hosts may still run the
+/// tasks that the node waits for there.
 pub fn plan_kept_task_set<P: Copy + PartialEq>(
     state: ReleaseState,
     kept_profile: Option<P>,
@@ -53,7 +53,7 @@ pub fn plan_kept_task_set<P: Copy + PartialEq>(
             Some(_) if is_same_profile => KeptProfile::Current,
             Some(profile) => KeptProfile::Previous(profile),
         },
-        has_obsolete_barriers: is_current && !is_same_profile,
+        may_have_obsolete_barriers: is_current && !is_same_profile,
         is_from_levels: is_current,
         has_other_release_name: is_current && recorded_release != level_release,
     }
@@ -64,7 +64,7 @@ mod tests {
     use super::*;
 
     /// Each row has the state of the next task set, the kept and the current profile, the release that the levels name,
-    /// and the expected plan. The record names release `a`. The three flags of a plan are `has_obsolete_barriers`,
+    /// and the expected plan. The record names release `a`. The three flags of a plan are `may_have_obsolete_barriers`,
     /// `is_from_levels` and `has_other_release_name`.
     #[test]
     fn plan_kept_task_set_depends_on_state_profile_and_release() {
@@ -79,7 +79,7 @@ mod tests {
             (current_state, None, None, "a", (Nothing, false, true, false)),
         ] {
             let found = plan_kept_task_set(release_state, kept_profile, current_profile, Some("a"), Some(level_release));
-            let found = (found.profile, found.has_obsolete_barriers, found.is_from_levels, found.has_other_release_name);
+            let found = (found.profile, found.may_have_obsolete_barriers, found.is_from_levels, found.has_other_release_name);
             assert_eq!(found, expected, "{release_state:?} {kept_profile:?} {current_profile:?} {level_release}");
         }
     }

@@ -18,13 +18,14 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::object::{ClusterId, NodeId};
 
-/// The part of the maximum size of a cluster's release records that is the same for every cluster, in bytes.
-/// [`BYTES_PER_NODE`] is added for each node.
+/// The part of a cluster's budget that is the same for every cluster, in bytes. The budget limits the size of the
+/// stored records of what was released to the cluster's nodes. [`BYTES_PER_NODE`] is added for each node.
 const CLUSTER_BASE_BYTES: u64 = 32 * 1024 * 1024;
-/// Number of bytes that each node adds to the maximum size of its cluster's records.
+/// Number of bytes that each node adds to the maximum size of the records of what was released to its cluster's nodes.
 const BYTES_PER_NODE: u64 = 16 * 1024;
 
-/// Returns the budget of a cluster with this number of nodes: the maximum total size of its release records, in bytes.
+/// Returns the budget of a cluster with this number of nodes: the maximum total size of the records of what was
+/// released to its nodes, in bytes.
 pub const fn max_record_bytes(nodes: usize) -> u64 {
     CLUSTER_BASE_BYTES + BYTES_PER_NODE * nodes as u64
 }
@@ -43,8 +44,8 @@ pub struct RecordSize {
     pub next: Option<u64>,
 }
 
-/// The sizes of the release records, by node and by cluster, in bytes. The cluster `None` holds the sum of all nodes
-/// without a cluster.
+/// The sizes of the records of what was released to the nodes, by node and by cluster, in bytes, and the nodes whose
+/// larger record was refused. The cluster `None` holds the sum of all nodes without a cluster.
 #[derive(Debug, Default)]
 pub struct RecordQuota {
     by_node: BTreeMap<NodeId, (Option<ClusterId>, u64)>,
@@ -120,12 +121,14 @@ impl RecordQuota {
         self.by_node.get(&node).copied()
     }
 
-    /// Returns the total size of the records of a cluster's nodes, in bytes.
+    /// Returns the total size of the records of a cluster's nodes, in bytes. `None` stands for all nodes without a
+    /// cluster.
     pub fn cluster_usage(&self, cluster: Option<ClusterId>) -> u64 {
         self.by_cluster.get(&cluster).map_or(0, |usage| usage.bytes)
     }
 
-    /// Returns how many bytes of a cluster's budget are free. `node_count` returns the number of nodes of a cluster.
+    /// Returns how many bytes of a cluster's budget are free, or 0 if the cluster exceeds its budget. `node_count`
+    /// returns the number of nodes of a cluster.
     fn free_bytes(&self, cluster: Option<ClusterId>, node_count: impl Fn(Option<ClusterId>) -> usize) -> u64 {
         max_record_bytes(node_count(cluster)).saturating_sub(self.cluster_usage(cluster))
     }
@@ -238,8 +241,8 @@ mod tests {
         assert_eq!((quota.by_node.len(), quota.by_cluster.len()), (0, 0), "no node and no cluster is left");
     }
 
-    /// In cluster one, 5 bytes are free. Node 4 is refused, because its record would grow by 11 bytes. Cluster two has
-    /// enough free bytes for the same record.
+    /// In this test, 5 bytes are free in cluster one. Node 4 is refused, because its record would grow by 11 bytes.
+    /// Cluster two has enough free bytes for the same record.
     #[test]
     fn x03_f07_record_quota_counts_stored_record_when_larger_is_refused() {
         let mut quota = RecordQuota::default();
@@ -287,7 +290,8 @@ mod tests {
     }
 
     /// Nodes 4 and 5 each need 20,000 bytes for their first record. At first, node 3 uses all bytes of cluster one.
-    /// Each further update changes the free bytes, and expects the refused nodes and the nodes to try again.
+    /// Each further update changes records or the number of nodes, and expects the refused nodes and the nodes to try
+    /// again.
     #[test]
     fn x03_f07_record_quota_retries_refused_node_when_bytes_are_free() {
         let mut quota = RecordQuota::default();

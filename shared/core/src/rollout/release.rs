@@ -46,7 +46,7 @@ pub struct ReleaseCandidate<'a> {
 /// The state of a node's next task set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReleaseState {
-    /// The node has the task set that it should have.
+    /// The task set that was released to the node is the one that it should have.
     Current,
     /// Nothing withholds the next task set, so the controller can release it.
     Due,
@@ -56,10 +56,11 @@ pub enum ReleaseState {
 }
 
 impl ReleaseState {
-    /// Returns the size that counts for the node's record, in bytes. `current_bytes` is the size of the present record,
-    /// and `next_bytes` the size of the record of the next task set. If nothing is to be released, the present record
-    /// remains. If the next task set is withheld, the larger size is returned, because the task set may be released
-    /// later.
+    /// Returns the size of a node's record that a check of a write counts against the budget of the node's cluster, in
+    /// bytes. A record describes the task set that was released to the node. `current_bytes` is the size of the present
+    /// record, and `next_bytes` the size of the record of the next task set. If nothing is to be released, the present
+    /// record remains. If the next task set is withheld, the larger size is returned, because the task set may be
+    /// released later.
     pub fn record_bytes(self, current_bytes: u64, next_bytes: u64) -> u64 {
         match self {
             Self::Current => current_bytes,
@@ -84,7 +85,8 @@ impl ReleaseKey {
 impl<'a> ReleaseCandidate<'a> {
     /// Creates a candidate. `resolved` is the node with everything that it inherits, `current` is the key of its
     /// released task set, and `version` is the digest version of that key. `has_running_task` returns whether the
-    /// released task set runs the task with this id, and is `None` if no task runs.
+    /// released task set has the task with this id and does not leave it out. It is `None` if the node has no such
+    /// task.
     pub fn from_resolved(
         resolved: &'a ResolvedNode,
         current: Option<ReleaseKey>,
@@ -162,8 +164,8 @@ mod tests {
     use crate::status::SetBy;
     use crate::traits::InstanceTraitsError;
 
-    /// Regression test: a node without a new release could move with its record to another cluster and exceed the quota
-    /// there.
+    /// Regression test: a node with nothing to release could move with its record to another cluster and exceed the
+    /// quota there.
     #[test]
     fn x03_f07_record_bytes_depend_on_release_state() {
         for (release_state, current_bytes, next_bytes, expected) in [
@@ -201,7 +203,8 @@ mod tests {
         NodeBlocker::Held(SetBy::Operator, end, "")
     }
 
-    /// The next task set is due if its key differs from the released key in any field.
+    /// In this test, nothing withholds the next task set. The next task set is then due if its key differs from the
+    /// released key in any field.
     #[test]
     fn release_state_is_due_when_next_key_differs() {
         let key_without_tasks = || ReleaseKey { tasks: None, ..release_key(0) };

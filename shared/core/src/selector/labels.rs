@@ -116,7 +116,7 @@ mod tests {
     use crate::labels::{LabelLayer, Level};
     use crate::ownership::{Intent, Manager, OwnedMap, ProvidedValue};
 
-    /// The object has the effective label `tier=gold` and no label `rack`. The last argument of `matches`
+    /// In this test, the object has the effective label `tier=gold` and no label `rack`. The last argument of `matches`
     /// contains the labels that the host reports. `&()` contains none.
     #[test]
     fn label_selector_operators_match_effective_labels() {

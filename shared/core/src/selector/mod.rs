@@ -19,7 +19,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 pub use labels::{LabelExpression, LabelLookup, LabelSelector};
 pub use term::{LabelSource, Operator, Term};
 
-/// Maximum length of a selector, in bytes.
+/// Maximum length of the text form of a selector, in bytes. The object form has no such limit.
 pub const MAX_SELECTOR_BYTES: usize = 4096;
 /// Maximum number of terms in a selector.
 pub const MAX_TERMS: usize = 64;
@@ -30,7 +30,8 @@ pub const REPORTED_PREFIX: &str = "reported:";
 /// every object. The selector that [`Selector::match_nothing`] returns matches no object.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Selector {
-    /// The terms (conditions), sorted by source and key. `None` is a selector that matches nothing, written as `null`.
+    /// The terms (conditions), sorted by source and key. `None` is a selector that matches nothing. It is serialized as
+    /// `null`.
     terms: Option<Vec<Term>>,
 }
 
@@ -56,10 +57,10 @@ pub enum InvalidSelector {
         /// The tokens that are allowed at this position, in words.
         expected: &'static str,
     },
-    /// A key is not a valid label key.
+    /// A key is not a valid label key, or the prefix `reported:` comes after `!` and not before `!`.
     #[error("selector: {reason}")]
     Key {
-        /// The reason why the key is not valid.
+        /// The reason why the key is refused.
         reason: String,
     },
     /// A value is not a valid label value in Kubernetes.
@@ -73,7 +74,7 @@ pub enum InvalidSelector {
         /// The value, cut at 64 characters.
         value: String,
     },
-    /// The value after `>` or `<` is not an integer.
+    /// The value after `>` or `<` is not an integer, or does not fit into a signed integer of 64 bits.
     #[error("selector: {key} is compared by '>' or '<', so {value:?} must be a whole number of 64 bits")]
     Number {
         /// The key.
@@ -90,9 +91,9 @@ pub enum InvalidSelector {
     /// An operator of the object form has the wrong number of values.
     #[error("selector: {key} {operator} takes {takes}")]
     Arity {
-        /// The key.
+        /// The key with its prefix, cut at 64 characters.
         key: String,
-        /// The operator.
+        /// `in` or `notin`, or the words `by existence` for `Exists` and `DoesNotExist`.
         operator: &'static str,
         /// The expected number of values, in words.
         takes: &'static str,
@@ -253,8 +254,8 @@ mod tests {
         }
     }
 
-    /// A selector has at most 4096 bytes and 64 terms. In the object form, labels and expressions together count as
-    /// terms.
+    /// The text form of a selector has at most 4096 bytes. Both forms have at most 64 terms. In the object form, labels
+    /// and expressions together count as terms.
     #[test]
     fn s52_selector_input_is_bounded() {
         assert!(matches!(Selector::parse(&"(".repeat(100_000)), Err(InvalidSelector::TooLong { bytes: 100_000 })));

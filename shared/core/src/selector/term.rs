@@ -10,9 +10,9 @@ use crate::name::truncated;
 /// The set of labels against which a term is matched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum LabelSource {
-    /// The effective labels of the node.
+    /// The effective labels of the object (a node, or another object with labels such as a cluster).
     Effective,
-    /// The labels that the host reports.
+    /// The labels that the host of a node reports. All other objects have none.
     Reported,
 }
 

@@ -13,7 +13,9 @@ pub const STUCK_FACT: &str = "agent.stuck";
 /// write the files that services and people read, such as the labels. Agents of older versions do not report the fact.
 pub const TASKS_CONTINUE_FACT: &str = "agent.runs_on";
 
-/// The name of the fact that lists the paths that tasks of the host wrote and that no task manages now.
+/// The name of the fact that lists the paths that tasks of the host wrote, that still exist, and that no task manages
+/// now. The list names only the first paths, and has the number of the others. A host without such paths does not
+/// report the fact.
 pub const ORPHANS_FACT: &str = "agent.orphans";
 
 /// The report of a stuck agent: it cannot store or apply its desired state.
@@ -60,8 +62,8 @@ impl OrphanedPaths {
     }
 }
 
-/// Returns whether the fact with this name is about the agent itself. The agent reports a change of such a fact at
-/// once, and not with the next regular report.
+/// Returns whether the fact with this name is about the agent itself. The controller stores a report in which only such
+/// a fact has changed. A change of another fact of a report, such as the load, is stored only with another change.
 pub fn is_agent_fact(path: &str) -> bool {
     path.starts_with("agent.")
 }
@@ -79,7 +81,8 @@ pub fn stuck_reason(fact: &str) -> Option<String> {
 }
 
 /// Returns the paths in the JSON text of [`ORPHANS_FACT`]. An entry is a path with its task, or `{"more": N}` for the
-/// number of paths that are not listed. Other entries are ignored, because an agent of a newer version may add some.
+/// number of paths that are not listed. Other entries are ignored, because an agent of a newer version may add some. A
+/// text that is not a JSON list gives no paths.
 pub fn orphaned_paths(fact: &str) -> OrphanedPaths {
     let entries: Vec<Value> = serde_json::from_str(fact).unwrap_or_default();
     let unlisted_count = entries.iter().filter_map(|entry| entry.get("more")?.as_u64()).fold(0, u64::saturating_add);
@@ -91,6 +94,7 @@ pub fn orphaned_paths(fact: &str) -> OrphanedPaths {
 mod tests {
     use super::*;
 
+    /// The fact `agent.runs_on` tells that the tasks of a stuck agent continue to run.
     #[test]
     fn y06_agent_facts_return_stuck_reason_and_orphaned_paths() {
         for (fact, reason) in [

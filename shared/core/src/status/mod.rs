@@ -35,21 +35,24 @@ pub enum State {
     Unplaced,
     /// The node is parked: its host runs no task, and other nodes do not wait for it.
     Parked,
-    /// The node's agent does not check in.
+    /// The node's agent has joined, and has had no contact with the controller for longer than its nodegroup allows.
     Silent,
     /// The node's agent cannot store or apply its desired state.
     Stuck,
     /// A task failed, two hosts have the node's identity, its host is ahead of the store, or there is an error among the
-    /// node's findings. If the only error is an unmet requirement of a newer task set, and an older one continues to run,
-    /// the state is [`State::Held`] instead.
+    /// node's findings. If the only error is an unmet requirement of a newer task set, and an older one continues to
+    /// run, the state is [`State::Held`] instead, or [`State::Paused`] if the node is paused too. If the next task set
+    /// is about to be released, a task that failed in the old one does not count.
     Failed,
-    /// The node's tasks are paused.
+    /// The node's nodegroup or cluster is paused, so no new task set is released to the node. Or the host itself is
+    /// paused and runs no task.
     Paused,
-    /// The node continues to run an old task set, and a newer one waits.
+    /// The node continues to run an old task set, and a newer one waits because of a hold, an undecided condition or an
+    /// unmet requirement.
     Held,
     /// The whole fleet waits after a restore of the store, the host has not checked in since the fleet was resumed, or the
-    /// mode is `observe` and results of tasks are missing. Or the node is not blocked, and no task set was released to it
-    /// or no result of its tasks was reported yet.
+    /// mode is `observe` and results of tasks are missing. Or the node is not blocked, and no task set was released to
+    /// it or no result of its tasks was reported yet. Or the node has no tasks, and its agent has not joined.
     Waiting,
     /// The node's tasks wait for a task of another host, and that host will not run the task by itself.
     Blocked,
@@ -97,7 +100,7 @@ pub fn parked_by<'a>(spec: &NodeSpec, state: Option<&'a ReportedState>) -> impl 
     spec.parked.then_some((SetBy::Operator, "")).into_iter().chain(host_entry)
 }
 
-/// The contact of a node's agent with the controller.
+/// Whether a node's agent has joined, and whether it is in contact with the controller.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Liveness {
     /// No agent of the node has joined.
@@ -120,7 +123,8 @@ impl Liveness {
     }
 }
 
-/// The reason that is shown with the state `failed` of a node that has an error among its findings.
+/// The general reason of the state `failed` of a node that has an error among its findings. Where the API lists or
+/// describes the node, it appends the code of the first error.
 pub const HAS_ERROR_REASON: &str = "there is an error among its findings";
 
 /// The inputs that decide whether a node's agent is absent, connected or silent.
@@ -171,8 +175,9 @@ pub struct StateInputs {
     pub paused_by: Option<SetBy>,
     /// True if two hosts check in with the node's identity.
     pub has_duplicate_identity: bool,
-    /// True if the host has a later revision than the store, for example after the store was restored. The controller
-    /// sends nothing to such a host.
+    /// True if the host holds a desired state and the controller sends it nothing. The state has a later revision than
+    /// the store sent, or is of an epoch that the store does not know. Or the store was restored, and no admin has
+    /// resumed the fleet yet.
     pub is_host_ahead: bool,
     /// True if the store was restored from a backup and an admin has not resumed the fleet yet. The controller then
     /// sends nothing to any node.
@@ -186,11 +191,12 @@ pub struct StateInputs {
     /// True if the controller cannot release the next task set, because its record, or the records of all nodes of the
     /// cluster, would exceed a limit.
     pub is_release_refused: bool,
-    /// True if the node does not meet a requirement of its nodegroup, or got no tasks yet and lacks traits that its instance
-    /// requires. The node then also has an error finding.
+    /// True if the node does not meet a requirement of its nodegroup. Also true if no tasks were released to the node
+    /// yet, and its field `instance_info.traits` (a field of Ironic) requires a trait that the node lacks, or is not a
+    /// list of texts. In all these cases, the node also has an error finding.
     pub has_unmet_requirement: bool,
-    /// True if resolving the node gave an error other than an unmet requirement, or if its desired state is too large to be
-    /// sent.
+    /// True if resolving the node gave an error that does not count for `has_unmet_requirement`, or if the node's
+    /// desired state is too large to be sent.
     pub has_error: bool,
     /// True if the agent cannot store or apply its desired state.
     pub is_stuck: bool,
@@ -298,10 +304,12 @@ impl StateInputs {
         notes.into_iter().filter_map(|(note, is_set)| is_set.then_some(note))
     }
 
-    /// Returns whether the node runs no task until an operator acts. Nodes that wait for its tasks are then blocked.
+    /// Returns whether nodes that wait for any task of this node are blocked. That is so if the node's agent is silent,
+    /// never joined, or is stuck and runs no task. It is also so if the host is ahead of the store, if the mode is
+    /// `observe`, or if the host, its nodegroup or its cluster is paused.
     ///
-    /// A node whose agent never joined also runs no task, unless its host has enrolled and is about to join. For a
-    /// parked node the result is false, because no node waits for a parked node.
+    /// A host that has enrolled and is about to join blocks no other node. For a parked node the result is false,
+    /// because no node waits for a parked node.
     pub fn is_blocking_others(&self) -> bool {
         let is_agent_present = match self.liveness {
             Liveness::Absent => self.has_enrolled,
@@ -317,9 +325,9 @@ impl StateInputs {
         self.is_stuck && !self.can_run_tasks_when_stuck
     }
 
-    /// Returns whether the node does not have its next task set. Other nodes then wait in vain for a task that only the
-    /// next task set has. A task set that is due and not released yet counts as withheld. For a parked node the result
-    /// is false, because no node waits for a parked node.
+    /// Returns whether the node has a next task set that was not released to it. The next task set is withheld, is due
+    /// and not released yet, or its release was refused. Other nodes that wait for a task that only the next task set
+    /// has are then blocked. For a parked node the result is false, because no node waits for a parked node.
     pub fn is_task_set_withheld(&self) -> bool {
         self.parked_by.is_none() && (self.next_task_set != NextTaskSet::Current || self.is_release_refused)
     }
@@ -385,7 +393,8 @@ mod tests {
         StateInputs { is_placed: true, liveness: Liveness::Connected, tasks, ..StateInputs::default() }
     }
 
-    /// Goes from the last rows of the table of states in docs/concepts.md to the first. Checks the reasons too.
+    /// Goes through some rows of the table of states in docs/concepts.md, from `drifted` up to the first row. Checks
+    /// some of the reasons too.
     #[test]
     fn status_names_cause_by_precedence() {
         // Each step sets one more input, whose state has precedence over the states of the inputs before.
@@ -419,8 +428,8 @@ mod tests {
         assert_eq!(inputs.status().state, State::Unplaced);
     }
 
-    /// A node must not be `converged` while its next task set is not released. The reason of a paused node mentions a
-    /// newer task set that waits.
+    /// A node must not be `converged` while its next task set is not released. The reason of a paused node says whether
+    /// a newer task set waits, and whether no task set was released yet.
     #[test]
     fn y06_status_is_not_converged_while_task_set_is_pending() {
         use TaskSummary::{Drifted, Failed, Incomplete, NotReleased, NothingToRun, Succeeded, Unreported, WouldChange};
@@ -461,8 +470,8 @@ mod tests {
         assert_eq!(unreleased_status, Status { state: State::Paused, reason }, "no task set was released before the newer one");
     }
 
-    /// A failure or missing results have precedence over a missing confirmation. The note `untold` is shown in any
-    /// state.
+    /// A failure has precedence over a missing confirmation, and so has the case that no result was reported yet. The
+    /// note `untold` is shown in each state that occurs in this test.
     #[test]
     fn y06_status_is_changing_when_connected_host_has_not_confirmed() {
         for (tasks, confirmation, liveness, state) in [
@@ -482,8 +491,9 @@ mod tests {
         }
     }
 
-    /// The state of a stuck node is `stuck`, unless its agent is silent. The state of a blocked node is `blocked` only
-    /// while results of its tasks are missing. Notes are shown in any state.
+    /// A node whose agent is stuck is `stuck` although a task failed, and `silent` if its agent is also silent. A node
+    /// that waits for another host is `blocked` only while its agent is connected, results of its tasks are missing and
+    /// no task failed. Notes are shown in addition to the state `stuck`.
     #[test]
     fn y06_stuck_and_blocked_nodes_have_expected_status_and_notes() {
         let stuck_inputs = StateInputs { is_stuck: true, ..placed_inputs(TaskSummary::Failed) };
@@ -506,9 +516,10 @@ mod tests {
         assert_eq!(placed_inputs(TaskSummary::Succeeded).notes().count(), 0);
     }
 
-    /// A held node still runs its old task set, so it blocks no other node. No node waits for a parked node.
+    /// A held node still runs its old task set, so `is_blocking_others` is false for it. `is_task_set_withheld` covers
+    /// the nodes that wait for a task of its next task set. No node waits for a parked node.
     #[test]
-    fn y06_is_blocking_others_when_node_runs_no_task() {
+    fn y06_is_blocking_others_when_paused_stuck_silent_or_observing() {
         let held_by_host = NextTaskSet::Withheld(WithheldBy::Held(SetBy::Host));
         for (inputs, expected) in [
             (placed_inputs(TaskSummary::Incomplete), false),

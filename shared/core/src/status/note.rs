@@ -7,10 +7,12 @@ use super::SetBy;
 /// The state of a node's next task set, in the form that decides the node's state.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum NextTaskSet {
-    /// The node has the task set that it should have.
+    /// The task set that the node should have is the one that was last released to it. A node that cannot be resolved
+    /// has this value too, because the task set that it should have is unknown.
     #[default]
     Current,
-    /// Nothing withholds the next task set. The controller releases it at the next reconcile, unless it exceeds a limit.
+    /// Nothing withholds the next task set. The controller releases it at the next reconcile, unless the record of the
+    /// release would exceed a limit of the store.
     Due,
     /// A hold, a pause or another cause withholds the next task set from the node.
     Withheld(WithheldBy),
@@ -26,7 +28,8 @@ pub enum WithheldBy {
     /// The evaluation of a condition was stopped after too many steps. So it is unknown whether a task that the node
     /// runs should still run.
     Undecided,
-    /// The node does not meet a requirement of its nodegroup, or lacks traits that its instance requires.
+    /// The node does not meet a requirement of its nodegroup. Or no tasks were released to the node yet, and its field
+    /// `instance_info.traits` (a field of Ironic) requires a trait that the node lacks, or is not a list of texts.
     Requirement,
 }
 

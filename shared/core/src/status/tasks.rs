@@ -4,10 +4,12 @@ use super::{Liveness, NextTaskSet, SetBy, State, StateInputs, Status, WithheldBy
 use crate::finding::{Finding, Rule, first_error_except};
 use crate::object::Timestamp;
 
-/// The reason that is shown with the state `failed` of a node on which a task failed.
+/// The general reason of the state `failed` of a node on which a task failed. Where the API lists or describes the
+/// node, a text that names the task replaces it.
 pub const TASK_FAILED_REASON: &str = "a task failed";
 
-/// The reason that is shown with the state `changing` of a node that has tasks without a result.
+/// The general reason of the state `changing` of a node that has tasks without a result. Where the API lists or
+/// describes the node, a text that names a barrier or a task replaces it.
 pub const RESULTS_PENDING_REASON: &str = "results are still to come";
 
 /// The outcome of one task of a node's released task set.
@@ -15,11 +17,13 @@ pub const RESULTS_PENDING_REASON: &str = "results are still to come";
 pub enum TaskOutcome {
     /// The task is in its desired state.
     Succeeded,
-    /// The task was only checked, and would change something.
+    /// The task was only checked, and would change something. A task whose own mode is `observe` has this outcome too,
+    /// although it was neither run nor checked.
     WouldChange,
     /// The host has drifted from the task, and the agent does not correct the drift.
     Drifted,
-    /// The task failed.
+    /// The task failed, or did not run because of a task that it requires. Or the agent does not support the task, or
+    /// does not know whether an interrupted run of it ended.
     Failed,
 }
 
@@ -30,9 +34,9 @@ pub enum TaskSummary {
     /// No task set was ever released to the node.
     #[default]
     NotReleased,
-    /// A task set without tasks was released.
+    /// A task set was released in which the host has no task to run or to check.
     NothingToRun,
-    /// The host has not reported a result of any task yet.
+    /// The released task set has tasks, and the host has not reported any result yet, also not of an earlier task set.
     Unreported,
     /// A task failed.
     Failed,
@@ -50,8 +54,8 @@ pub enum TaskSummary {
 
 impl TaskSummary {
     /// Returns the summary of the outcomes of a node's tasks. `released_outcomes` is `None` if no task set was released
-    /// to the node. Otherwise it has one item for each task that runs, and the item is `None` if the task has no result
-    /// yet. `has_reported` is true if the node ever sent a result.
+    /// to the node. Otherwise it has one item for each task that the host runs or checks, and the item is `None` if the
+    /// task has no result yet. `has_reported` is true if the node ever sent a result, also of an earlier task set.
     pub fn from_outcomes(released_outcomes: Option<impl IntoIterator<Item = Option<TaskOutcome>>>, has_reported: bool) -> Self {
         let Some(outcomes) = released_outcomes else { return Self::NotReleased };
         let mut outcomes = outcomes.into_iter().peekable();
@@ -129,13 +133,14 @@ pub struct TaskStatus<'a> {
     pub has_run: bool,
     /// The host's message about the result, for people. May be empty.
     pub message: &'a str,
-    /// The time at which the outcome changed to its present value.
+    /// The time at which this result arrived at the controller. A host reports each failure of a task, so the outcome
+    /// may be older than this result.
     pub since: Timestamp,
 }
 
-/// Returns a text about the first failed task: its id, the host's message, and the time of the failure. A task that did
-/// not run because of a task that it requires also counts as failed. `None` if no task failed. `tasks` is in the order in
-/// which the tasks run, and `time` formats a time.
+/// Returns a text about the first failed task: its id, the host's message, and the time at which its last result
+/// arrived. A task that did not run because of a task that it requires also counts as failed. `None` if no task failed.
+/// `tasks` is in the order in which the tasks run, and `time` formats a time.
 pub fn first_failure_text<'a>(tasks: impl IntoIterator<Item = TaskStatus<'a>>, time: fn(Timestamp) -> String) -> Option<String> {
     let failed_task = tasks.into_iter().find(|task| task.outcome == TaskOutcome::Failed)?;
     let message = if failed_task.message.is_empty() { "no reason was given" } else { failed_task.message };
@@ -371,7 +376,8 @@ mod tests {
         }
     }
 
-    /// One of the three nodes without success is listed. The other two are only counted.
+    /// In this test, three nodes have not succeeded, and the caller names only one of them. The text counts the other
+    /// two.
     #[test]
     fn y06_closed_barrier_text_lists_nodes_with_reasons() {
         let nodes = [("n1".to_owned(), "it is silent".to_owned())];

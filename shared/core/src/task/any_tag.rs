@@ -12,10 +12,12 @@ use serde_json::{Value, json};
 /// The special list of tags that matches every tag has this text as its only item.
 pub(crate) const ANY_TAG: &str = "/";
 
-/// The text that authors write for every tag.
+/// The text that an author writes in place of a list of tags, to select every tag. In the field `role` of a dependency
+/// on tasks of other nodes, it selects every role.
 pub(crate) const ANY_TAG_INPUT: &str = "*";
 
-/// The value of a tag selector in a request: a list of names, or a text.
+/// The form in which serde reads the field `tags` of a task, or `role` or `tags` of a dependency on tasks of other
+/// nodes: a list of names, or a text. The only valid text is `*`.
 #[derive(serde::Deserialize)]
 #[serde(untagged)]
 enum TagsInput {

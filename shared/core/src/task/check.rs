@@ -78,8 +78,9 @@ fn exposed_secret_errors(kind: &TaskType, task: &Task, parser: &dyn TemplatePars
     exposed_texts.map(|text| (text.path, format!("reads a secret, and {SECRET_EXPOSED}"))).collect()
 }
 
-/// Returns an error for each template text in which the template engine would evaluate a value once more: as a pattern,
-/// a path of keys, or the name of a filter. An error is the path of the text and a message.
+/// Returns an error for each place in a template text at which the template engine would interpret a value itself as a
+/// format pattern, as a path of keys, or as the name of a filter or test. An error is the path of the text and a
+/// message. A text that is not a valid template is skipped, because the compilation of the release reports it.
 fn reevaluated_value_errors(kind: &TaskType, task: &Task, parser: &dyn TemplateParser) -> Vec<(String, String)> {
     let text_errors = |text: TemplateText<'_>| {
         let errors = kind.read_template(&text, parser).unwrap_or_default().reread_values.into_iter();
@@ -209,7 +210,8 @@ mod tests {
         assert_eq!(unsupported_types(&"site@1".parse().unwrap(), &[untranslated_task]), []);
     }
 
-    /// Regression test: no finding reported such a path, so only the host did when the task ran.
+    /// Regression test: no finding reported a path that is a known link (such as `/bin`) or leads through one, so only
+    /// the host did when the task ran.
     #[test]
     fn y09_path_through_known_link_warns_with_real_path() {
         let finding_texts = |path: &str| {

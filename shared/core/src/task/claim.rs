@@ -25,7 +25,7 @@ pub enum PathContent {
 pub struct PathClaim<T> {
     /// The task that claimed the path.
     pub owner: T,
-    /// The path as the author of the task wrote it.
+    /// The path that the task names, rendered if possible. Known links in it, such as `/bin`, are not resolved.
     pub path: String,
     /// The content of the path after the task has run.
     pub content: PathContent,
@@ -48,7 +48,8 @@ pub struct PathClaims<T> {
 pub struct PathConflict<T> {
     /// The claim of the earlier task.
     pub first_claim: PathClaim<T>,
-    /// The path of the rejected task, as its author wrote it.
+    /// The path that the rejected task names, rendered if possible. Known links in it, such as `/bin`, are not
+    /// resolved.
     pub path: String,
 }
 
@@ -60,7 +61,7 @@ impl<T> Default for PathClaims<T> {
 
 impl<T: Clone> PathClaims<T> {
     /// Claims a path for the task `owner`, under each spelling of the path (all paths that name the same file through
-    /// known links). If the path is known only after rendering, `path` is the text of its template.
+    /// known links). `path` is the rendered path, or the text of its template if that cannot be rendered.
     ///
     /// # Errors
     /// Fails with [`PathConflict`] if an earlier task claimed the path, or a path above or below it. Two tasks that

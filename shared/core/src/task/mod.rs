@@ -36,7 +36,8 @@ pub use types::{Concurrency, ResourceText, TASK_TYPES, TaskKind, TaskType, Templ
 use crate::field::{FieldType, REQUIRED, manifest_struct};
 
 /// The key in [`Task::foreign`] under which the import of a Fuel release lists the paths of the fields that it could
-/// not translate, such as `parameters.cmd`.
+/// not translate, such as `parameters.cmd`. It is also the type that hosts get for such a task, so that they do not
+/// start it.
 pub const UNTRANSLATED: &str = "untranslated";
 
 manifest_struct! {
@@ -187,8 +188,9 @@ impl Task {
     }
 }
 
-/// Returns the name of the blob in the parameter `source`, if the type is `file` or an alias of it. Returns `None` for
-/// another type, or without this parameter.
+/// Returns the text of the parameter `source`, if the type is `file` or an alias of it. The text names a blob
+/// (`sha256:…`). In a manifest, it may be the name of a file instead. Returns `None` for another type, or without this
+/// parameter.
 pub fn source_parameter<'a>(kind: &str, parameters: &'a Map<String, Value>) -> Option<&'a str> {
     parameters.get("source").filter(|_| is_type(kind, TaskKind::File)).and_then(Value::as_str)
 }
@@ -232,7 +234,8 @@ pub enum CrossSelector {
     /// The field is `null`, which selects stages. In `tags`, `null` counts as absent if the entry has a `role` and the
     /// release does not have `matching.roles: tags`.
     Null,
-    /// A list of names, patterns, `self` or `*`.
+    /// A list of names, patterns, `self` or `*`. If the author wrote the text `*` and no list, the only item is `/`,
+    /// which selects every tag or role.
     Names(Vec<String>),
 }
 
@@ -282,7 +285,9 @@ pub enum OnDrift {
     Report,
 }
 
-/// The reaction of the agent if a run of a task began and its end is unknown, for example after a crash.
+/// The reaction of the agent if a run of a task began and its end is unknown, for example after a crash. It has an
+/// effect only on a `shell` task without guards (`creates`, `unless`, `only_if`). The agent checks any other task
+/// again, and runs it if needed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum OnInterrupt {
@@ -300,9 +305,10 @@ pub enum Phase {
     /// The task runs with the node's other tasks.
     #[default]
     Apply,
-    /// The task runs before the node gets a task set with a changed disruptive task.
+    /// The task is meant to run before the node gets a task set with a changed disruptive task. Hosts skip the task,
+    /// because no host is drained yet.
     Drain,
-    /// The task runs when the node is deleted.
+    /// The task is meant to run when the node is deleted. Hosts skip the task, because no host is cleaned up yet.
     Cleanup,
 }
 

@@ -8,7 +8,8 @@ use super::path::{PathUse, check_authored_path, check_directory, check_path, is_
 use crate::name::{has_control, is_blank, truncated};
 use crate::time::MAX_DURATION_SECONDS;
 
-/// Maximum size of one argument or variable of a process, in bytes (Linux's `MAX_ARG_STRLEN` without the final NUL).
+/// Maximum size of one argument of a process, or of one environment variable as `NAME=VALUE`, in bytes (Linux's
+/// `MAX_ARG_STRLEN` without the final NUL).
 const MAX_ARGUMENT_BYTES: usize = 128 * 1024 - 1;
 
 /// The highest id of a user or group. The id above it, `u32::MAX`, means "do not change the owner" to Linux.
@@ -140,7 +141,7 @@ impl ParameterType {
             (Self::Account, Value::String(text)) if is_template(text) => Some(
                 "cannot be a template, and hosts would look for an account of that name: write its name or number".to_owned(),
             ),
-            (Self::Account, Value::String(text)) if is_valid_account(text) => account_error(text),
+            (Self::Account, Value::String(text)) if has_account_characters(text) => account_error(text),
             (Self::Account, Value::String(_)) => {
                 Some(format!("takes the name or number of an account, not {}", display_value(value)))
             }
@@ -248,8 +249,9 @@ fn checkable_text(text: &str) -> &str {
     if is_template(text) { text.matches('\0').next().unwrap_or("{{") } else { text }
 }
 
-/// Returns whether a host's account database can have an entry with this name or id.
-fn is_valid_account(text: &str) -> bool {
+/// Returns whether a text can be the name or id of an account by its characters: it is not blank, and has no control
+/// character, colon or white space. [`account_error`] finds the other invalid names and ids.
+fn has_account_characters(text: &str) -> bool {
     !is_blank(text) && !has_control(text) && !text.contains(':') && !text.contains(char::is_whitespace)
 }
 

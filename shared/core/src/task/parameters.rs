@@ -21,7 +21,7 @@ pub struct Parameter {
     pub name: &'static str,
     /// The name of the parameter in Fuel, or `None` if the name is the same or Fuel lacks the parameter.
     pub alias: Option<&'static str>,
-    /// The type of its value.
+    /// The type of the parameter's value.
     pub parameter_type: ParameterType,
     /// The rule whether the parameter is required.
     pub presence: ParameterPresence,
@@ -193,7 +193,8 @@ impl Parameter {
 
 impl ParameterTable {
     /// Returns the errors in a task's parameters, each as the path of the field and a message. Reports unknown, invalid
-    /// and missing parameters, and parameters that are set under both of their names.
+    /// and missing parameters, parameters that are set under both of their names, and several alternatives that are
+    /// set.
     pub(super) fn errors(&self, values: &Map<String, Value>) -> Vec<(String, String)> {
         let mut errors = Vec::new();
         for (name, value) in values {

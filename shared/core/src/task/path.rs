@@ -64,7 +64,7 @@ pub enum PathRefused {
     Detour {
         /// The whole path.
         path: String,
-        /// The part between two slashes that is not allowed.
+        /// The part that is not allowed: the text between two slashes, or after the last slash.
         part: String,
     },
     /// The path contains NUL or another control character.
@@ -73,7 +73,8 @@ pub enum PathRefused {
     /// The path, or a name in it, is longer than Linux allows.
     #[error("path of {length} bytes: at most {MAX_PATH_BYTES} in all and {MAX_NAME_BYTES} a name are allowed")]
     Long {
-        /// The length of the whole path, in bytes.
+        /// The length of the whole path, in bytes. For a template, the length of the text before the first tag and
+        /// after the last tag together.
         length: usize,
     },
     /// A task would write to a path in a file system of the kernel, such as `/proc`.
@@ -340,8 +341,9 @@ mod tests {
         assert!(check_authored_path("/proc/../x", PathUse::Read).is_err(), "a path that is only read must be plain too");
     }
 
-    /// The first returned directory is the canonical one. It is the root (the empty text) if a value can lead out of
-    /// the directory through a known link, or if the template begins with a tag.
+    /// In the first returned directory, a known link is resolved: `/run` for `/var/run`. The directory is the root (the
+    /// empty text) in three cases: a value can lead through a known link below the directory to a path outside of the
+    /// directory, the template begins with a template tag (such as `{{`), or a template tag is not closed.
     #[test]
     fn y01_known_directories_of_template_are_independent_of_values() {
         for (template, directory) in [

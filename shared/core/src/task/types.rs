@@ -26,10 +26,11 @@ pub struct TaskType {
     /// The parameters whose texts are templates. In lists and maps, the texts at any depth are templates.
     pub templates: &'static [&'static str],
     /// The parameters of the type. `None` if no agent of this version runs the type, or if its tasks run nothing
-    /// (`is_marker`). The parameters of its tasks are then not checked.
+    /// (`is_marker`). Then the names, types and presence of its tasks' parameters are not checked. Templates and
+    /// numbers in them are still checked.
     pub parameters: Option<&'static ParameterTable>,
-    /// The names of the parameters with the path that a task of the type writes. `None` if the type writes no path. No
-    /// other task of the host may write to that path.
+    /// The names of the parameters with the path that a task of the type writes. `None` if the type writes no path, or
+    /// if no agent of this version runs the type. No other task of the host may write to that path.
     pub write_target: Option<WriteTarget>,
     /// The rule whether other tasks may run on the host at the same time.
     pub concurrency: Concurrency,
@@ -49,9 +50,9 @@ pub struct WriteTarget {
 /// The rule whether a task shares its host with other tasks while it runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Concurrency {
-    /// Other tasks may run at the same time.
+    /// Other tasks may run on the host at the same time.
     Shared,
-    /// No other task may run at the same time.
+    /// No other task may run on the host at the same time.
     Alone,
 }
 
@@ -119,8 +120,8 @@ pub fn task_type(name: &str) -> Option<&'static TaskType> {
 }
 
 /// The paths of the parameters of a `shell` task that are templates of shell texts. The parameter `cmd` is a shell text
-/// too, but not a template. The guards `unless` and `only_if` can also be lists of texts. The items of a list have
-/// other paths.
+/// too, but not a template. The guards `unless` and `only_if` can also be lists: a program and its arguments. The items
+/// of such a list are templates but not shell texts. Their paths, such as `parameters.unless[0]`, are not listed here.
 const SHELL_TEXT_FIELDS: &[&str] = &["parameters.script", "parameters.unless", "parameters.only_if"];
 
 /// A text of a task that is a template, with the path of its parameter.
@@ -155,8 +156,8 @@ impl TaskType {
         Some(parameters.iter().copied().chain(has_template.then_some(TEMPLATE_FILE)).collect())
     }
 
-    /// Returns the path that a task of this type writes, as its author wrote it, and the content of the path after the
-    /// task has run. Returns `None` if the task writes no path.
+    /// Returns the path that a task of this type writes, as its author wrote it, and whether a file is there after the
+    /// task has run. Returns `None` if the type has no `write_target`, or if the task has no path that is a text.
     pub fn written_path<'a>(&self, parameters: &'a Map<String, Value>) -> Option<(&'a str, PathContent)> {
         let write_target = self.write_target?;
         let is_absent = parameters.get(write_target.absent) == Some(&Value::Bool(true));

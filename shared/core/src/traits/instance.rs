@@ -4,7 +4,8 @@
 use serde_json::{Map, Value};
 use uuid::Uuid;
 
-/// The error if a node cannot be used for the instance (the workload) that it has in Ironic.
+/// The error if `instance_info.traits` of a node is not a list of texts, or has a trait that the node lacks. The list
+/// has the traits that the node's instance (in Ironic's sense: its workload) requires.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InstanceTraitsError {
     /// The value of `instance_info.traits` is not a list of texts.

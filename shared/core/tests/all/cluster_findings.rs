@@ -1,4 +1,4 @@
-//! Tests of the findings about a cluster's roles, tags, limits and tasks. Each finding names the affected nodes.
+//! Tests of the findings about a cluster's roles, tags, limits, tasks and requirements.
 
 use std::sync::Arc;
 
@@ -87,7 +87,8 @@ fn requirement_resembling_operator_is_finding() {
     );
 }
 
-/// Nodes n2 and n3 have no role, and their tags were assigned. The release declares the tag of n3 only.
+/// In this test, nodes n2 and n3 have no role, and their tags were assigned. The release declares the tag of n3 and not
+/// the tag of n2.
 #[test]
 fn undeclared_tag_is_finding_when_node_has_no_roles() {
     let scenario = json!({
@@ -109,7 +110,8 @@ fn undeclared_tag_is_finding_when_node_has_no_roles() {
     );
 }
 
-/// Role `app` gives tag `ghost`, which the release does not declare.
+/// In this test, role `app` gives tag `ghost`, which the release does not declare. This is a finding of the release,
+/// and it is also listed among the findings of the cluster.
 #[test]
 fn release_findings_appear_in_clusters_running_release() {
     let scenario = json!({

@@ -17,7 +17,7 @@ use uuid::Uuid;
 
 use crate::fleet_fixture::{FleetFixture, etc_file_task, release_manifest, site_manifests};
 
-/// Returns a node in a group.
+/// Returns the manifest of a node in a group of cluster `prod`.
 fn node_manifest(name: &str, group: &str) -> Value {
     json!({"kind": "Node", "name": name, "nodegroup": format!("prod/{group}")})
 }
@@ -90,8 +90,9 @@ fn y09_unplaced_task_finding_names_release_and_nodes() {
     assert!(unplaced.iter().any(|message| *message == expected), "{unplaced:?}");
 }
 
-/// Documents 4 and 7 are the group of web-1 and web-1. `new_placement_findings` reports only findings about the
-/// placement of tags and tasks. `newly_undeclared` reports roles of one object that the release does not declare.
+/// Documents 4 and 7 are the group of web-1 and web-1. `new_placement_findings` reports only new findings that a change
+/// of roles and tags can cause anywhere in the cluster, and no finding about one field alone. `newly_undeclared`
+/// reports roles that one object has since the edit and that the release does not declare.
 #[test]
 fn edit_reports_newly_caused_cluster_finding() {
     let mut fixture = FleetFixture::from_manifests(&fleet_manifests(1));
@@ -222,8 +223,8 @@ fn edit_reports_failure_of_new_inspection_rule() {
     assert_eq!(new_findings(&fixture.fleet, &fixture.fleet), [""; 0]);
 }
 
-/// The condition reads a fact that no host has reported, so its evaluation fails on each web server. Document 1 is the
-/// release.
+/// In this test, the condition reads a fact that no host has reported, so its evaluation fails on each web server.
+/// Document 1 is the release.
 #[test]
 fn failing_condition_is_one_finding_when_many_hosts_fail() {
     let tasks = json!([{"id": "conf", "type": "puppet", "tags": ["nginx"], "condition": "facts.cpu.count > 4"}]);
@@ -300,7 +301,8 @@ fn undeclared_tag_from_extension_is_finding() {
     assert!(unknown[0].message.starts_with("extension rack gives it tag gone for role web, which is declared neither"));
 }
 
-/// Node `spare` is in no group. It has one finding, because its tombstone removes no inherited label.
+/// Node `spare` is in no group. The finding about its tombstone, which has no effect because the node does not merge
+/// labels, is listed once.
 #[test]
 fn fleet_resolution_contains_unplaced_nodes_once() {
     let mut documents = fleet_manifests(1);
@@ -315,8 +317,8 @@ fn fleet_resolution_contains_unplaced_nodes_once() {
     assert_eq!(fixture.resolved_node("spare").group_path(), None);
 }
 
-/// The group of the web servers has no node. Only task `conf` reads its label in every case. The other tasks read a
-/// label only inside an `if`. Document 1 is the release.
+/// In this test, the group of the web servers has no node at first. Only task `conf` always reads a label that the
+/// group lacks. The other tasks read such a label only inside an `if`. Document 1 is the release.
 #[test]
 fn empty_group_finding_lists_references_missing_for_future_nodes() {
     let tasks = json!([
@@ -340,7 +342,7 @@ fn empty_group_finding_lists_references_missing_for_future_nodes() {
     );
 }
 
-/// Returns the levels as manifests, each with these labels.
+/// Returns the manifests of a template, a cluster and a group. Each argument contains the labels of one of them.
 fn level_manifests(template: &Value, cluster: &Value, group: &Value) -> Vec<Value> {
     vec![
         json!({"kind": "ClusterTemplate", "name": "t", "labels": template}),

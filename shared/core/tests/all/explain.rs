@@ -42,8 +42,8 @@ fn explain_tag_names_deciding_extension() {
     assert_eq!(has_and_reason(&fixture, "other"), absent_because(not_produced));
 }
 
-/// The reason names each way in which a task is placed: by its own tags, and by each group that lists the task. Node
-/// web-1 has tag `nginx`.
+/// The reason names each way in which a task is placed: by its own tags, and by each group that lists the task. It also
+/// names ways that do not apply to the node: web-1 has tag `nginx` and lacks tag `mysql`.
 #[test]
 fn explain_task_names_placing_group() {
     let documents = site_manifests(

@@ -39,7 +39,7 @@ fn group_manifest(cluster: &str, name: &str, fields: Value) -> Value {
     with_fields(json!({"kind": "NodeGroup", "cluster": cluster, "name": name}), fields)
 }
 
-/// Returns a node of group `g` of cluster `c`, with these additional fields.
+/// Returns a node of group `g` of cluster `c`, with these fields added or replaced. The fields may name another group.
 fn node_manifest(name: &str, fields: Value) -> Value {
     with_fields(json!({"kind": "Node", "name": name, "nodegroup": "c/g"}), fields)
 }
@@ -136,7 +136,7 @@ fn unset_reference_is_info_when_read_conditionally() {
     assert!(matches!(findings.as_slice(), [finding] if finding.severity == Severity::Warning), "{findings:?}");
 }
 
-/// Node n1 runs t0 and lacks label `x`. Node n2 runs t1 and has the label from its group.
+/// In this test, node n1 runs t0 and lacks label `x`. Node n2 runs t1 and has the label from its group.
 #[test]
 fn unset_reference_is_found_when_other_group_sets_label() {
     let mut release = release_manifest(&["{% if labels.tier == 'gold' %}{{ labels.x }}{% endif %}", "{{ labels.x }}"]);
@@ -159,8 +159,8 @@ fn unset_reference_is_found_when_other_group_sets_label() {
     );
 }
 
-/// The edit takes label `x` from the group. Nodes n1 to n7 provide the label themselves, so n8 to n12 lack it
-/// afterwards.
+/// In this test, the edit takes label `x` from the group. Nodes n1 to n7 provide the label themselves, so n8 to n12
+/// lack it afterwards. Three of the five are named.
 #[test]
 fn newly_unset_names_hosts_in_natural_order() {
     let templates = ["{{ labels.x }}"];
@@ -223,7 +223,9 @@ fn unset_reference_finding_covers_lookups() {
     assert_eq!(findings_of_rule(&fleet, rule::REFERENCE_UNSET), []);
 }
 
-/// The task reads label `x`, which the node lacks in both fleets. The condition of the task requires label `on`.
+/// The test compares a fleet before a change with the fleet after it. The task reads label `x`, which the node lacks
+/// before and after. The condition of the task requires label `on`. The reference is reported only if the node gets
+/// `on` by the change, and so begins to run the task.
 #[test]
 fn newly_unset_reports_references_of_newly_running_task() {
     let fleet_with = |group_fields: Value| {
@@ -248,7 +250,7 @@ fn newly_unset_reports_references_of_newly_running_task() {
     assert_eq!(new_findings(&running_fleet, &running_fleet), []);
 }
 
-/// The edit takes label `x` from the group. Node n1 has a tombstone for it, so only n2 loses a value.
+/// In this test, the edit takes label `x` from the group. Node n1 has a tombstone for it, so only n2 loses a value.
 #[test]
 fn newly_unset_omits_references_unset_before_edit() {
     let templates = ["{{ labels.x }} {{ labels.y }}"];
@@ -324,9 +326,9 @@ fn x07_named_primary_without_tag_is_error_with_reason() {
     assert!(findings[0].message.contains("the cluster has no release that has tag x"), "{}", findings[0].message);
 }
 
-/// A name in `primaries` that has no effect is a finding. Its last part gives the node that is primary instead.
-/// Regression: the finding claimed that there is such a node, although no node can have the tag without a role or a
-/// release.
+/// A name in `primaries` that has no effect is a finding. The message also states whether another node is primary
+/// instead. Regression: the finding claimed that there is such a node, although no node can have the tag without a role
+/// or a release.
 #[test]
 fn y09_unheld_tag_finding_names_no_holder() {
     let mut release = release_manifest(&[]);
@@ -352,7 +354,8 @@ fn y09_unheld_tag_finding_names_no_holder() {
     }
 }
 
-/// The release declares only role `x`. A role that the cluster refers to twice is one finding.
+/// In this test, the release declares only role `x`. A role that the cluster refers to twice, in `tags` and in `roles`,
+/// is one finding.
 #[test]
 fn undeclared_role_changed_by_cluster_is_finding() {
     for (fields, finding_count) in [
@@ -373,7 +376,8 @@ fn undeclared_role_changed_by_cluster_is_finding() {
     }
 }
 
-/// The release permits one node with role `x`. Node n1 has the role. Node n2 is in group `bare`, which has no release.
+/// In this test, the release permits one node with role `x`. Node n1 has the role. Node n2 is in group `bare`, which
+/// has no release, but still counts if it has the role.
 #[test]
 fn role_limits_count_nodes_of_groups_without_release() {
     for (group_roles, node_roles, finding_count) in

@@ -185,7 +185,7 @@ fn x03_f06_unread_value_causes_no_recomputation() {
     }
 }
 
-/// Document 5 is node db-2, which is the primary of its cluster before the move.
+/// Document 5 is node db-2. Before it moves to cluster `lab`, it is the primary of tag `mysql` in its cluster.
 #[test]
 fn moved_node_releases_primaries() {
     let mut documents = default_matching_site(&task_manifests());
@@ -229,7 +229,7 @@ fn renamed_node_changes_position_in_lookup() {
 }
 
 /// Root can park or pause a node on its host. Other nodes wait for the tasks of a paused node, but not for those of a
-/// parked one.
+/// parked one. In this test, no choice of a primary is stored, so a node that is parked does not remain primary.
 #[test]
 fn node_parked_on_host_is_excluded_from_primaries_and_barriers() {
     let mut fixture = FleetFixture::from_manifests(&site_manifests(&json!({}), &task_manifests()));
@@ -311,8 +311,8 @@ fn w03_host_label_fills_no_key_decided_by_unmerged_level() {
     }
 }
 
-/// The group of the databases moves. Its nodes keep their tasks, and tag `mysql` has a primary in the new cluster only.
-/// `holders` returns the primaries of a cluster.
+/// In this test, the group of the databases moves to another cluster. Its nodes keep their tasks, and tag `mysql` has a
+/// primary in the new cluster only. `holders` returns the primaries of a cluster.
 #[test]
 fn group_moved_to_another_cluster_is_placed_there() {
     let mut documents = site_manifests(&json!({}), &task_manifests());
@@ -332,8 +332,8 @@ fn group_moved_to_another_cluster_is_placed_there() {
     assert_eq!((fixture.fleet.holders(old_cluster).count(), fixture.fleet.holders(new_cluster).count()), (0, 1));
 }
 
-/// The steps of a condition are limited, and the limit depends on the number of nodes in the cluster, rounded up to a
-/// power of two. The condition of this task exceeds the limit in a cluster of 1,024 nodes.
+/// The steps of conditions are limited for each node. Among others, the limit depends on the number of nodes in the
+/// cluster, rounded up to a power of two. The condition of this task exceeds the limit in a cluster of 1,024 nodes.
 #[test]
 fn w10_05_condition_limit_change_marks_nodes_dirty() {
     let tasks = json!([{
@@ -354,8 +354,8 @@ fn w10_05_condition_limit_change_marks_nodes_dirty() {
     let fresh = FleetFixture { fleet: fixture.fleet.clone(), cache: ResolveCache::new() };
     assert_eq!(fresh.node_output("n1"), fixture.node_output("n1"), "the cache changes no result");
 
-    // A node outside of the cluster does not change the limit. A new node of the cluster changes the limit, even if no
-    // look-up finds that node.
+    // A node outside of the cluster does not change the limit. Node m0 is number 1,025 of the cluster and changes the
+    // limit, although no look-up finds it. Node m1 does not change the limit.
     assert_eq!(fixture.apply(&[json!({"kind": "Node", "name": "apart"})]), ["apart"]);
     let spare = |number: usize| {
         let node = json!({"kind": "Node", "name": format!("m{number}"), "nodegroup": "prod/spare"});
@@ -406,10 +406,11 @@ fn x04_f06_condition_limit_changes_only_in_growing_cluster() {
     assert_eq!(fresh.digests(), fixture.digests(), "the cache changes no result");
 }
 
-/// The node inherits no label, and the host may report label `free`. The group decides whether the reported label fills
-/// the key. So a change of the group marks the node dirty, unless the reported value is invalid anyway.
+/// In this test, the node inherits no label, and its group lets the host report label `free`. The group decides whether
+/// the reported label fills the key. So a change of the group's value marks the node dirty (to be resolved again),
+/// unless the reported value is invalid anyway.
 #[test]
-fn reported_label_fills_nothing_when_value_is_invalid() {
+fn group_change_marks_node_dirty_unless_reported_label_is_invalid() {
     let documents = |group_value: &str| {
         let group = json!({"kind": "NodeGroup", "cluster": "c", "name": "g", "labels": {"free": group_value}, "host_labels": {"accept": ["free"]}});
         let node = json!({"kind": "Node", "name": "n", "nodegroup": "c/g", "labels": {"own": "1"}, "merge_labels": false});

@@ -32,8 +32,8 @@ fn y09_unmet_requirement_finding_shows_actual_value() {
     assert!(FleetFixture::from_manifests(&documents).resolved_node("web-1").unmet_requirements().is_empty());
 }
 
-/// The controller refused four reported traits of web-1: three unknown ones, of which it recorded one name, and one
-/// above the maximum number.
+/// In this test, the controller refused four reported traits of web-1: three unknown ones, of which it recorded one
+/// name, and one above the maximum number.
 #[test]
 fn s38_rejected_traits_are_finding_of_node() {
     let mut fixture = FleetFixture::from_manifests(&site_manifests(&json!({}), &task_manifests()));
@@ -52,7 +52,7 @@ fn s38_rejected_traits_are_finding_of_node() {
     assert_eq!(fixture.resolved_node("web-1").traits().names().len(), 0);
 }
 
-/// The controller dropped two facts and one label from the report of web-1.
+/// In this test, the controller dropped two facts and one label from the report of web-1, which was too large.
 #[test]
 fn s39_oversized_report_is_finding_of_node() {
     let mut fixture = FleetFixture::from_manifests(&site_manifests(&json!({}), &task_manifests()));
@@ -163,7 +163,8 @@ fn w02_every_unimplemented_field_is_finding() {
     assert!(findings.iter().all(|finding| finding.code != "field.idle"), "{findings:?}");
 }
 
-/// No task waits for a task of type `group`. Regression: a dependency on a group had no effect and no finding.
+/// No task waits for a task of type `group`. Regression: a dependency on a group had no effect and no finding. A
+/// dependency whose pattern matches a group and other tasks is no finding.
 #[test]
 fn y05_dependency_on_group_is_finding_naming_tasks() {
     let group = json!({"id": "grp", "type": "group", "tags": ["nginx"], "tasks": ["conf", "then"]});

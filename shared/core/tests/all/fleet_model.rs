@@ -15,8 +15,8 @@ use uuid::Uuid;
 
 use crate::fleet_fixture::{FleetFixture, build_objects, default_matching_site, site_manifests, task_manifests, to_changes};
 
-/// Node web-1 has the labels of its group, web-2 also has a reported label, and web-3 inherits no labels. Document 4 is
-/// the group.
+/// In this test, node web-1 has the labels of its group, web-2 also has a reported label, and web-3 inherits no labels.
+/// With a shared cache, each node gets the same digest as with a cache of its own. Document 4 is the group.
 #[test]
 fn resolve_cache_separates_nodes_when_labels_differ_from_group() {
     let file = |id: &str, template: &str| json!({"id": id, "type": "file", "tags": ["nginx"], "parameters": {"path": format!("/etc/{id}"), "template": template}});
@@ -60,8 +60,10 @@ fn explain_task_gives_reason_when_mode_is_noop() {
     assert_eq!(set_aside_reasons("db-10"), json!(["its mode is noop: tasks are checked, and nothing is changed"]));
 }
 
-/// Documents 0 and 2 are the cluster template and the cluster. The cluster does not merge inherited labels. Each
-/// expected item has the result of one level, from the template to the node, and whether the level merges.
+/// Documents 0 and 2 are the cluster template and the cluster. Neither merges inherited labels. Each expected item has
+/// the result of one level, from the template to the node, and its `merges`. For a level that provides the key,
+/// `merges` is its `merge_labels`. For another level it is false only if the level replaces the labels above it. So
+/// it is true for a template without the key, because no level is above the template.
 #[test]
 fn explain_label_lists_replacing_level_for_omitted_keys() {
     let mut documents = site_manifests(&json!({}), &task_manifests());
@@ -112,8 +114,8 @@ fn resolve_is_incomplete_while_parent_is_missing() {
     assert!(matches!(resolve(&loading), Resolution::Incomplete(missing) if missing == [MissingParent::Store]));
 }
 
-/// Label `tier` is `gold` on web-1 and `std` on db-2. No node has label `absent`, so the condition that reads it counts
-/// as false. A task of type `skipped` is skipped everywhere.
+/// In this test, label `tier` is `gold` on web-1 and `std` on db-2. No node has label `absent`, so the condition that
+/// reads it counts as false. A task of type `skipped` is skipped everywhere.
 #[test]
 fn false_condition_skips_task_with_reason() {
     let condition = |id: &str, text: &str| json!({"id": id, "type": "puppet", "roles": ["*"], "condition": text});
@@ -182,7 +184,9 @@ fn effective_traits_exclude_suppressed_traits() {
     assert!(fixture.node_output("db-2").traits.is_empty());
 }
 
-/// Role `master` is reserved: it selects the node of that name, as in Fuel. No node of this site has the name.
+/// Role `master` is reserved: it selects the node of that name, as in Fuel. In this test, no node has the name. So the
+/// output lists the tasks of the role under `master` as if there were such a node, and reports the finding
+/// `master.absent`.
 #[test]
 fn fleet_output_lists_stages_order_and_master_tasks() {
     let tasks = json!([
@@ -255,10 +259,10 @@ fn w04_star_selects_nodes_with_any_role_or_any_tag() {
     }
 }
 
-/// Stages that do not depend on each other are in the order of their declaration. A dependency through a task counts:
-/// `m-task` runs after `b-middle` and before `a-last`.
+/// A stage comes after the stages that it depends on. If several stages can be next, the first by id is next. A
+/// dependency through a task counts: `m-task` runs after `b-middle` and before `a-last`.
 #[test]
-fn w04_stages_are_ordered_by_dependency_then_declaration() {
+fn w04_stages_are_ordered_by_dependency_then_id() {
     let tasks = json!([
         {"id": "a-last", "type": "stage"},
         {"id": "b-middle", "type": "stage", "requires": ["z-first"]},

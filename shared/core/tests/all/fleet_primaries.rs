@@ -161,7 +161,7 @@ fn x07_parked_primary_finding_advises_manifest_edit_when_cluster_names_node() {
         );
     }
     assert!(messages[0].contains("stemma node unpark db-10"), "{}", messages[0]);
-    // A write reports the same message as the node.
+    // The finding of a write has the same message as the finding of the node.
     fixture.apply(&site_with_fields(primaries_naming("db-10"), json!({}), json!({})));
     let new_findings = newly_parked_primaries(&fixture.fleet, &parked_fleet, parked_fleet.nodes().map(|node| node.id()));
     assert_eq!(new_findings.iter().map(|finding| &finding.message).collect::<Vec<_>>(), [&messages[0]]);
@@ -223,8 +223,8 @@ fn x07_lost_node_name_returns_renamed_node_of_primaries_entry() {
     assert_eq!(find_lost_name(&edited_fleet), None, "the cluster names the node by its new name");
 }
 
-/// `next_holder` returns the node that would be primary if the given node were absent. `can_hold` returns whether a
-/// node can be chosen.
+/// `next_holder` returns the node that would be primary if the given node were absent and no node were chosen.
+/// `can_hold` returns whether a node can be chosen.
 #[test]
 fn x07_parked_node_is_not_primary_without_stored_choice() {
     for (db_2, db_10, expected_holders) in [
@@ -257,7 +257,7 @@ fn x07_named_primaries_override_stored_choice() {
         fixture.apply(&site_with_fields(primaries_naming("db-10"), json!({}), db_10));
         assert_eq!((primary_holders(&fixture), unknown_count(&fixture)), (vec!["db-10"], 0));
     }
-    // A name without effect is a finding, and moves no primary.
+    // A name without effect is a finding. The node of the stored choice is then primary.
     for name in ["web-1", "db-3"] {
         fixture.apply(&site_with_fields(primaries_naming(name), json!({}), json!({})));
         assert_eq!((primary_holders(&fixture), unknown_count(&fixture)), (vec!["db-2"], 1), "{name}");

@@ -19,9 +19,9 @@ use stemma_core::traits::Trait;
 
 use crate::fleet_fixture::{file_task, to_changes};
 
-/// An edit in a random sequence. `object` is an index in [`site_versions`], and `form` is the index of the version that
-/// the object gets. The three indices after the last object select a report of each node, and the next three a rename
-/// of each node.
+/// An edit in a random sequence. `object` is an index in [`site_versions`], and `form` selects the version that the
+/// object gets (its index modulo the number of versions). The three indices after the last object select a report of
+/// each node, and the next three a rename of each node. A second rename of a node restores its name.
 #[derive(Clone, Debug)]
 struct Edit {
     object: usize,
@@ -126,7 +126,8 @@ fn release_manifest(template: &str) -> Value {
     })
 }
 
-/// Returns the change that stores one object. `forms` contains for each object the index of the version that is valid.
+/// Returns the change that stores the object with the index `object`. `forms` contains for each object of the site the
+/// index of its current version.
 fn object_change(versions_by_object: &[Vec<Value>], forms: &[usize], object: usize) -> FleetChange {
     let documents: Vec<_> = versions_by_object
         .iter()
@@ -317,7 +318,7 @@ fn node_outputs(fleet: &Fleet, cache: &ResolveCache) -> NodeOutputs {
     let output_of = |id| match resolve_node(fleet, cache, id) {
         Resolution::Complete(node) => {
             let mut output = NodeOutput::from_node(&node);
-            // The output lacks these values, which a host receives. As an annotation, they are compared too.
+            // The output lacks these values. As an annotation, they are compared too.
             let other_values =
                 format!("{:?} {:?} {:?} {}", node.mode(), node.lifecycle_limits(), node.unmet_requirements(), node.is_paused());
             output.annotations.insert("told".into(), other_values);
@@ -345,8 +346,8 @@ const NODE: usize = 7;
 /// Index of the reports of the first node in an [`Edit`].
 const OBSERVATION: usize = 10;
 
-/// Generates edits that contain two known regressions for the first node, with random edits between and after them.
-/// Returns also the positions of the two edits that change the output of the node.
+/// Generates edits that contain two known regressions for the first node, with random edits before, between and after
+/// them. Returns also the positions of the two edits that change the output of the node.
 ///
 /// In the first case, the host reports label `z` of a node that does not merge, and then the template provides `z`. In
 /// the second case, the group requires a parameter that no task reads, and then the cluster changes the parameter.
@@ -368,8 +369,9 @@ fn notable_edit_sequences() -> impl Strategy<Value = (Vec<Edit>, [usize; 2])> {
     })
 }
 
-/// Applies the edits in order. Checks that each node with a new output was marked dirty. Checks that neither a cache
-/// nor the order of the edits changes a result. Returns for each edit whether it changed the output of the first node.
+/// Applies the edits in order. After each edit, checks the index, and that each node with a new output was marked
+/// dirty. Checks that neither a cache nor the order of changes affects a result. Returns for each edit whether it
+/// changed the output of the first node.
 fn apply_edits(edits: Vec<Edit>) -> Result<Vec<bool>, TestCaseError> {
     let versions = site_versions();
     let mut forms = vec![0; versions.len()];

@@ -78,7 +78,7 @@ fn expected_values(levels: &[(Level, LevelInput)]) -> LabelValues {
 }
 
 /// Returns the value that the origin's level provides for the key. Returns `None` for an origin that is not a level,
-/// and for a level that does not provide the key.
+/// and for a level that has a tombstone or no entry for the key.
 fn value_at_origin(levels: &[(Level, LevelInput)], key: &LabelKey, origin: &Origin) -> Option<LabelValue> {
     let Origin::Level(level) = origin else { return None };
     let (written, _) = levels.iter().find(|entry| entry.0 == *level)?.1.as_ref()?;
@@ -193,8 +193,9 @@ proptest! {
         }
     }
 
-    /// The difference contains the keys that the node adds, the keys that it overrides with the values of its parent,
-    /// and the keys of the parent that it lacks. So the map of the parent can be computed from the map of the node.
+    /// The difference contains the keys that the node adds, the keys that the node overrides (each with the value of
+    /// the parent), and the keys of the parent that the node lacks. So the map of the parent can be computed from the
+    /// map of the node.
     #[test]
     fn differences_restore_parent(levels in levels(), own_labels in level_input()) {
         let parent = merge_levels(&levels).values();

@@ -1,5 +1,5 @@
-//! Cases of the order of tasks that other tests lack: groups of one cluster with different releases, and tasks that
-//! wait for the same task on other nodes. The expected pairs are handwritten.
+//! Cases of the order of tasks that other tests lack: groups of one cluster with different releases, tasks that wait
+//! for the same task on other nodes, and pairs that two dependencies give. The expected pairs are handwritten.
 
 use serde_json::{Value, json};
 use stemma_core::graph::ClusterGraph;
@@ -44,7 +44,8 @@ fn cross_dependency_finds_task_of_another_release_by_name() {
     );
 }
 
-/// The task waits for itself on all other nodes with a role. It is only on the nodes of group `webs`.
+/// In this test, the task waits for itself on all other nodes with a role. Only the nodes of group `webs` have the
+/// task.
 #[test]
 fn cross_dependency_on_same_task_makes_cycle() {
     let tasks = json!([{"id": "turn", "type": "puppet", "tags": ["nginx"], "cross_depends": [{"name": "turn", "role": "*"}]}]);
@@ -62,8 +63,8 @@ fn cross_dependency_on_same_task_makes_cycle() {
     );
 }
 
-/// An edge orders a task on all nodes of one kind before a task on other nodes. `single_pairs` contains only the pairs
-/// from policy `any` that no edge contains.
+/// An edge orders a task on all nodes of one class (nodes with the same profile) before a task on other nodes.
+/// `single_pairs` contains only the pairs from policy `any` that no edge contains.
 #[test]
 fn pair_of_two_dependencies_is_counted_once() {
     let tasks = json!([

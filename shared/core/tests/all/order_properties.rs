@@ -38,12 +38,12 @@ struct GeneratedTask {
     crosses: Vec<GeneratedCross>,
 }
 
-/// A dependency on tasks of other nodes: the index of the task, the index of the tag that selects nodes, and whether
-/// the success of one node is enough (policy `any`).
+/// A dependency on a task of the nodes with a tag, which may include the own node: the index of the task, the index of
+/// the tag, and whether the success of one node is enough (policy `any`).
 type GeneratedCross = (usize, usize, bool);
 
-/// A generated node: its tags, the index of the task that its condition skips, and whether it is parked. An index after
-/// the last task skips nothing.
+/// A generated node: its tags, the index of the task that is skipped on the node by a condition, and whether the node
+/// is parked. An index after the last task skips nothing, and the index of a marker has no effect.
 #[derive(Clone, Debug)]
 struct GeneratedNode {
     tags: Vec<usize>,
@@ -93,7 +93,7 @@ fn case_strategy() -> impl Strategy<Value = GeneratedCase> {
         node.prop_map(|(tags, skipped_index, is_parked)| GeneratedNode { tags, skipped_task: skipped_index, is_parked }),
         1..5,
     );
-    // The nodes are chosen from five, although a case may have fewer nodes.
+    // A case has at most four nodes, so some of the pairs may be about no node of the case.
     let done = prop::collection::btree_set((0..5_usize, 0..TASK_COUNT), 0..12);
     (tasks, nodes, done, prop::option::weighted(0.8, 0..5_usize)).prop_map(|(tasks, nodes, done, chosen)| {
         let holders: Vec<_> = (0..nodes.len()).filter(|node| nodes[*node].tags.contains(&Z)).collect();
@@ -240,9 +240,9 @@ impl GeneratedCase {
 
     /// Returns the dependencies of a marker on tasks of other nodes. Includes the dependencies of all markers that
     /// precede this marker on the node.
-    fn pending_crosses(&self, node: usize, marker: usize) -> Vec<GeneratedCross> {
+    fn crosses_before_marker(&self, node: usize, marker: usize) -> Vec<GeneratedCross> {
         let markers = self.tasks_before_on_node(node, marker).filter(|earlier| self.tasks[*earlier].is_marker);
-        let crosses_before = markers.flat_map(|earlier| self.pending_crosses(node, earlier));
+        let crosses_before = markers.flat_map(|earlier| self.crosses_before_marker(node, earlier));
         self.tasks[marker].crosses.iter().copied().chain(crosses_before).collect()
     }
 
@@ -257,13 +257,14 @@ impl GeneratedCase {
 
     /// Returns whether the dependency is on a marker, and something before that marker is not finished on other nodes.
     fn has_pending_marker(&self, (task, tag, _): &GeneratedCross) -> bool {
-        let mut crosses = self.nodes_with_tag(*task, *tag).flat_map(|node| self.pending_crosses(node, *task));
+        let mut crosses = self.nodes_with_tag(*task, *tag).flat_map(|node| self.crosses_before_marker(node, *task));
         self.tasks[*task].is_marker
             && crosses.any(|cross| !self.pending_nodes(&cross).is_empty() || self.has_pending_marker(&cross))
     }
 
     /// Returns the closed barriers of a node: the awaited task and, unless the task is a marker, the nodes that have
-    /// not finished the task. A node does not wait for itself.
+    /// not finished the task. The node itself does not close a barrier. But if the node has not finished the task, the
+    /// node is among those of a barrier that other nodes close.
     fn expected_closed_barriers(&self, node: usize) -> BTreeSet<(String, Option<BTreeSet<usize>>)> {
         let placed_tasks = self.tasks.iter().enumerate().filter(|(task_index, _)| self.has_task(node, *task_index));
         let closed_barriers = placed_tasks.flat_map(|(_, task)| &task.crosses).filter_map(|cross| {
@@ -339,8 +340,8 @@ proptest! {
         }
     }
 
-    /// Compares the closed barriers of each node, and the nodes that each barrier waits for. A barrier on a marker
-    /// (type `skipped`) lists no nodes.
+    /// Compares the closed barriers of each node, and the nodes that each barrier waits for. The nodes of a barrier on
+    /// a marker (type `skipped`) are not compared.
     #[test]
     fn barrier_is_closed_while_selected_node_has_not_succeeded(case in case_strategy()) {
         let fleet = case.fleet();

@@ -37,7 +37,7 @@ fn provided_value() -> impl Strategy<Value = ProvidedValue<u8>> {
     option::weighted(0.8, 0..3_u8).prop_map(ProvidedValue::from)
 }
 
-/// Generates a write. Applies are three times as frequent as updates and patches.
+/// Generates a write. Applies are three times as frequent as updates, and as patches.
 fn generated_write() -> impl Strategy<Value = GeneratedWrite> {
     prop_oneof![
         3 => (manager(), btree_map(key(), provided_value(), 0..4), prop::bool::weighted(0.3))
@@ -167,7 +167,7 @@ proptest! {
         let ann = Manager::new("ann").unwrap();
         let applied = map.apply(&ann, &intent, true).unwrap();
         prop_assert_eq!(applied.apply(&ann, &intent, false), Ok(applied.clone()));
-        // A manager that applies an empty intent then owns nothing. Keys that other managers also provide remain.
+        // A manager that applies an empty intent then owns no key by an apply. Keys with another owner remain.
         let withdrawn = applied.apply(&ann, &Intent::new(), false).unwrap();
         prop_assert!(to_expected(&withdrawn).values().all(|(_, owners)| !owners.contains(&("ann".to_owned(), true))));
         prop_assert!(withdrawn.iter().all(|(key, entry)| applied.get(key).map(|old_entry| &old_entry.value) == Some(&entry.value)));

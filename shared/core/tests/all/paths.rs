@@ -175,7 +175,7 @@ fn y01_equal_templates_conflict_when_value_is_unknown() {
 
 /// Document 1 is the cluster, which provides the parameters.
 #[test]
-fn y01_invalid_rendered_path_is_error_of_node() {
+fn y01_invalid_rendered_path_is_error_finding() {
     for (path, expected_part) in [
         ("/etc/{{ params.up }}/z", Some("path \"/etc/../z\" has \"..\" in it; write the plain path")),
         ("/etc/{{ params.none }}/z", Some("path \"/etc//z\" has \"\" in it; write the plain path")),
@@ -200,9 +200,10 @@ fn y01_invalid_rendered_path_is_error_of_node() {
     }
 }
 
-/// A host checks rendered directories and programs by the same rules. It does not run a task with an invalid value.
+/// The controller and a host check rendered directories and programs by the same rules. A host does not run a task with
+/// an invalid value.
 #[test]
-fn y09_invalid_rendered_directory_or_program_is_error_of_node() {
+fn y09_invalid_rendered_directory_or_program_is_error_finding() {
     let shell_task = |parameters_of_case: Value| {
         let mut parameters = json!({"command": ["/bin/true"]});
         parameters.as_object_mut().unwrap().extend(parameters_of_case.as_object().unwrap().clone());
@@ -249,9 +250,9 @@ fn y09_invalid_rendered_directory_or_program_is_error_of_node() {
     assert!(!literal_fixture.fleet.profile(node).unwrap().should_check_paths(), "literal paths need no check for each node");
 }
 
-/// A write of a release resolves a node only if two paths of its tasks may be equal and one of the two is literal. Each
-/// row has a task, whether nodes with the task need a check of their paths, and whether the path of the task may be
-/// `/etc/z`, the path of the other task.
+/// A write of a release or of a level above nodes checks the paths of a node only if a task with a literal path may
+/// share its path with another task. This includes a path below the other path. Each row has a task, whether nodes with
+/// the task need a check of their paths, and whether the path of the task may be `/etc/z`, the path of the other task.
 #[test]
 fn y01_write_checks_only_possibly_conflicting_literal_paths() {
     let task_with_validate = |path: &str| {
@@ -271,7 +272,7 @@ fn y01_write_checks_only_possibly_conflicting_literal_paths() {
     }
 }
 
-/// Task `b` runs first, because it is required for `a`. The tasks `a` and `c` have the same path.
+/// Task `b` runs first, because it is required for `a`. All three tasks have the same path.
 #[test]
 fn y01_path_belongs_to_first_task_in_order() {
     let first_task = file_task("b", "/etc/z", json!({"required_for": ["a"]}));
@@ -281,7 +282,7 @@ fn y01_path_belongs_to_first_task_in_order() {
     assert_eq!(objects, [("release/r@1 task a", true), ("release/r@1 task c", true)]);
 }
 
-/// Only n1 has tag `y`, and so both tasks.
+/// In this test, only n1 has tag `y`. So n1 has both tasks, which have the same path, and n2 has only task `a`.
 #[test]
 fn y01_path_error_does_not_change_tasks_of_node() {
     let tasks = [file_task("a", "/etc/z", json!({})), file_task("b", "/etc/z", json!({"tags": ["y"]}))];

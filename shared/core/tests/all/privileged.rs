@@ -54,9 +54,9 @@ fn ids(names: &[&str]) -> BTreeSet<String> {
     names.iter().map(|&name| name.to_owned()).collect()
 }
 
-/// At first web-1 has no decision of the extension. Then the extension gives it tag `spare`, then an operator assigns
-/// the tag too, and in the end the extension withdraws all tags. The operator gave web-1 only its role, which declares
-/// tag `nginx`.
+/// In this test, the extension first has decided nothing for web-1. Then it gives web-1 the tags `nginx` and `spare`,
+/// then an operator assigns `spare` too, and in the end both withdraw their tags. Node web-1 has role `web` from its
+/// group, and the role declares tag `nginx`.
 #[test]
 fn x04_privileged_task_is_skipped_when_placed_only_by_extension() {
     let task = |id: &str, fields: Value| {
@@ -131,10 +131,10 @@ fn x04_tag_source_matters_only_for_privileged_task() {
     }
 }
 
-/// An undecided condition is treated like a condition that is met, because a later report of the host can decide the
-/// condition. No permission is checked when a report arrives.
+/// A privileged task counts as newly run also if its condition changes from not met to undecided, because a later
+/// report of the host can decide the condition. No permission is checked when a report arrives.
 #[test]
-fn x04_privileged_task_starts_when_condition_changes_to_met_or_undecided() {
+fn x04_newly_run_privileged_lists_task_when_condition_becomes_met() {
     let task = |id: &str, privileged: bool| json!({"id": id, "type": "puppet", "tags": ["nginx"], "privileged": privileged, "condition": "has(labels.go)"});
     let always = json!({"id": "always", "type": "puppet", "tags": ["nginx"], "privileged": true});
     let fixture =
@@ -225,7 +225,8 @@ fn x04_condition_open_to_reports_is_found_when_changed() {
         (two_part_condition, json!({}), go_label.clone(), &["keys trait HW_CPU_X86_SSE"][..]),
         (two_part_condition, go_label.clone(), json!({"labels": {"go": "2"}}), &["keys trait HW_CPU_X86_SSE"]),
         (two_part_condition, json!({}), json!({"labels": {"other": "1"}}), &[]),
-        // No report can decide these conditions, so a comparison of the tasks before and after the edit is enough.
+        // No report can decide the next three conditions, so a comparison of the tasks before and after the edit is
+        // enough.
         (two_part_condition, suppressed.clone(), with_go(suppressed.clone()), &[]),
         (two_part_condition, with_trait.clone(), with_go(with_trait), &[]),
         ("has(labels.go)", json!({}), go_label.clone(), &[]),

@@ -114,8 +114,9 @@ fn release_is_withheld_when_condition_of_running_task_is_undecided() {
     }
 }
 
-/// The host still runs task `gone`, which the release no longer has. A hold withholds the next task set. If the host
-/// does not run `gone`, only an unplaced node has an explanation of it.
+/// The host still runs task `gone`, which the release no longer has. A hold withholds the next task set. In the
+/// explanation, `runs` is about the next task set, and `released` about the task set that was released to the node. If
+/// the host does not run `gone`, only an unplaced node has an explanation of it.
 #[test]
 fn explain_task_covers_removed_task_while_running_on_host() {
     let held_node = json!({"hold": {"reason": "a disk is changed"}});

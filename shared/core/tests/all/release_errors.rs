@@ -20,7 +20,6 @@ fn release_spec(tasks: &Value) -> ReleaseSpec {
     read_release(&document)
 }
 
-/// Parses the document of a release.
 fn read_release(document: &Value) -> ReleaseSpec {
     let document = read_document(&document.to_string()).expect("a release of the test");
     let mut objects = assemble(&[document], &Manager::new("test").expect("a manager")).expect("one object");
@@ -96,7 +95,8 @@ fn compile_rejects_computed_label_key_with_position_in_template() {
 }
 
 /// The filter `format` uses its input as the pattern. A label or parameter as the pattern is an error in a new task.
-/// Regression: such a task was accepted. A stored task of this kind is still read, compiled and returned unchanged.
+/// Regression: such a task was accepted. A task of this kind that is unchanged in a stored release is no error, and the
+/// release still compiles.
 #[test]
 fn y03_new_release_rejects_value_used_as_pattern() {
     let release = |template: &str, script: &str| {
@@ -163,8 +163,9 @@ fn compile_reports_suspicious_tasks_as_findings() {
     );
 }
 
-/// The fields `roles` and `tags` of a task reject reserved and malformed names and patterns. Look-ups reject the same
-/// names. Regression: look-ups accepted these names and matched no node.
+/// Look-ups reject the reserved words and the patterns that the fields `roles` and `tags` of a task reject. Templates
+/// and conditions also reject a key that no label, parameter or property can have, such as one that is a space.
+/// Regression: look-ups accepted such names. A task that is unchanged in a stored release is not checked.
 #[test]
 fn y04_lookup_follows_name_rules_of_roles_and_tags() {
     let file = |template: &str| json!([{"id": "a", "type": "file", "tags": ["nginx"], "parameters": {"path": "/a", "template": template}}]);
@@ -205,7 +206,7 @@ fn y04_lookup_follows_name_rules_of_roles_and_tags() {
         let expected_start = "task a condition: line 1, column ";
         let is_reported = matches!(errors.as_slice(), [error] if error.starts_with(expected_start) && error.contains(quoted) && error.contains(&reason));
         assert!(is_reported, "{condition}: {reason}: {errors:?}");
-        // A stored task is still read, compiled and returned unchanged.
+        // A task that is unchanged in a stored release is not checked again, and the release still compiles.
         assert_eq!(error_texts(&tasks, Some(&release_spec(&tasks))), [""; 0], "{condition}");
         assert!(compile(&release_ref("site@1"), &release_spec(&tasks), &|_| None, &SyntaxReader).is_ok(), "{condition}");
     }
@@ -305,14 +306,15 @@ fn y04_unmatchable_selector_is_finding() {
     assert_eq!(objects_and_messages, expected.each_ref().map(|(object, message)| (*object, message.as_str())));
 }
 
-/// On a node, a pattern can match no task. So a cycle through patterns is found only when tasks are placed on nodes.
+/// A node may have none of the tasks that a pattern matches. So a cycle through patterns is no error of the release.
+/// The cycle is found when the tasks are placed on nodes.
 #[test]
 fn compile_accepts_cycle_through_patterns() {
     let tasks = json!([task_manifest("a", &json!({"requires": ["/b/"]})), task_manifest("b", &json!({"requires": ["/a/"]}))]);
     assert!(compile(&release_ref("site@1"), &release_spec(&tasks), &|_| None, &SyntaxReader).is_ok());
 }
 
-/// Returns version 1 of a release with these imports and tasks, and the name of that version.
+/// Returns the name and the spec of version 1 of a release with these imports and tasks.
 fn library_release(name: &str, imports: &Value, tasks: &Value) -> (ReleaseRef, ReleaseSpec) {
     let document = json!({"kind": "Release", "name": name, "version": "1", "imports": imports, "tasks": tasks});
     (format!("{name}@1").parse().expect("a name"), read_release(&document))
@@ -366,10 +368,11 @@ fn compile_set_rejects_invalid_imports() {
     assert_eq!(errors[&release_ref("b@1")][0].to_string(), "task \"x\" is defined twice, in a@1 and in b@1; rename one");
 }
 
-/// A task can wait for a stage that waits for the task. The compiled release ignores that dependency of the stage,
-/// because hosts with a stored release would otherwise wait for themselves.
+/// A task can wait for a stage that waits for the task. Such a release still compiles, and a finding reports the stage.
+/// The compiled release ignores that dependency of the stage, so that hosts with a stored release do not wait for
+/// themselves. This test checks only the finding.
 #[test]
-fn y06_stage_dependency_is_dropped_with_finding_when_cyclic() {
+fn y06_stage_dependency_has_finding_when_cyclic() {
     for (stage_fields, task_fields, has_finding) in [
         (json!({"requires": ["a"]}), json!({"requires": ["st"]}), true),
         (json!({"requires": ["/a/"]}), json!({"requires": ["st"]}), true),

@@ -24,8 +24,8 @@ const GROUP_X: u128 = 0xa;
 /// The id of the group of n6 to n8, whose nodes have tag `y`.
 const GROUP_Y: u128 = 0xb;
 
-/// A fleet of eight nodes, with the results of their tasks. n1 to n5 run task a. n6 to n8 run b, c, d and e, each of
-/// which waits for tasks of other nodes.
+/// A fleet with one cluster, and the results of its tasks. `BarrierSite::new` builds eight nodes: n1 to n5 run task a,
+/// and n6 to n8 run b, c, d and e, each of which waits for tasks of other nodes. `barrier_chain` builds five nodes.
 struct BarrierSite {
     fleet: Fleet,
     results: StoredResults,
@@ -34,7 +34,7 @@ struct BarrierSite {
 /// The results and node states that a test sets.
 #[derive(Default)]
 struct StoredResults {
-    /// The number of the present task set of a node, 0 by default.
+    /// For each node, a number that stands for the digest of its present task set. A missing node has the number 0.
     task_sets: BTreeMap<NodeId, u8>,
     /// The tasks that succeeded, each with its node.
     done: BTreeSet<(NodeId, String)>,
@@ -72,12 +72,10 @@ impl TaskResults for StoredResults {
     }
 }
 
-/// Returns the id of the node with this number.
 fn node(number: u128) -> NodeId {
     NodeId(Uuid::from_u128(number))
 }
 
-/// Builds an object with this id, name and spec.
 fn object<S, N>(uuid: Uuid, name: N, spec: S) -> Arc<Object<S>>
 where
     S: stemma_core::object::Spec<Name = N>,
@@ -86,7 +84,8 @@ where
 }
 
 /// Returns a release in which d waits for a through two stages, b waits for a on all nodes, c waits for a on any node,
-/// and e waits for b on all nodes. Nodes with tag `x` run a, and nodes with tag `y` run the other tasks.
+/// and e waits for b on all nodes. Nodes with tag `x` run a, and nodes with tag `y` run the other tasks. The roles `x`
+/// and `y` list no tags, so each gives a node the tag of its own name.
 fn release() -> ReleaseSpec {
     let task = |id: &str, tag: &str, fields: serde_json::Value| {
         let mut task = json!({"id": id, "type": "shell", "tags": [tag], "parameters": {"script": "true"}});
@@ -197,7 +196,8 @@ fn new_result_reaches_nodes_with_changed_barriers() {
     let mut site = BarrierSite::new();
     let mut wave = site.wave();
     // Each step sets whether a task of a node succeeded. The last value is the number of notified nodes among n6 to n8.
-    // A node is notified if one of its barriers opens or closes, or if only one awaited node remains or no longer does.
+    // A node is notified if one of its barriers opens or closes, or if it becomes or ceases to be the only awaited
+    // node.
     let steps: [(u128, &str, bool, usize); 13] = [
         (1, "a", true, 3), // One node has done a, so c can run.
         (2, "a", false, 0),
@@ -525,7 +525,7 @@ fn y06_node_is_blocked_when_awaited_host_is_blocked() {
         [2, 3, 4, 5].iter().all(|number| reported.contains(&(node(*number), false))),
         "every node of the chain is reported: {reported:?}"
     );
-    // b is done on n2, and c failed. So no node waits for a any more.
+    // a is done on n1, b is done on n2, and c failed on n2. So n2 waits for nothing, and n3 and n5 wait for c.
     site.set_done(1, "a", true);
     site.set_done(2, "b", true);
     site.results.failed.insert((node(2), "c".to_owned()));
@@ -535,7 +535,8 @@ fn y06_node_is_blocked_when_awaited_host_is_blocked() {
     assert_eq!(blocked(&site), node_set(&[3, 5]));
 }
 
-/// n1 runs a. n2 runs b, which waits for a. n3, n4 and n5 wait for tasks of n2. Here a hold withholds a from n1.
+/// n1 runs a. n2 runs b, which waits for a. n3 and n5 wait for n2, and n4 waits for one of n3 and n5. Here a hold
+/// withholds a from n1.
 #[test]
 fn y06_node_is_blocked_when_held_task_set_lacks_task() {
     let node_set = |nodes: &[u128]| nodes.iter().copied().map(node).collect::<BTreeSet<_>>();
@@ -619,7 +620,8 @@ fn y06_marker_barrier_waits_for_everything_before_marker() {
     let after_any_x = |name: &str| json!({"cross_depends": [{"name": name, "tags": ["x"], "policy": "any"}]});
     let requires = |name: &str| json!({"requires": [name]});
     // Each case has a name, its tasks, the results after which the barrier is still closed, and the results that open
-    // the barrier. The last task runs on n6 to n8 and waits.
+    // the barrier. If no results are listed, the barrier is open from the start. The last task runs on n6 to n8 and
+    // waits.
     let cases: Vec<(&str, Vec<serde_json::Value>, DoneTaskList, DoneTaskList)> = vec![
         (
             "one",

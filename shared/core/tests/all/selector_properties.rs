@@ -16,7 +16,8 @@ const VALUES: [&str; 5] = ["a", "b", "", "7", "12"];
 type Labels = BTreeMap<String, String>;
 
 /// A random term of a selector. `kind` selects the operator: 0 and 1 equality, 2 inequality, 3 `in`, 4 `notin`, 5
-/// existence, 6 absence, 7 `>` and 8 `<`. The operators 7 and 8 use `bound`, and the others use `values`.
+/// existence, 6 absence, 7 `>` and 8 `<`. The operators 0 to 2 use the first of `values`, 3 and 4 use all of them, and
+/// 7 and 8 use `bound`.
 #[derive(Clone, Debug)]
 struct GeneratedTerm {
     key: &'static str,
@@ -59,7 +60,7 @@ impl GeneratedTerm {
     }
 }
 
-/// Generates a term of each kind, with one to three values.
+/// Generates a term of a random kind, with one to three values.
 fn term_strategy() -> impl Strategy<Value = GeneratedTerm> {
     let values = vec(prop::sample::select(VALUES.to_vec()), 1..4);
     (prop::sample::select(KEYS.to_vec()), 0..9_u8, values, 0..13_i64).prop_map(|(key, kind, values, bound)| GeneratedTerm {
@@ -97,7 +98,8 @@ proptest! {
         prop_assert_eq!(reparsed.matches(&labels, &()), selector.matches(&labels, &()), "{} is {}", text, canonical);
     }
 
-    /// A term with the prefix `reported:` matches reported labels. The same term without it matches effective labels.
+    /// A term with the prefix `reported:` matches reported labels. The same term without the prefix matches effective
+    /// labels.
     #[test]
     fn reported_term_reads_only_reported_labels(term in term_strategy(), effective in label_map(), reported_labels in label_map()) {
         let reported_selector = Selector::parse(&format!("reported:{}", term.text())).unwrap();

@@ -37,7 +37,8 @@ fn resolve_web_node(documents: &[Value]) -> Arc<ResolvedNode> {
 }
 
 /// Returns the documents of a release, a cluster, a group and node web-1. Tasks read labels, parameters and a secret.
-/// An import from Fuel could not translate task `old`.
+/// Task `old` has the mark that an import from Fuel sets if it cannot translate the condition of a task. So `old` does
+/// not run.
 fn site_manifests() -> Vec<Value> {
     vec![
         json!({
@@ -63,7 +64,8 @@ fn site_manifests() -> Vec<Value> {
     ]
 }
 
-/// Returns the same documents with a translated task `old`, which therefore runs.
+/// Returns the documents of [`site_manifests`] in which task `old` lacks the mark of an untranslated task. So `old`
+/// runs.
 fn translated_site() -> Vec<Value> {
     let mut site = site_manifests();
     site[0]["tasks"][4]["foreign"] = json!({"x": 1});
@@ -71,7 +73,8 @@ fn translated_site() -> Vec<Value> {
 }
 
 /// Another program computed the expected digests from the definitions in the module `digest`. A digest of version 1
-/// does not cover the mark of a task that an import could not translate, so both sites have the same digest.
+/// does not cover the mark of a task that an import could not translate, so the digests of both sites in version 1 are
+/// equal. A digest of version 2 covers the mark. The task set has the digest of the latest version.
 #[test]
 fn w01_digest_versions_match_definitions() {
     let digest_of = |documents: &[Value], version| resolve_web_node(documents).task_set().expect("tasks").task_digest(version);
@@ -92,7 +95,7 @@ fn w01_digest_versions_match_definitions() {
 /// An import from Fuel marks a task that it could not translate. A digest of version 1 does not cover the mark, so the
 /// key by which the controller decides to release a task set has to cover the mark.
 #[test]
-fn w01_untranslated_mark_changes_content_in_each_version() {
+fn w01_untranslated_mark_changes_release_key_in_each_version() {
     for version in [DigestVersion::V1, DigestVersion::V2] {
         let release_key = |documents: &[Value]| ReleaseKey::from_resolved(&resolve_web_node(documents), version);
         assert_ne!(release_key(&site_manifests()), release_key(&translated_site()), "{version:?}");
@@ -100,8 +103,9 @@ fn w01_untranslated_mark_changes_content_in_each_version() {
     }
 }
 
-/// The first release has a task that an import from Fuel could not translate. After the edit, the node runs the task,
-/// and its digest is that of a fleet that is built from the new documents.
+/// The first release has a task that an import from Fuel could not translate. Then the fleet gets the release with the
+/// translated task. The node is resolved again with the same cache, and its release no longer marks the task as
+/// untranslated. The task digest of the node is that of a fleet that is built from the new documents.
 #[test]
 fn w01_translated_task_runs_at_once() {
     let (mut fleet, translated_fleet) = (build_fleet(&site_manifests()), build_fleet(&translated_site()));
@@ -124,7 +128,7 @@ fn w01_translated_task_runs_at_once() {
 
 /// Document 0 is the release. Release `twin` has the same content, and node web-2 runs `twin`.
 #[test]
-fn w01_release_name_differs_when_content_is_equal() {
+fn w01_node_keeps_name_of_release_when_content_is_equal() {
     let mut documents = site_manifests();
     let mut twin = documents[0].clone();
     twin["name"] = "twin".into();

@@ -67,8 +67,8 @@ fn rule_objects(mut body: Value) -> Result<ManifestObjects, String> {
     assemble(&[document], &manager).map_err(|errors| errors[0].1.to_string())
 }
 
-/// Returns whether a condition holds in the context, or `None` if the rule is rejected or fails. The rule adds a trait
-/// if its condition holds.
+/// Returns whether a condition holds in the context. For this, runs an inspection rule that has this condition and adds
+/// a trait. Returns `None` if the rule is rejected or fails.
 fn evaluate(condition: &Value, context: &VectorContext) -> Option<bool> {
     let actions = json!([{"op": "add-trait", "args": {"name": "CUSTOM_HOLDS"}}]);
     let objects = rule_objects(json!({"conditions": [condition], "actions": actions})).ok()?;
@@ -101,7 +101,8 @@ fn conditions_match_ironic() {
     assert!(mismatches.is_empty(), "{}", mismatches.join("\n"));
 }
 
-/// Only the rules of [`DIFFERENT_VALIDATION`] must be accepted by one of Stemma and Ironic and rejected by the other.
+/// Stemma must accept and reject the same rules as Ironic, except for the rules of [`DIFFERENT_VALIDATION`]. Only one
+/// of the two must accept such a rule.
 #[test]
 fn rule_validation_matches_ironic() {
     let Some(vectors) = load_vectors() else { return };

@@ -25,8 +25,10 @@ struct MergeVectors {
 }
 
 /// A recorded request to Magnum that creates a cluster or node group, with the labels of the parent. `provided` are the
-/// sent labels, if `provided_sent` is true. `merge` is the sent field `merge_labels`, if `merge_sent` is true. The
-/// fields from `status` on are the response. `recommended_status` is set if Magnum's status is wrong: the right status.
+/// sent labels, if `provided_sent` is true. `merge` is the sent field `merge_labels`, if `merge_sent` is true. `status`
+/// and `upstream_error` are the response. `recommended_status` is set if Magnum's status is wrong: the right status.
+/// `level` is `cluster` or `nodegroup`. The last four fields were read from the created object: its effective labels,
+/// and their differences from the labels of the parent.
 #[derive(Deserialize)]
 struct CreateCase {
     id: String,
@@ -76,8 +78,9 @@ const EQUIVALENT_ERRORS: [(&str, &str); 3] = [
     ("(unhandled, HTML 500)", "merge_labels is true or false "),
 ];
 
-/// Compares the effective labels of a case with Magnum's response. Returns the difference as the error. A case that
-/// Magnum rejects passes if Stemma reports an equivalent error. If Stemma accepts such a case, the error is `accepted`.
+/// Compares the effective labels of a case, and their differences from the inherited labels, with those of Magnum.
+/// Returns the first mismatch as the error. A case that Magnum rejects passes if Stemma reports an equivalent error. If
+/// Stemma accepts such a case, the error is `accepted`. If Stemma reports any other error, that error is returned.
 fn check_case(case: &CreateCase) -> Result<(), String> {
     let parent = LabelLayer { provided: parse_labels(&case.parent)?, merge: Some(true) };
     let layer = match create_layer(case) {
@@ -182,8 +185,9 @@ fn label_differences_match_magnum() {
     }
 }
 
-/// Cases of the syntax of labels and annotations. The `format_value` cases of the file are left out, because Stemma
-/// does not change values for Kubernetes. Stemma does not export an invalid value.
+/// Cases of the syntax of labels and annotations in Kubernetes. The `format_value` cases of the file are left out:
+/// Cluster API replaces an invalid value of a label by a hash. Stemma leaves such a label out of the host label map, a
+/// file on the host that other programs read.
 #[derive(Deserialize)]
 struct SyntaxVectors {
     keys: Vec<KeyCase>,
@@ -275,9 +279,9 @@ struct UpdateCase {
     forbidden: Vec<String>,
 }
 
-/// Returns whether only the controller may set a key in Stemma: a key of the domains `node.cluster.x-k8s.io` and
-/// `node.stemma.io`, or of a domain below them. Kubernetes lets a kubelet write the first domain.
-fn is_controller_only(key: &str) -> bool {
+/// Returns whether a key is in a domain in which no host may set a label for itself in Stemma: `node.cluster.x-k8s.io`,
+/// `node.stemma.io`, or a domain below them. Kubernetes lets a kubelet write the first domain.
+fn is_in_controller_domain(key: &str) -> bool {
     let domain = key.split('/').next().unwrap_or_default();
     ["node.cluster.x-k8s.io", "node.stemma.io"]
         .iter()
@@ -291,14 +295,14 @@ fn s32_restricted_keys_match_node_restriction_and_controller_domains() {
     };
     let rule = HostLabels::default().compile().unwrap();
     for case in file.keys {
-        let expected = !case.kubelet_may_write || is_controller_only(&case.key);
+        let expected = !case.kubelet_may_write || is_in_controller_domain(&case.key);
         assert_eq!(is_restricted(&case.key), expected, "{}", case.key);
         assert_eq!(rule.is_exported(&case.key), case.capi_synced_by_default, "{} is exported", case.key);
     }
     for case in file.updates {
         let all_keys: BTreeSet<_> = case.old.keys().chain(case.new.keys()).collect();
         let changed_keys: Vec<_> = all_keys.into_iter().filter(|key| case.old.get(*key) != case.new.get(*key)).collect();
-        let controller_keys = changed_keys.iter().copied().filter(|key| is_controller_only(key));
+        let controller_keys = changed_keys.iter().copied().filter(|key| is_in_controller_domain(key));
         let mut expected: Vec<_> = controller_keys.chain(&case.forbidden).collect();
         expected.sort();
         let restricted_keys: Vec<_> = changed_keys.into_iter().filter(|key| is_restricted(key)).collect();
@@ -307,8 +311,8 @@ fn s32_restricted_keys_match_node_restriction_and_controller_domains() {
 }
 
 /// Cases of labels that Cluster API copies from a machine to its node. Two parts of the file are left out: taints,
-/// which Stemma does not store, and annotations, which are not exported to a host yet. A finding reports annotations if
-/// `host_labels.annotations` is set.
+/// which Stemma does not store, and annotations, which Stemma does not export to a host yet. If the field
+/// `host_labels.annotations` is set, a finding reports that the field has no effect.
 #[derive(Deserialize)]
 struct SyncVectors {
     cases: Vec<SyncCase>,

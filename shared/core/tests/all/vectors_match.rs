@@ -134,8 +134,8 @@ struct OperatorVectors {
     vectors: Vec<OperatorCase>,
 }
 
-/// Checks each case. If Nova raises an error, Stemma must reject the expression, or the value must not meet the
-/// expression.
+/// Checks for each case that the value meets the requirement in Stemma exactly if it does in Nova. A requirement that
+/// Stemma rejects counts as not met. If Nova raises an error, the requirement must not be met either.
 fn check_operator_cases(cases: &[OperatorCase]) {
     for OperatorCase { value, req: requirement, matches, error } in cases {
         assert!(matches.is_some() || error.is_some(), "{requirement:?} has no answer");
@@ -158,6 +158,7 @@ fn requirement_operators_match_nova() {
     }
 }
 
+/// In these cases, the value is a list.
 #[test]
 fn requirements_match_list_members() {
     let Some(cases) = vectors::read_json::<Vec<OperatorCase>>("vectors/traits/extra_specs_ops_listvalue.json") else {
@@ -219,8 +220,8 @@ fn node_names_match_ironic() {
     let Some(cases) = vectors::read_json::<Vec<NodeNameCase>>("vectors/traits/node_names.json") else { return };
     for NodeNameCase { name, valid } in cases {
         let text = name.as_str().unwrap_or_default();
-        // S54: a URL path omits the segments `.` and `..`. Ironic's pattern also accepts three letters that are not
-        // ASCII, because Python ignores their case.
+        // S54: a URL path omits the segments `.` and `..`. Ironic's pattern also accepts some letters that are not
+        // ASCII, because it ignores case: in Python, `[A-Z]` then also matches `ſ`, for example.
         let is_stricter = STRICTER_PATHS.contains(&text) || matches!(text, "." | "..") || !text.is_ascii();
         assert_eq!(NodeName::new(text).is_ok(), valid && !is_stricter, "{name}");
     }

@@ -30,7 +30,7 @@ fn scenario_id(scenario: &Value) -> &str {
     scenario["id"].as_str().expect("a scenario has an id")
 }
 
-/// Parses the tasks of each node. Skips nodes without tasks.
+/// Parses the ids of the tasks of each node, or the tags of each node. Skips nodes with an empty list.
 fn expected_placement(value: &Value) -> BTreeMap<String, BTreeSet<String>> {
     let tasks = |tasks: &Value| -> BTreeSet<String> {
         tasks.as_array().expect("tasks").iter().map(|task| task.as_str().expect("an id").to_owned()).collect()
@@ -91,7 +91,8 @@ fn effective_tags_match_vectors() {
     assert!(mismatches.is_empty(), "{}", mismatches.join("\n"));
 }
 
-/// Scenarios of `cross_dependencies` whose edges differ: the id, and the sentence of the design.
+/// Scenarios of `cross_dependencies` whose edges differ in Stemma: the id, and the sentence of the design. The test
+/// skips these scenarios.
 const EDGE_EXCEPTIONS: &[(&str, &str)] = &[("cross-19-yaql-list", "a YAQL expression is not evaluated")];
 
 /// Parses edges between instances, each a node and a task. Skips an edge from an instance to itself.

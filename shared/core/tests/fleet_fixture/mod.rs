@@ -32,7 +32,7 @@ pub(crate) fn build_objects(documents: &[Value]) -> ManifestObjects {
 }
 
 /// Returns one change for each object, which stores the object in a fleet. The order is: compiled releases, templates,
-/// clusters, groups, nodes, and observations of hosts.
+/// clusters, groups, nodes, and observations of hosts. Namespaces and inspection rules are left out.
 pub(crate) fn to_changes(objects: ManifestObjects) -> Vec<FleetChange> {
     let specs = objects.releases.iter().map(|object| (object.meta.name.clone(), object.spec.clone())).collect();
     let releases = compile_set(&specs, &SyntaxReader).expect("releases of the test");

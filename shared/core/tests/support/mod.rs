@@ -17,7 +17,8 @@ use stemma_core::release::{CompiledRelease, ReleaseError, compile, fuel};
 use uuid::Uuid;
 
 /// A template parser that finds no references. Tasks that are imported from Fuel (an `OpenStack` installer) have no
-/// Stemma templates. The import leaves their conditions untranslated, so they count as true.
+/// Stemma templates. The import leaves their conditions untranslated and places the tasks as if the conditions were
+/// true. So no condition is parsed, and `parse_condition` panics.
 pub(crate) struct NoReferences;
 
 impl TemplateParser for NoReferences {
@@ -59,8 +60,10 @@ pub(crate) struct FuelScenario {
 }
 
 impl FuelScenario {
-    /// Parses a scenario `{tasks, roles_metadata, tags_metadata, nodes}` of Fuel into a fleet. `matching` is the rule
-    /// by which the selectors of its tasks match names.
+    /// Parses a scenario `{tasks, roles_metadata, tags_metadata, nodes}` of Fuel into a fleet. The roles and tags of
+    /// the cluster (`cluster_…`) and of plugins (`plugin_…`), if the scenario has them, are added. `matching` is the
+    /// rule by which the selectors of its tasks match names. Returns the text of the error if the tasks cannot be
+    /// imported or compiled.
     pub(crate) fn parse(value: &Value, matching: Matching) -> Result<Self, String> {
         let mut roles = object_field(value, "roles_metadata");
         roles.extend(object_field(value, "cluster_roles_metadata"));
@@ -115,8 +118,8 @@ impl FuelScenario {
         tasks_by_node
     }
 
-    /// Returns all pairs of tasks of which the first must run before the second, in the format of the vectors. A task
-    /// is a pair of its node (`null` for a stage) and its id.
+    /// Returns the edges of the graph of tasks, in the format of the vectors: pairs of tasks, the second of which waits
+    /// for the first. A task is a pair of its node (`null` for a stage) and its id.
     pub(crate) fn edges(&self) -> BTreeSet<[[String; 2]; 2]> {
         let to_pair = |(node, task): (Option<Arc<str>>, Arc<str>)| {
             [node.map_or_else(|| "null".to_owned(), |name| name.to_string()), task.to_string()]
@@ -124,7 +127,7 @@ impl FuelScenario {
         self.build_graph().order_pairs().into_iter().map(|(first, second)| [to_pair(first), to_pair(second)]).collect()
     }
 
-    /// Returns the names of each node that tag selectors match, by node name.
+    /// Returns, by node name, the names that selectors of tags match on the node.
     pub(crate) fn tag_names(&self) -> BTreeMap<String, BTreeSet<String>> {
         let nodes = self.fleet.nodes_in_cluster(self.cluster);
         let names_by_node = nodes.filter_map(|id| {
@@ -157,9 +160,9 @@ fn parse_node(value: &Value, uuid: u128, group: GroupId, fleet: &Fleet) -> Objec
     Object { meta: Meta::new(Uuid::from_u128(uuid), Some(NodeName::new(name).expect("a node's name")), Timestamp(0)), spec }
 }
 
-/// Stores the primary of each tag, as a controller would have chosen it: a node that is marked as primary, else a node
-/// in status `ready`, else any node that has the tag. A node that is to be deleted is never chosen. The uuids of the
-/// nodes count up from 100, as in [`FuelScenario::with_release`].
+/// Stores the primary of each tag that has one, as Fuel chooses it: the first node that is marked as primary, else the
+/// first in status `ready`, else the first that has the tag. A node that is to be deleted is never chosen. The uuids of
+/// the nodes count up from 100, as in [`FuelScenario::with_release`].
 fn store_primaries(fleet: &mut Fleet, cluster: ClusterId, nodes: &[Value]) {
     let ids: Vec<NodeId> = (100..).zip(nodes).map(|(uuid, _)| NodeId(Uuid::from_u128(uuid))).collect();
     let tags: Vec<TagName> = fleet.holders(cluster).map(|(tag, _)| tag.clone()).collect();

@@ -9,12 +9,13 @@ use crate::tls::Refusal;
 /// The error for a request that has no complete response.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
-    /// The connection could not be established.
+    /// The connection over TCP, or to the Unix socket, could not be opened. For example, no host has the name, or the
+    /// connection was refused.
     #[error("{target} cannot be reached")]
     Unreachable {
         /// The controller that was called.
         target: Target,
-        /// The cause.
+        /// The error of the attempt to connect.
         source: std::io::Error,
     },
     /// This client refused the server's certificate.
@@ -22,15 +23,16 @@ pub enum ClientError {
     Untrusted {
         /// The controller that was called.
         target: Target,
-        /// The cause.
+        /// The reason why this client refused the server's certificate.
         source: Refusal,
     },
-    /// The TLS handshake failed, or the server refused this client's certificate.
+    /// The TLS handshake failed for another reason than [`ClientError::Untrusted`]. For example, the server does not
+    /// speak TLS.
     #[error("the TLS handshake with {target} failed")]
     Handshake {
         /// The controller that was called.
         target: Target,
-        /// The cause.
+        /// The error of the TLS handshake.
         source: std::io::Error,
     },
     /// The client could not connect within [`super::ClientLimits::connect_timeout`].
@@ -38,20 +40,21 @@ pub enum ClientError {
     ConnectTimeout {
         /// The controller that was called.
         target: Target,
-        /// The time that the client waited.
+        /// The time that the client waited for the connection.
         within: Duration,
     },
     /// The client began to send the request, and the head of the response or the next piece of its body did not arrive
     /// in time.
     #[error("no answer within {} s", within.as_secs())]
     AnswerTimeout {
-        /// The time that the client waited.
+        /// The time that the client waited for the head of the response, or for the next piece of its body.
         within: Duration,
     },
-    /// The connection broke before the response was complete. The request may have been sent.
+    /// The connection broke before the response was complete, or the response is not valid HTTP. The request may have
+    /// been sent. If the server refuses this client's certificate, that is this error too.
     #[error("the connection broke before the response arrived")]
     Broken {
-        /// The cause.
+        /// The error of the HTTP connection.
         source: hyper::Error,
     },
     /// The body of the response is larger than the limit.
@@ -63,12 +66,12 @@ pub enum ClientError {
     /// The function that the caller passed to [`super::Client::stream`] for the body failed.
     #[error("the response could not be processed")]
     NotTaken {
-        /// The cause.
+        /// The error that the function returned.
         source: std::io::Error,
     },
 }
 
-/// The possible effect of a request that has no response.
+/// The possible effect of a request that has no complete response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RequestOutcome {
     /// The client did not send the request, so nothing was changed.
@@ -83,7 +86,8 @@ impl ClientError {
         match self {
             Self::Unreachable { .. } | Self::Untrusted { .. } | Self::ConnectTimeout { .. } => RequestOutcome::NotSent,
             // In TLS 1.3 the client finishes its handshake before the server does. If the server refuses the client's
-            // certificate, the client receives this error only after it has sent the first request.
+            // certificate, the client receives the refusal, as `Broken`, only after it has sent the first request. A
+            // `Handshake` precedes the first request, and counts as unknown nevertheless.
             Self::Handshake { .. }
             | Self::AnswerTimeout { .. }
             | Self::Broken { .. }

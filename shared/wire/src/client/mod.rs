@@ -34,12 +34,13 @@ pub use target::{InvalidTarget, Target};
 pub struct ClientLimits {
     /// Maximum time for name lookup, TCP and TLS together.
     pub connect_timeout: Duration,
-    /// Maximum time from the request to the head (status and headers) of the response. A long poll passes its own
-    /// timeout to [`Client::send_with_timeout`].
+    /// Maximum time from the start of sending, on an open connection, to the head (status and headers) of the response.
+    /// The time to connect does not count. A long poll passes its own timeout to [`Client::send_with_timeout`].
     pub response_timeout: Duration,
-    /// Maximum time between two pieces of a response body.
+    /// Maximum time until the next piece of a response body arrives, and also until the first piece.
     pub body_timeout: Duration,
-    /// Maximum size of a response body, in bytes.
+    /// Maximum size of a response body, in bytes. For an error response to [`Client::stream`], the maximum is 64 KiB
+    /// instead.
     pub max_body_bytes: u64,
 }
 

@@ -30,11 +30,13 @@ pub enum InvalidTarget {
     /// The text does not begin with `https://`, `http://` or `unix:`.
     #[error("{0} is not the address of a controller: write https://HOST:PORT")]
     Scheme(String),
-    /// There is no host, there is a path after the host, or the port is not a number.
+    /// The text after `https://` or `http://` is neither a host nor a host with a port. For example, there is no host,
+    /// there is a path after the host, or the port is not a number up to 65535.
     #[error("{0} is not the address of a controller: write https://, then HOST:PORT and nothing else")]
     Authority(String),
-    /// The host is an IPv6 address without brackets, so it is unclear where the port begins. The second text is the
-    /// address with brackets.
+    /// The host is an IPv6 address without brackets, so it is unclear where the port begins. The first text is the
+    /// refused one. The second text is the corrected address, with brackets. The second text has the word `PORT` in
+    /// place of the port if the whole refused host is one IPv6 address.
     #[error("{0} is not the address of a controller: an IPv6 address is written in brackets, as {1}")]
     Brackets(String, String),
     /// The text is an `http://` address of another machine. Tokens would be sent there without encryption.
@@ -75,8 +77,9 @@ impl fmt::Display for Target {
 impl std::str::FromStr for Target {
     type Err = InvalidTarget;
 
-    /// Parses an address as a user writes it. A trailing slash is ignored. A missing port is 443 for `https` and 80 for
-    /// `http`. Fails if the text is not an address, or is an `http` address of another machine.
+    /// Parses an address as a user writes it. In an `https` or `http` address, a trailing slash is ignored. A missing
+    /// port is 443 for `https` and 80 for `http`. The path after `unix:` must be absolute. Fails if the text is not an
+    /// address, or is an `http` address of another machine.
     fn from_str(text: &str) -> Result<Self, InvalidTarget> {
         if let Some(path) = text.strip_prefix("unix:").map(Path::new) {
             let socket = Some(path.to_owned()).filter(|path| path.is_absolute());
@@ -107,9 +110,9 @@ impl std::str::FromStr for Target {
     }
 }
 
-/// Returns an IPv6 address with brackets and port, for the advice in an error. If the text before the last colon is a
-/// whole address, the number after this colon is the port. Otherwise the port is the word `PORT`. Returns `None` if the
-/// text is not an IPv6 address.
+/// Adds brackets to an IPv6 address that a user wrote without them, for the advice in an error. If the text before the
+/// last colon is a whole address, the number after this colon is the port. Otherwise the returned port is the word
+/// `PORT`. Returns `None` if the text is not an IPv6 address, with or without a port.
 fn bracketed_authority(text: &str) -> Option<String> {
     let text = text.trim_end_matches('/');
     let is_address = |text: &str| text.parse::<std::net::Ipv6Addr>().is_ok();
@@ -120,8 +123,9 @@ fn bracketed_authority(text: &str) -> Option<String> {
     }
 }
 
-/// Splits `HOST`, `HOST:PORT`, `[IPV6]` or `[IPV6]:PORT` into the host and the optional port. Returns `None` if the
-/// host is neither a DNS name nor an IP address.
+/// Splits `HOST`, `HOST:PORT`, `[IPV6]` or `[IPV6]:PORT` into the host without brackets and the optional port. Returns
+/// `None` if the host is neither a DNS name nor an IP address, or if the text after the bracket does not begin with a
+/// colon. Does not check that the port is a number.
 fn split_authority(text: &str) -> Option<(&str, Option<&str>)> {
     if let Some(after_bracket) = text.strip_prefix('[') {
         let (host, after_bracket) = after_bracket.split_once(']')?;
@@ -160,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn target_parse_explains_error_when_malformed() {
+    fn target_parse_explains_error_when_address_is_refused() {
         for (text, message_part) in [
             ("ctl.example:8443", "write https://HOST:PORT"),
             ("ftp://x", "write https://HOST:PORT"),

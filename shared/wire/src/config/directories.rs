@@ -14,19 +14,20 @@ use std::path::{Component, Path, PathBuf};
 /// Maximum number of symbolic links that are followed in one path, as in Linux.
 const MAX_SYMLINKS: usize = 40;
 
-/// The numeric ids of the user and group of the process that reads a file.
+/// The numeric ids of the user and group with whose rights the process reads a file (effective user and group).
 #[derive(Clone, Copy)]
 pub(super) struct ReadingUser {
     pub(super) user: u32,
     pub(super) group: u32,
 }
 
-/// The reason why other users can replace a file.
+/// The reason why other users, not root and not the user of this process, can replace a file.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum PathFault {
     /// Other users can write `directory`, which is on the path. `mode` has its permission bits.
     Writable { directory: PathBuf, mode: u32 },
-    /// The directory or link `at` on the path belongs to the user `owner`, who can change or replace it.
+    /// The directory or symbolic link `at` on the path belongs to the user `owner`, who can change or replace it. This
+    /// user is neither root nor the user of this process.
     Foreign { at: PathBuf, owner: u32, is_link: bool },
 }
 
@@ -104,8 +105,8 @@ impl ReadingUser {
     /// often belong to a group with one member (umask 002).
     fn is_replaceable_by_others(self, mode: u32, group: u32) -> bool {
         let is_sticky = mode & 0o1000 != 0;
-        let is_own_group = group == 0 || group == self.group;
-        !is_sticky && (mode & 0o002 != 0 || (mode & 0o020 != 0 && !is_own_group))
+        let is_trusted_group = group == 0 || group == self.group;
+        !is_sticky && (mode & 0o002 != 0 || (mode & 0o020 != 0 && !is_trusted_group))
     }
 }
 

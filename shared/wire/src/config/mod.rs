@@ -16,7 +16,7 @@ use stemma_core::json::{self, NotUtf8};
 
 use directories::{PathFault, ReadingUser};
 
-/// Maximum size of a configuration file, in bytes.
+/// Maximum size of a configuration file or key file, in bytes.
 const MAX_CONFIG_BYTES: u64 = 1024 * 1024;
 
 /// The sensitivity of a file, which decides the access that other users may have.
@@ -28,10 +28,11 @@ pub enum FileSensitivity {
     Secret,
 }
 
-/// The error for a configuration file or key file that cannot be read or is refused as unsafe.
+/// The error for a file, such as a configuration file or key file, that cannot be read, is refused as unsafe, or has
+/// invalid content.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
-    /// The file cannot be opened or read.
+    /// The file does not exist, or the file or its path cannot be read.
     #[error("{}: {why}", path.display())]
     Read {
         /// The file.
@@ -47,13 +48,14 @@ pub enum ConfigError {
         /// The reason why the file is not UTF-8.
         why: NotUtf8,
     },
-    /// The path is a directory, a device or a pipe.
+    /// The path, or the target of the link at this path, is not a regular file: for example a directory, a device or a
+    /// pipe.
     #[error("{}: is not a regular file", path.display())]
     NotAFile {
         /// The file.
         path: PathBuf,
     },
-    /// Other users can write the file.
+    /// The mode of the file lets its group or all users write the file. This is refused for every group.
     #[error("{}: others may write it (mode {mode:04o}), so it is not trusted; run: chmod go-w {}", path.display(), path.display())]
     Writable {
         /// The file.
@@ -61,7 +63,7 @@ pub enum ConfigError {
         /// Its permission bits.
         mode: u32,
     },
-    /// Other users can read a file that must be secret.
+    /// The mode of a file that must be secret lets its group or all users read the file.
     #[error("{}: others may read it (mode {mode:04o}), and it holds a secret; run: chmod 0600 {}", path.display(), path.display())]
     Readable {
         /// The file.
@@ -97,7 +99,8 @@ pub enum ConfigError {
         owner: u32,
         /// The id of the user of this process.
         user: u32,
-        /// The command that changes the owner of the directory or link.
+        /// The command that changes the owner of the directory or link, without user and path: `chown`, or `chown -h`
+        /// for a link.
         command: &'static str,
     },
     /// The file belongs to a user other than root and the user of this process.
@@ -110,7 +113,7 @@ pub enum ConfigError {
         /// The id of the user of this process.
         user: u32,
     },
-    /// The file is larger than a configuration may be.
+    /// The configuration file or key file is larger than 1 MiB.
     #[error("{}: {bytes} bytes, and a configuration has at most {MAX_CONFIG_BYTES}", path.display())]
     TooLarge {
         /// The file.
@@ -118,7 +121,8 @@ pub enum ConfigError {
         /// The size of the file, in bytes.
         bytes: u64,
     },
-    /// The file is not TOML, or has an unknown field or a value of the wrong type. The message has the line and column.
+    /// The file is not TOML, or its content does not fit the type of the configuration. For example, a field is missing
+    /// or unknown, or has a value of the wrong type. The message has the line and column.
     #[error("{}: {message}", path.display())]
     Malformed {
         /// The file.
@@ -194,8 +198,9 @@ fn check_metadata(path: &Path, metadata: &Metadata, sensitivity: FileSensitivity
     Ok(())
 }
 
-/// Checks the type, mode and owner of a file. Fails if it is not a regular file, if other users can write it or read a
-/// secret file, or if it belongs to a user other than root and the user of this process.
+/// Checks the type, mode and owner of a file. Fails if the file is not a regular file, or if it belongs to a user other
+/// than root and the user of this process. Fails also if the mode lets the group or all users write the file, or read a
+/// secret file.
 fn check_owner(path: &Path, metadata: &Metadata, sensitivity: FileSensitivity) -> Result<(), ConfigError> {
     let owned_path = || path.to_owned();
     if !metadata.is_file() {
@@ -246,7 +251,8 @@ mod tests {
         assert_eq!(load::<TestSettings>(&path).expect("a good file"), TestSettings { listen: "[::]:8443".to_owned() });
     }
 
-    /// A directory is accepted if only its owner and the own group can write it, or if it has the sticky bit.
+    /// The directory of the file is accepted if only its owner and the group of this process can write it, or if it has
+    /// the sticky bit.
     #[test]
     fn x04_load_fails_when_others_can_replace_file() {
         for (mode, is_accepted) in [(0o700, true), (0o755, true), (0o775, true), (0o757, false), (0o777, false), (0o1777, true)] {
@@ -333,8 +339,8 @@ mod tests {
         load::<TestSettings>(&path).expect("the real path does not contain the links");
     }
 
-    /// Regression test: the message advised `chmod go-w`, which does not help against a wrong owner. The test needs
-    /// root, because only root can give a directory to another user.
+    /// Regression test: the message advised `chmod go-w`, which does not help against a wrong owner. Without root, this
+    /// test checks nothing, because only root can give a directory to another user.
     #[test]
     fn x04_load_fails_when_another_user_owns_directory_or_symlink() {
         const NOBODY: u32 = 65_534;
@@ -363,7 +369,7 @@ mod tests {
     }
 
     #[test]
-    fn s71_load_fails_when_others_can_write_file_or_read_key() {
+    fn s71_read_fails_when_others_can_write_file_or_read_key() {
         for (mode, sensitivity, message_part) in [
             (0o666, FileSensitivity::Settings, Some("(mode 0666), so it is not trusted; run: chmod go-w ")),
             (0o660, FileSensitivity::Settings, Some("chmod go-w ")),
@@ -402,8 +408,8 @@ mod tests {
         }
     }
 
-    /// The message of the error contains the cause, so `source()` does not return the cause again. This is also checked
-    /// for a file that does not exist.
+    /// The error for a file in another encoding names the reason, such as UTF-16. The message of the error contains the
+    /// cause, so `source()` does not return the cause again. This is also checked for a file that does not exist.
     #[test]
     fn y09_load_explains_once_when_file_is_no_utf8() {
         let (_directory, path) = temp_file("", 0o600);

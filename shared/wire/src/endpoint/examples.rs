@@ -7,16 +7,18 @@ use serde_json::Value;
 
 use super::{Endpoint, RouteMatch, SocketKind, find_route};
 
-/// An example of a request and its response.
+/// An example of `docs/api.md`: a request to the admin listener, and the expected response.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Example {
     /// The endpoint that the request calls.
     pub endpoint: Endpoint,
     /// The HTTP method.
     pub method: &'static str,
-    /// The path with its query. A name in angle brackets is a placeholder for a value that an earlier response stored.
+    /// The path with its query. A name in angle brackets, such as `<ID>`, is a placeholder for a value from the
+    /// response to an earlier example.
     pub path: &'static str,
-    /// The headers in addition to those that every request has, each as name and value.
+    /// The headers that the example shows, each as name and value. The test that sends the example adds the header
+    /// `Content-Type: application/json` to a body if the example shows no other media type.
     pub headers: Vec<(&'static str, &'static str)>,
     /// The body of the request, or an empty text if there is none.
     pub body: &'static str,
@@ -77,7 +79,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn examples_cover_each_endpoint_with_documented_status() {
+    fn examples_cover_each_admin_endpoint_with_documented_status() {
         let endpoints_with_example: BTreeSet<_> = examples().iter().map(|example| example.endpoint).collect();
         let admin_endpoints = Endpoint::ALL.iter().copied().filter(|endpoint| endpoint.route().listener == SocketKind::Admin);
         let endpoints_without_example: Vec<_> =

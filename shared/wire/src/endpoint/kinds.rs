@@ -6,7 +6,9 @@ use stemma_core::object::{Kind, PrincipalRole};
 use super::{CallerClass, Endpoint};
 
 impl Endpoint {
-    /// Returns the endpoint that creates objects of a kind, or `None` for a kind that no API request can write.
+    /// Returns the endpoint whose callers may write objects of a kind: the endpoint that creates such objects. For the
+    /// stored primaries, which no endpoint creates, it is the endpoint that creates nodes. Returns `None` for a kind
+    /// that no API request can write.
     pub const fn for_create(kind: Kind) -> Option<Self> {
         match kind {
             Kind::Release => Some(Self::CreateRelease),

@@ -28,12 +28,12 @@ use crate::tls::{Identity, IdentityClass};
 pub use openapi::openapi;
 pub use table::{AgentEndpoint, Endpoint};
 
-/// One of the two sockets of a controller.
+/// One of the two kinds of socket of a controller. Each kind has its own paths.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SocketKind {
     /// The agents' listener, for hosts.
     Agents,
-    /// The admin listener, for people and programs.
+    /// The admin listener, for people and programs. Root's Unix socket has the same paths.
     Admin,
 }
 
@@ -44,11 +44,11 @@ pub enum Method {
     Get,
     /// Creates an object, or requests an action.
     Post,
-    /// Replaces an object.
+    /// Replaces an object or a part of it, adds the item that the path names, such as a trait, or sets a state.
     Put,
     /// Changes a part of an object.
     Patch,
-    /// Deletes an object.
+    /// Deletes an object, or removes a part of it.
     Delete,
 }
 
@@ -75,7 +75,8 @@ pub enum BodyType {
     Events,
 }
 
-/// A class of callers with equal permissions. The listener and the caller's certificate or token decide the class.
+/// A class of callers that may call the same endpoints. The listener and the caller's certificate or token decide the
+/// class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CallerClass {
     /// A caller without the certificate or token of a principal, on an admin listener with TLS. On the plain listener
@@ -103,7 +104,8 @@ pub struct CallerSet(u8);
 /// is checked when a write is decided (docs/access.md).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scope {
-    /// The whole fleet. The request names no object.
+    /// The whole fleet: for example a list of objects, or the creation of a release or a cluster. The path names no
+    /// object of the kinds below. It may name something else, such as a task or the hash of a file.
     Fleet,
     /// The node that sends the request.
     Itself,
@@ -149,8 +151,9 @@ impl Scope {
         }
     }
 
-    /// Returns whether the objects of the scope belong to no cluster. A principal that is bound to a cluster may read
-    /// such objects, but not write them. In any other scope, the cluster of the object decides about access.
+    /// Returns whether the scope is the whole fleet, or its objects belong to no cluster. A principal that is bound to
+    /// a cluster may read on a route with such a scope, but not write. In any other scope, the cluster of the object
+    /// decides about access.
     pub const fn is_fleet_wide(self) -> bool {
         match self {
             Self::Fleet => true,
@@ -179,7 +182,8 @@ pub enum QueryRule {
 }
 
 impl QueryRule {
-    /// Returns whether a request may have this parameter. A parameter that is ignored is also allowed.
+    /// Returns whether a request may have this query parameter, which is not `dry_run`. A parameter that is ignored is
+    /// also allowed.
     pub fn allows(self, name: &str) -> bool {
         match self {
             Self::Ignored | Self::Lenient(_) => true,
@@ -187,7 +191,7 @@ impl QueryRule {
         }
     }
 
-    /// Returns the names of the parameters that the route reads.
+    /// Returns the names of the query parameters that the route reads, except `dry_run`.
     pub fn parameter_names(self) -> impl Iterator<Item = &'static str> {
         let groups = match self {
             Self::Ignored => &[],
@@ -216,7 +220,7 @@ impl RouteHeader {
     }
 }
 
-/// The names of the paging parameters.
+/// The names of the query parameters that choose the part of a list to show, and its order.
 pub const PAGING_PARAMETERS: &[&str] = table::PAGE;
 
 /// The fields of each entry that the response of a list contains if the query has no parameter `fields` and does not
@@ -255,7 +259,7 @@ pub struct SelectableFields {
 }
 
 /// Returns the first version of Ironic's API that has this field of a node. Returns version 0 for a field that all
-/// versions have.
+/// versions have, and for any other name.
 pub fn field_min_version(name: &str) -> MinorVersion {
     table::FIELD_MIN_VERSIONS.iter().find(|(field, _)| *field == name).map_or(MinorVersion(0), |(_, version)| *version)
 }
@@ -294,7 +298,7 @@ impl MinVersion {
     }
 }
 
-/// Minor versions of Ironic's and Magnum's APIs that added something.
+/// Minor versions of Ironic's and Magnum's APIs that added or changed something.
 pub mod min_versions {
     use super::MinorVersion;
 
@@ -308,7 +312,7 @@ pub mod min_versions {
     pub const TRAITS: MinorVersion = MinorVersion(37);
     /// The version of Ironic's API that added the query parameter `detail`.
     pub const DETAIL: MinorVersion = MinorVersion(43);
-    /// The version of Ironic's API that added a node's `allocation_uuid`.
+    /// The version of Ironic's API that added allocations, and a node's `allocation_uuid`.
     pub const ALLOCATIONS: MinorVersion = MinorVersion(52);
     /// The version of Ironic's API that added inspection rules.
     pub const INSPECTION_RULES: MinorVersion = MinorVersion(96);
@@ -318,7 +322,8 @@ pub mod min_versions {
     pub const UPGRADE: MinorVersion = MinorVersion(8);
     /// The version of Magnum's API that added node groups.
     pub const NODEGROUPS: MinorVersion = MinorVersion(9);
-    /// The version of Magnum's API in which a cluster template that does not exist results in 404.
+    /// The version of Magnum's API from which on a new cluster with a template that does not exist is refused with 404.
+    /// Earlier versions refuse it with 400.
     pub const TEMPLATE_NOT_FOUND: MinorVersion = MinorVersion(10);
 }
 
@@ -337,15 +342,16 @@ pub struct Route {
     pub callers: CallerSet,
     /// The objects that the route acts on.
     pub scope: Scope,
-    /// The parameters that the query may contain.
+    /// The parameters that the query may contain, except `dry_run`.
     pub query: QueryRule,
-    /// The headers that the handler of the route reads.
+    /// The headers of the type [`RouteHeader`] that the handler of the route reads. Headers that all routes or all
+    /// writes have in common are not listed.
     pub headers: &'static [RouteHeader],
     /// The type of the request's body.
     pub request: BodyType,
     /// The name of the schema of the request's body in the `OpenAPI` description, or `None` if there is no schema.
     pub request_schema: Option<&'static str>,
-    /// The statuses of a successful response.
+    /// The statuses of a successful response. For `/readyz` also 503, the status of a controller that is not ready.
     pub statuses: &'static [u16],
     /// The type of the body of a successful response.
     pub response: BodyType,
@@ -369,13 +375,14 @@ pub struct Route {
 pub enum RouteMatch<'a> {
     /// The endpoint, and the values of its path parameters in order, still percent-encoded.
     Route(Endpoint, PathParameters<'a>),
-    /// The path exists, but only with these other methods.
+    /// The path exists, but not with the method of the request. The list has the methods of the routes that match the
+    /// path with the fewest path parameters.
     MethodNotAllowed(Vec<Method>),
     /// The path does not exist on the listener.
     NotFound,
 }
 
-/// The values of the parameters of a path, in order. No path has more than three parameters.
+/// The values of the parameters of a path, in order and still percent-encoded. No path has more than three parameters.
 pub type PathParameters<'a> = Vec<&'a str>;
 
 impl CallerClass {
@@ -468,8 +475,8 @@ impl Endpoint {
         self.route().callers.allows(caller)
     }
 
-    /// Returns whether a request to this endpoint may have the query parameter `dry_run`. Every write may have it,
-    /// except the upload of a file.
+    /// Returns whether a request to this endpoint of the admin listener may have the query parameter `dry_run`. Every
+    /// write may have it, except the upload of a file. The agents' listener does not read this parameter.
     pub fn has_dry_run(self) -> bool {
         self.route().method != Method::Get && self.route().request != BodyType::Bytes
     }
@@ -575,7 +582,7 @@ fn ignores_trailing_slash(listener: SocketKind, method: &str, path: &str) -> boo
 const MAP_NAMES: [&str; 3] = ["labels", "annotations", "parameters"];
 
 /// Returns the values of the path parameters if a path matches this template, or else `None`. A parameter matches one
-/// segment that is not empty.
+/// segment that is not empty. The parameter `{map}` matches only the names in [`MAP_NAMES`].
 fn match_template<'a>(template: &str, path: &'a str) -> Option<PathParameters<'a>> {
     let mut parameters = Vec::new();
     let mut segments = path.split('/');
@@ -629,10 +636,10 @@ mod tests {
         }
     }
 
-    /// Clients of Ironic and Magnum end paths with a slash. The slash is ignored, except in a write that may lack the
-    /// name of its object.
+    /// Clients of Ironic and Magnum end paths with a slash. The slash is ignored, except in a `DELETE`, and in a write
+    /// that may lack the name of its object.
     #[test]
-    fn x06_find_rejects_final_slash_when_id_is_empty() {
+    fn x06_find_route_ignores_final_slash_unless_name_is_missing() {
         for endpoint in Endpoint::ALL.iter().copied() {
             let route = endpoint.route();
             let path = route.path.replace("{map}", "labels");
@@ -658,7 +665,7 @@ mod tests {
     }
 
     #[test]
-    fn find_returns_endpoint_of_each_path() {
+    fn endpoint_path_escapes_values_and_matches_own_route() {
         for (endpoint, values, path) in [
             (Endpoint::ListNodes, &[][..], "/v1/nodes"),
             (Endpoint::GetNode, &["a b/ü"], "/v1/nodes/a%20b%2F%C3%BC"),
@@ -728,7 +735,7 @@ mod tests {
     }
 
     #[test]
-    fn endpoints_admit_only_caller_classes_of_own_listener() {
+    fn endpoints_admit_callers_of_listener_and_no_viewer_writes() {
         for endpoint in Endpoint::ALL {
             let route = endpoint.route();
             let (allows_hosts, allows_principals) = (

@@ -11,7 +11,8 @@ use super::{BodyType, CallerClass, Endpoint, Method, Route, SocketKind, schema};
 use crate::error::ErrorType;
 
 /// Returns the `OpenAPI` 3.1 description of the admin listener's API, with the schemas of request and response bodies.
-/// The controller serves the description at `/openapi.json`. The file `docs/openapi.json` is a copy of it.
+/// `version` is the version of Stemma that the description names. The controller serves the description at
+/// `/openapi.json`. The file `docs/openapi.json` is a copy of it.
 pub fn openapi(version: &str) -> Value {
     let mut paths: Map<String, Value> = Map::new();
     for endpoint in Endpoint::ALL.iter().filter(|endpoint| endpoint.route().listener == SocketKind::Admin) {
@@ -77,8 +78,9 @@ fn operation(endpoint: Endpoint, route: &Route) -> Value {
     operation
 }
 
-/// Adds the body of an example to the entry of its media type in `content`. Does nothing if `content` has no such
-/// entry, or if the body is not JSON.
+/// Sets the body of an example as the `example` of its media type in `content`, instead of that of an earlier example.
+/// An example without the header `Content-Type` is JSON. Does nothing if `content` has no entry of the media type, or
+/// if the body is not JSON.
 fn add_example(content: &mut Value, example: &Example) {
     let media_type = example.headers.iter().find(|(name, _)| *name == "Content-Type").map(|(_, value)| *value);
     if let Some(media) = content.get_mut(media_type.unwrap_or("application/json"))
@@ -96,7 +98,8 @@ pub(super) fn response_statuses(endpoint: Endpoint) -> BTreeSet<u16> {
 }
 
 /// Returns the status and description of the response to a request with `Prefer: return=representation`. Returns `None`
-/// if the endpoint does not support this header, because its normal response already has a body.
+/// if the endpoint does not support this header. Only writes whose normal response has no body support it, and the
+/// upload of a file does not.
 fn preferred_response(endpoint: Endpoint) -> Option<(String, Value)> {
     let response = json!({
         "description": "The changes of the write, for a request with `Prefer: return=representation`.",
@@ -133,8 +136,9 @@ fn error_statuses(endpoint: Endpoint) -> BTreeSet<u16> {
     statuses
 }
 
-/// Returns whether a request to this endpoint can make the controller call an extension. Extensions decide which tags
-/// a role gives to a node, so a write that can change the roles of nodes may call one.
+/// Returns whether a request to this endpoint may make the controller call an extension. Extensions decide which tags
+/// a role gives to a node, so a write that changes roles may call one. Returns true for every write below the paths of
+/// objects that decide roles, also for a write that changes no roles.
 fn may_call_extension(endpoint: Endpoint) -> bool {
     let route = endpoint.route();
     let paths = ["/v1/nodes", "/v1/cluster", "/v1/releases", "/v1/allocations", "/v1/apply"];
@@ -277,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn endpoints_list_headers_read_by_handlers() {
+    fn openapi_lists_write_headers_of_sample_endpoints() {
         let api = openapi("1");
         for (method, path, expected) in [
             ("post", "/v1/nodes", &[][..]),

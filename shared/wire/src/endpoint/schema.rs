@@ -35,11 +35,13 @@ pub(super) fn all_schemas() -> Map<String, Value> {
 }
 
 /// The fields of a manifest that only the command-line tool reads. The tool removes `include` before it sends a
-/// manifest. The API refuses `reports`.
+/// manifest. `reports` has the values that a host would report, for commands without a controller, and the API refuses
+/// it.
 const CLI_ONLY_FIELDS: &[&str] = &["include", "reports"];
 
-/// The schemas of fields that only responses contain, in groups. The group `every` is for all kinds, `level` is for
-/// cluster templates, clusters, node groups and nodes, and each other group is for the kind of that name.
+/// The schemas of fields that only responses contain, or contain in another form than requests. They are in groups: the
+/// group `every` is for all kinds, `level` is for cluster templates, clusters, node groups and nodes, and each other
+/// group is for the kind of that name.
 static RESPONSE_FIELDS: LazyLock<Value> =
     LazyLock::new(|| serde_json::from_str(include_str!("shown.json")).expect("shown.json is JSON"));
 
@@ -176,8 +178,10 @@ mod tests {
 
     /// A client that is generated from the description knows only what the description contains.
     #[test]
-    fn schemas_describe_every_response_value() {
-        /// Adds each schema that lacks a type, its fields or its entries to the list, with the path of the schema.
+    fn schemas_describe_every_value() {
+        /// Adds to `incomplete` each schema that does not describe its value: it has neither a type nor another
+        /// description, or the type is an object without fields or an array without the schema of its entries. Walks
+        /// all nested schemas. `path` names the schema in the added text.
         fn walk(path: &str, schema: &Value, incomplete: &mut Vec<String>) {
             let has_keyword = |keyword: &str| schema.get(keyword).is_some();
             let has_type = |name: &str| {
@@ -207,9 +211,10 @@ mod tests {
         assert!(incomplete.is_empty(), "{}", incomplete.join("\n"));
     }
 
-    /// A response with chosen fields lacks all others, so its schema must not require any.
+    /// A query can choose the fields of a response with the parameter `fields`. Such a response lacks all other fields,
+    /// so its schema must not require any.
     #[test]
-    fn schemas_require_no_optional_field() {
+    fn schemas_require_no_selectable_field() {
         let schemas = all_schemas();
         for endpoint in Endpoint::ALL {
             let Some(fields) = endpoint.selectable_fields() else { continue };

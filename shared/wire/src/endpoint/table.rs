@@ -11,7 +11,7 @@ use crate::error::ErrorType;
 
 /// Any caller that reaches the listener.
 const ANYONE: CallerSet = CallerSet::EVERYONE;
-/// A host with a join token and without a certificate.
+/// A caller on the agents' listener without certificate: a host that enrols. The handler checks its join token.
 const JOINING: CallerSet = CallerSet::JOINING;
 /// A node, identified by its certificate.
 const AGENT: CallerSet = CallerSet::AGENT;
@@ -52,7 +52,7 @@ const READ_FIELDS: QueryRule = QueryRule::Only(&[FIELDS, AT_LEAST_PARAMETER]);
 /// The query parameters of a read of one template, cluster, node group or node. The response contains computed and
 /// inherited values. With `stored`, it also contains the fields as they are stored.
 const READ_LEVEL: QueryRule = QueryRule::Only(&[FIELDS, &["stored"], AT_LEAST_PARAMETER]);
-/// The query parameters of a read of a node that the query names, and not the path.
+/// The query parameters of the check whether a node can be used, if the query names the node, and not the path.
 const NODE_QUERY: QueryRule = QueryRule::Only(&[&["node", "node_uuid"], AT_LEAST_PARAMETER]);
 /// The query parameters of the explanation of a label, tag, task or trait of a node.
 const EXPLAIN: QueryRule = QueryRule::Only(&[&["label", "tag", "task", "trait"], AT_LEAST_PARAMETER]);
@@ -75,11 +75,13 @@ const PATCH: QueryRule = QueryRule::Only(&[WRITE_PARAMETERS, &["force"]]);
 /// The query parameters of a change of a node. With `release_primary`, the change also moves the primaries of the node
 /// to other nodes. This is refused if the node is not parked after the change.
 const PATCH_NODE: QueryRule = QueryRule::Only(&[WRITE_PARAMETERS, &["force", "release_primary"]]);
-/// The query parameters of an apply. `adopt` names a manager whose keys the apply takes over. With `partial`, the apply
-/// removes nothing that the manifest lacks.
+/// The query parameters of an apply. With `force`, the apply overwrites values of other managers, where it would else
+/// fail with a conflict. `adopt` names a manager: the apply takes over those of its keys and fields that the manifest
+/// has. With `partial`, the apply removes nothing that the manifest lacks.
 const APPLY: QueryRule = QueryRule::Only(&[WRITE_PARAMETERS, &["force", "adopt", "partial"]]);
 /// The parameters of every write on the admin listener except the upload of a file: the name of the manager that
-/// writes, and whether findings refuse the write.
+/// writes, and whether findings refuse the write. These writes also accept `dry_run`. The controller removes it from
+/// the query before it compares the query with this list.
 const WRITE_PARAMETERS: &[&str] = &["manager", "strict"];
 
 /// The query parameters of the list of namespaces.
@@ -99,13 +101,14 @@ const FIELDS: &[&str] = &["fields"];
 const AT_LEAST_PARAMETER: &[&str] = &["at_least"];
 /// The parameters that choose the part of a list to show, and its order.
 pub(super) const PAGE: &[&str] = &["limit", "marker", "sort_key", "sort_dir"];
-/// The fields that a list of nodes shows by default: Ironic's, and Stemma's own.
+/// The fields that a list of nodes shows by default: Ironic's, and for a client that sends no Ironic version also
+/// Stemma's own.
 const NODE_LIST_FIELDS: DefaultFields = DefaultFields::Only {
     fields: &["uuid", "name", "instance_uuid", "maintenance", "power_state", "provision_state", "links"],
     stemma_fields: &["nodegroup", "state", "notes", "connected", "roles", "tags", "mode", "labels", "traits", "resource_version"],
 };
-/// The fields that a list of clusters shows by default: Magnum's without `stack_id`, and `merge_labels` and
-/// `resource_version`.
+/// The fields that a list of clusters shows by default: Magnum's without `stack_id`, and also `cluster_id` (the same
+/// value as `uuid`), `merge_labels` and `resource_version`.
 const CLUSTER_LIST_FIELDS: DefaultFields = DefaultFields::Only {
     fields: &[
         "uuid",
@@ -236,8 +239,8 @@ const NO_CONTENT: &[u16] = &[204];
 /// The statuses of `/readyz`. A controller that does not accept writes responds with 503 and the reason.
 const OK_OR_UNAVAILABLE: &[u16] = &[200, 503];
 
-/// The first version in which clients can read traits. Ironic responds to an older client as if the path did not exist,
-/// so the error depends on the method of the request.
+/// The first version of Ironic's API with traits, for the routes that read them. As in Ironic, the error for an older
+/// client depends on the method of the request, so `PUT` and `DELETE` have constants of their own.
 const TRAITS_READ: MinVersion = traits_min_version(ErrorType::RequestNotAcceptable);
 const TRAITS_PUT: MinVersion = traits_min_version(ErrorType::RequestMethod);
 const TRAITS_DELETE: MinVersion = traits_min_version(ErrorType::PathUnknown);
@@ -313,7 +316,7 @@ macro_rules! endpoints {
         }
 
         impl Endpoint {
-            /// All routes, in the order of the documentation.
+            /// All routes of both listeners, in the order of the table.
             pub const ALL: &[Self] = &[$($(Self::$name,)+)+];
 
             /// Returns the row of this endpoint in the table: path, callers, parameters, bodies and statuses.

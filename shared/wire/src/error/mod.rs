@@ -26,12 +26,14 @@ pub struct ApiError {
     pub message: String,
     /// Further text, if any: advice, or further findings, one on each line.
     pub detail: Option<String>,
-    /// The path of the invalid field: `tasks[3].parameters.path`.
+    /// The path of the field that the error is about: `tasks[3].parameters.path`. The field can be invalid, missing or
+    /// owned by another manager. If the error is about a query parameter, this is the name of the parameter.
     pub field: Option<String>,
     /// The methods that the path supports, as in the header `Allow`. Set if the path does not support the request's
     /// method.
     pub allow: Option<Box<str>>,
-    /// Seconds after which the client can retry. `None`: the default of the error type.
+    /// Seconds after which the client can retry, for the header `Retry-After`. `None`: the default of the error type.
+    /// Most types have no default, and the response then lacks the header.
     pub retry_after_s: Option<u32>,
     /// The message without the names of object and field, for a program that shows object and field itself.
     pub reason: Option<Box<str>>,
@@ -104,7 +106,8 @@ impl ApiError {
         self.kind.status()
     }
 
-    /// Returns the body, as JSON.
+    /// Returns the body, as JSON: the member `error`, and the members of `extra`. The values of `allow` and
+    /// `retry_after_s` are not in the body, because they are headers.
     pub fn body(&self) -> Value {
         let mut error = Map::new();
         error.insert("code".into(), self.status().into());
@@ -130,8 +133,8 @@ impl ApiError {
     }
 }
 
-/// An error body as a client reads it. The error type is a text and not an [`ErrorType`], so that an older client can
-/// print an error of a newer controller.
+/// The member `error` of an error body, as a client reads it. The error type is a text and not an [`ErrorType`], so
+/// that an older client can print an error of a newer controller.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ErrorBody {
     /// HTTP status.
@@ -148,7 +151,8 @@ pub struct ErrorBody {
     /// Further text: advice, or further findings.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub detail: Option<String>,
-    /// The path of the invalid field.
+    /// The path of the field that the error is about, or the name of a query parameter. `None` if the error is about
+    /// neither.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub field: Option<String>,
     /// The request's id.
@@ -157,8 +161,8 @@ pub struct ErrorBody {
 }
 
 impl ErrorBody {
-    /// Parses an error body. Returns `None` if the bytes are not an error body, for example because a proxy responded
-    /// instead of the controller.
+    /// Parses an error body and returns its member `error`. Returns `None` if the bytes are not an error body, for
+    /// example because a proxy responded instead of the controller.
     pub fn parse(body: &[u8]) -> Option<Self> {
         #[derive(Deserialize)]
         struct ErrorEnvelope {
@@ -168,8 +172,8 @@ impl ErrorBody {
     }
 }
 
-/// Returns whether a character changes the direction of text or has no width. Such a character can make a sentence look
-/// like another one.
+/// Returns whether a character changes the direction of text, has no width, or separates lines or paragraphs (U+2028
+/// and U+2029). Such a character can make a sentence look like another one.
 pub fn is_format_character(character: char) -> bool {
     matches!(character, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{2069}' | '\u{feff}')
 }

@@ -26,7 +26,7 @@ pub struct CatalogEntry {
 
 macro_rules! catalog {
     ($($message:literal $id:literal $subject:literal $text:literal;)*) => {
-        /// All entries.
+        /// All entries of the journal catalog.
         pub const CATALOG: &[CatalogEntry] = &[$(CatalogEntry { message: $message, id: $id, subject: $subject, text: $text },)*];
     };
 }
@@ -90,7 +90,8 @@ pub fn catalog_entry(message: &str) -> Option<&'static CatalogEntry> {
     CATALOG.iter().find(|entry| entry.message == message)
 }
 
-/// Returns the catalog file in the format of `journalctl --update-catalog`.
+/// Returns the text of the catalog file (`systemd/stemma.catalog`), in the format that `journalctl --update-catalog`
+/// reads.
 pub fn catalog_file() -> String {
     let mut file = "# Explains lines of Stemma's log (journalctl -x). Written from shared/wire/src/log/catalog.rs.\n".to_owned();
     for CatalogEntry { id, subject, text, .. } in CATALOG {
@@ -108,7 +109,8 @@ impl<L: Log> Log for CatalogLogger<L> {
         self.0.enabled(metadata)
     }
 
-    /// Passes the record on. Only a constant message (`as_str`) can be in the catalog.
+    /// Passes the record on without the fields that have no value. If its message is in the catalog, adds the
+    /// `message_id`. Only a constant message (`as_str`) can be in the catalog.
     fn log(&self, record: &Record<'_>) {
         let id = record.args().as_str().and_then(catalog_entry).map(|entry| entry.id);
         let fields = CatalogFields { fields: record.key_values(), id };
@@ -187,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn y09_catalog_logger_drops_field_when_value_is_empty() {
+    fn y09_catalog_logger_drops_field_when_value_is_null() {
         let lines = Mutex::default();
         let fields = [("node", Some("n1")), ("name", None)];
         CatalogLogger(CapturingLogger(&lines))
@@ -203,12 +205,12 @@ mod tests {
     }
 
     #[test]
-    fn catalog_file_matches_installed_file() {
+    fn catalog_file_matches_committed_file() {
         let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../systemd/stemma.catalog");
         if std::env::var_os("STEMMA_WRITE_DOCS").is_some() {
             std::fs::write(path, catalog_file()).expect("the units' directory");
         }
-        let installed = std::fs::read_to_string(path).expect("systemd/stemma.catalog");
-        assert!(installed == catalog_file(), "out of date: run STEMMA_WRITE_DOCS=1 cargo test -p stemma-wire catalog");
+        let committed_text = std::fs::read_to_string(path).expect("systemd/stemma.catalog");
+        assert!(committed_text == catalog_file(), "out of date: run STEMMA_WRITE_DOCS=1 cargo test -p stemma-wire catalog");
     }
 }

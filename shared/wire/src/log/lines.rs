@@ -54,14 +54,16 @@ pub(super) fn is_empty_value(value: &FieldValue<'_>) -> bool {
     check.0
 }
 
-/// Returns the fields of a record in their order, each with the type that it was logged with.
+/// Returns the fields of a record in their order, each with its value as JSON. A number or boolean keeps its type, and
+/// any other value becomes a string. Omits fields without a value.
 fn typed_fields(record: &Record<'_>) -> Vec<(String, Value)> {
     let mut fields = FieldCollector(Vec::new());
     let _infallible = record.key_values().visit(&mut fields);
     fields.0
 }
 
-/// Returns the value of a field as JSON, with the type that it was logged with. An error is a text with its causes.
+/// Returns the value of a field as JSON. A number or boolean keeps its type, and any other value becomes a string. The
+/// string of an error also contains the causes of the error.
 fn typed_value(value: &FieldValue<'_>) -> Value {
     let mut typed = TypedValue(Value::Null);
     let _infallible = value.visit(&mut typed);
@@ -143,8 +145,8 @@ impl VisitValue<'_> for TypedValue {
     }
 }
 
-/// Returns whether a text can be written without quotes: it is not empty, and contains no space, control character, `=`
-/// or quote.
+/// Returns whether a text can be written without quotes: it is not empty, and contains no whitespace, control
+/// character, `=`, double quote, or character that changes the display order of text.
 fn is_unquoted(text: &str) -> bool {
     let needs_quotes = |character: char| {
         character.is_whitespace() || character.is_control() || is_bidi_control(character) || matches!(character, '=' | '"')
@@ -281,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn y09_format_text_omits_field_when_value_is_empty() {
+    fn y09_format_text_omits_field_when_value_is_null() {
         let fields = [("name", None), ("node", Some("n1"))];
         assert_eq!(format_line("node is back", &fields, format_text), format!("[{TIME} WARN ] node is back node=n1"));
     }

@@ -25,14 +25,15 @@ pub enum Verbosity {
     /// Warnings, errors, and state transitions, which an operator may still want to read a week later.
     #[default]
     Normal,
-    /// All lines, including those about single requests and decisions.
+    /// All lines except those of level trace. So lines about single requests and decisions are included.
     Debug,
 }
 
 /// The format of log lines on standard error.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LogFormat {
-    /// `[TIME LEVEL] message key=value`. A value with a space, `=`, a quote or a control character is quoted.
+    /// `[TIME LEVEL] message key=value`. A text value is quoted if it is empty, or has white space, `=`, a double
+    /// quote, a control character or a character that changes the direction of text.
     #[default]
     Text,
     /// One JSON object per line.
@@ -81,7 +82,7 @@ pub struct LogField {
 
 macro_rules! fields {
     ($($name:ident: $meaning:literal;)*) => {
-        /// All fields, by name.
+        /// All fields that a log line may have, sorted by name.
         pub const FIELDS: &[LogField] = &[$(LogField { name: stringify!($name), meaning: $meaning },)*];
     };
 }
@@ -149,7 +150,7 @@ fields! {
 /// The reason why logging could not be set up.
 #[derive(Debug, thiserror::Error)]
 pub enum LogError {
-    /// Standard error is connected to the journal, and the journal does not respond.
+    /// Standard error is connected to the journal, and an empty message cannot be sent to the journal's socket.
     #[error("the journal cannot be reached")]
     Journal(#[source] std::io::Error),
     /// A logger is installed already.
@@ -174,7 +175,7 @@ pub fn init(program: &str, verbosity: Verbosity, format: Option<LogFormat>) -> R
     }
     let format = format.unwrap_or_default();
     // The library `notify` logs a warning when a watched directory is deleted. The program gets an event for the
-    // deletion anyway, so the warning is suppressed.
+    // deletion anyway, so only errors of this library are logged.
     let notify_level = level.min(LevelFilter::Error);
     env_logger::Builder::new()
         .filter_level(level)
@@ -187,7 +188,7 @@ pub fn init(program: &str, verbosity: Verbosity, format: Option<LogFormat>) -> R
     Ok(())
 }
 
-/// Returns the lowest level that is logged at this verbosity.
+/// Returns the least severe level that is logged at this verbosity.
 fn level_filter(verbosity: Verbosity) -> LevelFilter {
     match verbosity {
         Verbosity::Quiet => LevelFilter::Warn,
@@ -321,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn log_keys_finds_every_macro_form() {
+    fn log_keys_finds_shorthand_and_multiline_keys() {
         let source = r#"info!(node:% = n, revision = r; "x"); warn!("a {b}"); log::error!(
             error:% = chain(&e),
             peer:? = p; "y"); info!(task, name:%; "z");"#;

@@ -46,7 +46,7 @@ pub(super) fn chain<'de, D: Deserializer<'de>>(input: D) -> Result<Vec<Vec<u8>>,
     Ok(chain.into_iter().map(|certificate| certificate.0).collect())
 }
 
-/// Deserializes a text of at most `N` bytes.
+/// Deserializes a text of at most `N` bytes. Fails on a longer one.
 pub(super) fn text<'de, D: Deserializer<'de>, const N: usize>(deserializer: D) -> Result<String, D::Error> {
     deserializer.deserialize_str(TextVisitor::<N>)
 }

@@ -16,14 +16,16 @@ use super::{Hash, PartDigest};
 pub enum ApplyMessage {
     /// The first message: the key for encrypted secrets, and the desired state that `apply` has accepted.
     Hello {
-        /// The X25519 public key with which controllers encrypt secrets for this host. `apply` created the key pair.
+        /// The X25519 public key with which controllers encrypt secrets for this host. The private key is in the ledger
+        /// of `apply`. The command `stemma-agent join` or `apply` created the pair, whichever needed it first.
         seal_key: [u8; 32],
         /// The desired state in the ledger of `apply`, which stores the last accepted one. `None` before the first.
         held: Option<HeldDesired>,
     },
     /// The acceptance of an offered desired state, which is on disk now.
     Accepted(HeldDesired),
-    /// The refusal of an offered desired state, a grant, a profile or a blob, for example because a signature is invalid.
+    /// The refusal of an offered desired state, a grant, a profile or a blob, for example because a signature is
+    /// invalid, or because `apply` cannot store the desired state on a full disk.
     Refused {
         /// The reason, in one sentence.
         reason: String,
@@ -32,7 +34,8 @@ pub enum ApplyMessage {
     ContentRequest(Hash),
     /// The results of tasks that no controller has acknowledged yet, in the order of their sequence numbers.
     Results(#[serde(deserialize_with = "bounded::list::<_, _, 256>")] Vec<TaskResult>),
-    /// The facts, traits and labels that only root can collect. `sync` merges them into its own Observation.
+    /// The Observation of `apply`, which `sync` merges into its own Observation. So far it has no facts and no traits,
+    /// and only the labels that other programs of the host wrote to the host label map (a file of labels).
     Observed(Observation),
     /// The Report of `apply`. `sync` adds its own facts and findings before it sends the Report.
     Report(Report),
@@ -70,8 +73,8 @@ pub enum SyncMessage {
         #[serde(deserialize_with = "bounded::bytes::<_, { 1 << 20 }>")]
         bytes: Vec<u8>,
     },
-    /// The notice that the controller did not send the requested body, or sent only a part of it. `apply` discards the
-    /// pieces that have arrived.
+    /// The notice that the requested body did not arrive completely and correctly from the controller. `apply` discards
+    /// the pieces that have arrived, and requests the body again later.
     BodyUnavailable(Hash),
     /// The pause, hold and park that were set on the host through `sync`. `sync` does not send this message yet.
     Local(LocalState),

@@ -65,7 +65,7 @@ pub enum ReturnedItem {
 pub enum CheckInResponse {
     /// The notice that another check-in of the same node replaced this check-in. The controller closes the connection.
     Superseded,
-    /// The changes since the agent's last check-in.
+    /// The changes for the agent. There may be none, for example if the controller responds because the wait is over.
     Current(Box<CheckInUpdate>),
 }
 
@@ -75,10 +75,10 @@ pub struct CheckInUpdate {
     /// The sequence number up to which the controller has stored or refused all results. The agent does not send them
     /// again.
     pub acknowledged: u64,
-    /// The digest of the Observation that the controller has. If the agent's Observation has another digest, the agent
-    /// sends its Observation.
+    /// The digest of the Observation that the controller has stored. `None` if it has none. If the agent's Observation
+    /// has another digest, the next check-in contains that Observation.
     pub observation: Option<PartDigest>,
-    /// The desired state, if a part of it differs from the part that the agent holds.
+    /// The desired state, if its epoch or one of its two parts differs from what the agent holds.
     pub desired: Option<SignedDesired>,
     /// The open barriers and leases for the task set that the agent holds or that is in this message.
     #[serde(deserialize_with = "bounded::list::<_, _, 64>")]

@@ -20,7 +20,8 @@ use super::enroll::{EnrollRequest, EnrollResponse, RenewRequest, RenewResponse};
 use super::observed::Observation;
 use super::{Hash, PartDigest};
 
-/// A version of the wire format: the first byte of every body.
+/// A version of the wire format. An encoded message begins with it, as one byte. An encoded part of a message, a
+/// profile and a blob do not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, derive_more::Display)]
 #[serde(transparent)]
 pub struct WireVersion(pub(super) u8);
@@ -28,7 +29,7 @@ pub struct WireVersion(pub(super) u8);
 impl WireVersion {
     /// The first version of the wire format.
     pub const FIRST: Self = Self(1);
-    /// The version that this program writes, and the newest that it reads.
+    /// The newest version that this program reads and writes. A response is written in the version of its request.
     pub const CURRENT: Self = Self(1);
     /// The version after the current one, for tests only. Its messages have the same contents in another encoding.
     #[cfg(debug_assertions)]
@@ -61,11 +62,12 @@ impl WireVersion {
     }
 }
 
-/// A message of the protocol, or a part of a message that has its own digest.
+/// A message between agent and controller, a message between the two halves of an agent, or one of the contents that
+/// have their own digest: the known part, the task set, the Observation and the profile.
 pub trait Message: Serialize + DeserializeOwned {
     /// The message's name in errors and in the names of test files with encoded messages.
     const NAME: &'static str;
-    /// Maximum size of an encoded message, in bytes. The listener refuses a larger body.
+    /// Maximum size of an encoded message, in bytes. The listener refuses a larger body, and decoding fails.
     const MAX_BYTES: usize;
 
     /// Decodes the message from its encoding in a wire version. Returns the message, and the bytes that follow it. This
@@ -187,7 +189,8 @@ pub fn encode_as<M: Message>(version: WireVersion, message: &M) -> Vec<u8> {
 }
 
 /// Encodes a part of a message that has its own digest, such as the task set of a desired state, or a profile. The
-/// result has no version byte, because the message that contains the part, or the hash of the profile, has one.
+/// result has no version byte. A part has the version of the message that contains it. A profile has the version of the
+/// task set that names it.
 pub fn encode_part<M: Message>(version: WireVersion, part: &M) -> Vec<u8> {
     expect_encoded(part.write(version, Vec::new()))
 }

@@ -15,19 +15,20 @@ use stemma_core::task::{Mode, Task};
 use super::Hash;
 use super::bounded;
 
-/// Maximum size of both parts of a desired state together, in bytes. A controller never sends more, and an agent
-/// refuses more.
+/// Maximum size of both parts of a desired state together, in bytes. A controller sends no larger one. An agent allows
+/// 4 KiB more.
 pub const MAX_DESIRED_BYTES: usize = 256 * 1024;
-/// Maximum number of tags of a node that an agent reads. The same limit applies to primaries, traits and probes.
+/// Maximum number of tags in a desired state. The same maximum applies to the tags of which the node is the primary, to
+/// its traits, and to its tags with probes. A desired state with more cannot be decoded.
 pub const MAX_LISTED: usize = 1024;
-/// Maximum number of tasks of a profile that an agent reads. The same limit applies to the inputs of a task set, and to
-/// the tasks that a node leaves out.
+/// Maximum number of tasks in a profile. The same maximum applies to the inputs of a task set, and to the tasks that a
+/// node leaves out. A profile or task set with more cannot be decoded.
 pub const MAX_ENTRIES: usize = 16_384;
 
 /// The part of a desired state that the agent replaces at once when it arrives.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Known {
-    /// Name of the node.
+    /// Name of the node, or its uuid as text if the node has no name.
     #[serde(deserialize_with = "bounded::text::<_, 255>")]
     pub name: String,
     /// `CLUSTER/GROUP`. Empty if the node is in no group.
@@ -42,8 +43,8 @@ pub struct Known {
     /// All traits of the node, without the suppressed ones, sorted.
     #[serde(deserialize_with = "bounded::list::<_, _, MAX_LISTED>")]
     pub traits: Vec<String>,
-    /// The lifecycle fields, such as `min_ready_seconds`: a duration in seconds for each name in the manifest. A field
-    /// without a limit is omitted.
+    /// The durations of the lifecycle fields in seconds, by the name that the field has in a manifest, such as
+    /// `min_ready_seconds`. A field that no level sets has its default value. A field without a limit is omitted.
     #[serde(deserialize_with = "bounded::map::<_, _, _, 16>")]
     pub lifecycle: BTreeMap<String, u64>,
     /// The highest mode that the host may use. The host runs in the lower of this mode and the task set's mode.
@@ -75,8 +76,8 @@ pub struct KnownLabel {
     pub origin: String,
 }
 
-/// The serialized form of [`Mode`] in messages and stored records, with capitalized names. A manifest has the names in
-/// lower case.
+/// The serialized form of [`Mode`] in a desired state. It is a number in a message, and a capitalized name (`Apply`) in
+/// the JSON of a stored record. A manifest has the name in lower case.
 #[derive(Serialize, Deserialize)]
 #[serde(remote = "Mode")]
 enum ModeForm {
@@ -90,7 +91,8 @@ enum ModeForm {
 pub struct TaskSet {
     /// The revision of the node group, for rollouts. It is always 0, because rollouts do not exist yet.
     pub group_revision: u64,
-    /// The version of the algorithm that computed the task digest.
+    /// The version of the algorithm that computed the task digest. It is 0 if the node has no task set, or if none was
+    /// released to it yet.
     pub digest_version: u32,
     /// The task digest, which changes when the host must run something else. It is not the
     /// [`PartDigest`](super::PartDigest) of this task set, which is the hash of the encoded bytes.
@@ -189,7 +191,8 @@ impl TaskSet {
         }
     }
 
-    /// Returns whether this node runs a task of the profile, by the task's id.
+    /// Returns whether this node runs a task of the profile: the task is not left out. `task_id` must be the id of a
+    /// task of the profile. This is not checked, and the result is `true` for any other id.
     pub fn runs_task(&self, task_id: &str) -> bool {
         !self.left_out.contains_key(task_id)
     }
@@ -225,7 +228,8 @@ pub struct ProfileTask {
     #[serde(deserialize_with = "bounded::list::<_, _, 4096>")]
     pub references: Vec<String>,
     /// Indices into [`Profile::tasks`] of the tasks that this task requires on this host. This task runs after they have
-    /// ended, unless one of them failed. Each index is lower than this task's own index.
+    /// ended, unless one of them failed, did not run, or has the mode `observe`. Each index is lower than this task's
+    /// own index.
     #[serde(deserialize_with = "bounded::list::<_, _, MAX_ENTRIES>")]
     pub after: Vec<u16>,
     /// The barriers that must be open before the task starts.

@@ -17,8 +17,8 @@ pub struct EnrollRequest {
     /// The certificate request (PKCS#10 in DER), at most 4 KiB. The controller uses only its public key.
     #[serde(deserialize_with = "bounded::bytes::<_, 4096>")]
     pub csr: Vec<u8>,
-    /// The X25519 public key with which controllers encrypt secrets for this node. The root half of the agent created
-    /// the key pair.
+    /// The X25519 public key with which controllers encrypt secrets for this node. The private key is in the ledger of
+    /// the host. The command `stemma-agent join` creates the key pair if the ledger has none.
     pub seal_key: [u8; 32],
     /// The requested name of the node. The controller refuses the name of a node that this host cannot take over, but
     /// gives this reason only to a caller with a valid token. The field may be longer than any name, so that the
@@ -131,7 +131,7 @@ pub struct RenewResponse {
 }
 
 impl fmt::Debug for EnrollRequest {
-    /// Formats the request without its token, so that a log line cannot reveal the token.
+    /// Formats only the requested name of the node, so that a log line cannot reveal the token.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("EnrollRequest").field("name", &self.name).finish_non_exhaustive()
     }

@@ -68,8 +68,9 @@ impl FromStr for Hash {
     }
 }
 
-/// The digest of one part of a desired state, or of an Observation: the SHA-256 of the bytes as sent. It is not a task
-/// digest, and is never compared with a task digest.
+/// The digest of one part of a desired state, or of an Observation: the SHA-256 of the bytes as sent. In a wire version
+/// after the first, a marker and the version are hashed before these bytes. It is not a task digest, and is never
+/// compared with a task digest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, derive_more::Display)]
 #[display("{}", Hex(_0))]
 pub struct PartDigest(pub [u8; 32]);

@@ -43,7 +43,8 @@ pub enum Outcome {
     Unchanged,
     /// The task changed the host to the desired state.
     Changed,
-    /// The mode is `noop`, and the task would change the host.
+    /// The task was only checked, in mode `noop`, and would change the host. A task whose own mode is `observe` has
+    /// this outcome too, although it is not checked. The `message` of its result says so.
     WouldChange,
     /// The task ran and failed.
     Failed,
@@ -107,14 +108,16 @@ pub struct TaskResult {
     pub duration_ms: u64,
 }
 
-/// The data that a host reports in addition to its Observation. The controller stores only the last report, and shows
-/// it. No desired state depends on it.
+/// The data that a host reports in addition to its Observation and the results of tasks. The controller stores only the
+/// last report. It shows the report, and computes the node's state and notes from some of its facts. No desired state
+/// depends on it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Report {
     /// The version of the agent.
     #[serde(deserialize_with = "bounded::text::<_, 64>")]
     pub agent_version: String,
-    /// Volatile facts (uptime, load, free memory), as canonical JSON text by dotted path.
+    /// Volatile facts (uptime, load, free memory), and facts about the agent (such as `agent.stuck`), as JSON text by
+    /// dotted path.
     #[serde(deserialize_with = "bounded::map::<_, _, _, 4096>")]
     pub facts: BTreeMap<String, String>,
     /// Findings of the host: two keys that collide in `labels.env`, a label file that is not a regular file, …
@@ -129,16 +132,18 @@ pub struct Report {
 /// The progress of a host with the task set that it holds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Progress {
-    /// The host holds no task set, or has not started it.
+    /// The host holds no task set, has not started it, or may start no task. Also a host that has only observed or
+    /// checked its tasks: in mode `observe`, or in mode `noop` if a task would change the host.
     #[default]
     Idle,
     /// Tasks are running.
     Running,
-    /// Every task succeeded.
+    /// No task runs, waits or failed. A task that drifted, or that was only checked because of its own mode, did not
+    /// fail.
     Converged,
-    /// At least one task failed.
+    /// At least one task failed, or did not run because of another one, or the agent cannot write its own state.
     Failed,
-    /// The host waits for a barrier or a lease.
+    /// At least one task has not started, because it waits for a barrier to open or for a blob. No task runs or failed.
     Waiting,
 }
 

@@ -32,8 +32,8 @@ pub struct SignedDesired {
     pub task_set: Option<Vec<u8>>,
     /// The proof that the hash of this state (a leaf) is in a signed batch (a Merkle tree of leaves).
     pub proof: Proof,
-    /// The signed change from the agent's epoch to the epoch of this state. The agent refuses a state of another epoch
-    /// if this change is missing.
+    /// The signed change from the agent's epoch to the epoch of this state. `None` if the agent holds no state, or one
+    /// of the same epoch. The agent refuses a state of another epoch if this change is missing.
     pub epoch_change: Option<EpochChange>,
 }
 
@@ -69,7 +69,8 @@ pub struct Signature {
 pub struct SignedGrant {
     /// The store's epoch.
     pub epoch: Epoch,
-    /// The revision at which the permission was issued.
+    /// The revision at which the permission was issued. If it was signed again with a later desired state, the revision
+    /// of that state.
     pub revision: Revision,
     /// The signed permission.
     pub grant: Grant,
@@ -81,7 +82,8 @@ pub struct SignedGrant {
 /// permission, so that the permission is valid only for that node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Grant {
-    /// The barriers of this task set that are open now, so that tasks that wait for them may run.
+    /// All barriers of this task set that are open now, so that tasks that wait for them may run. They replace those of
+    /// an earlier grant.
     Barriers {
         /// The digest of the task set.
         task_set: PartDigest,
@@ -113,7 +115,8 @@ pub enum LeaseKind {
 /// that store. This revision may be lower than the revision that a host holds.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EpochChange {
-    /// The epoch that ends.
+    /// The epoch of the desired state that the agent holds. It may have ended before the epoch `to` began, if further
+    /// epochs were between the two.
     pub from: Epoch,
     /// The epoch that begins.
     pub to: Epoch,

@@ -257,7 +257,8 @@ fn enroll_request() -> EnrollRequest {
     EnrollRequest { token: "id.secret".to_owned(), csr: vec![0x30, 0], seal_key: [1; 32], name: "web-1".to_owned() }
 }
 
-/// Runs a check on a sample of every message. The text is the suffix in the name of its golden file.
+/// Runs a check on samples of every message. The check gets each sample with the suffix in the name of its golden file,
+/// or with an empty text if the name has no suffix.
 fn check_each_message(check: &impl MessageCheck) {
     check.check("", &enroll_request());
     let node = Uuid::from_u128(0x0190_b6c8_4c1e_7d2a_9f00_0123_4567_89ab);
@@ -296,7 +297,7 @@ fn decode_reads_golden_files_of_version_1() {
 
 #[cfg(debug_assertions)]
 #[test]
-fn decode_rejects_message_when_version_is_unsupported() {
+fn decode_reads_only_versions_up_to_newest() {
     check_each_message(&VersionCheck);
 }
 
@@ -381,9 +382,9 @@ fn digest_part_differs_between_versions() {
     assert_ne!(digest_part(WireVersion(2), b"part"), digest_part(WireVersion(3), b"part"));
 }
 
-/// In version 1 the digest of a part is a plain hash of its bytes. So the bytes that a later version hashes must not
-/// decode as a part of version 1. Otherwise a compromised network half of the agent could present one part with the
-/// signature of another part.
+/// A part is a message with a digest of its own, such as the known part of a desired state. In version 1 the digest of
+/// a part is a plain hash of its bytes. So the bytes that a later version hashes must not be a valid part in version 1.
+/// Otherwise a compromised network half of the agent could present one part with the signature of another part.
 #[test]
 fn digest_part_input_of_later_version_never_decodes_as_first() {
     let hash_input = |bytes: &[u8]| [&[0xff; 16][..], &[2], bytes].concat();
@@ -560,8 +561,9 @@ fn s50_decode_never_panics_on_random_bytes() {
     check_decode_never_panics(&SyncMessage::Offer { desired: Some(desired()), grants: grants(), acknowledged: 41 });
 }
 
-/// The controller stores task sets as JSON. Since commit 118d023 the names of the modes are capitalized there, and a
-/// stored task set must still decode.
+/// The controller stores task sets as JSON. Controllers of commit 118d023 stored the modes with capitalized names, and
+/// such a task set must still decode. The JSON of a known part has the same names. The name of a mode in a manifest is
+/// in lower case.
 #[test]
 fn task_set_json_keeps_mode_names() {
     for (mode, name) in [(Mode::Observe, "Observe"), (Mode::Noop, "Noop"), (Mode::Apply, "Apply")] {

@@ -63,8 +63,8 @@ impl RequestBody {
         Self { source, remaining: limit }
     }
 
-    /// Reads the whole body, up to `limit` bytes. A body with a larger declared length is refused before a byte is
-    /// read.
+    /// Reads the whole body. Fails if the body has more than `limit` bytes. A body with a larger declared length is
+    /// refused before a byte is read.
     ///
     /// # Errors
     /// [`BodyError`].

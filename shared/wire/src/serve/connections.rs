@@ -65,8 +65,8 @@ impl AwaitedEvent {
 #[derive(Debug)]
 pub(super) struct ConnectionMonitor {
     /// The time from which `deadline_ms` counts: the start of the listener, as for the time of the last sweep.
-    opened_at: Instant,
-    /// The deadline, in milliseconds after `opened_at`, or [`NO_DEADLINE`].
+    started_at: Instant,
+    /// The deadline, in milliseconds after `started_at`, or [`NO_DEADLINE`].
     deadline_ms: AtomicU64,
     /// The [`AwaitedEvent`] that must happen before the deadline, as a number.
     awaited_event: AtomicU8,
@@ -74,24 +74,24 @@ pub(super) struct ConnectionMonitor {
     pub(super) is_body_open: AtomicBool,
     /// True from the start of a response until the next request.
     pub(super) is_answering: AtomicBool,
-    /// True once a request has arrived.
+    /// True once hyper has parsed the head of the connection's first request and passed on the request.
     pub(super) has_request: AtomicBool,
-    /// True if the connection ends after its current request.
+    /// True once the listener is stopping. The connection then ends after its current request.
     is_draining: AtomicBool,
     /// The waker of the connection's task.
     waker: Mutex<Option<Waker>>,
-    /// The number of requests that hyper has passed on.
+    /// The number of requests of this connection that hyper has parsed and passed on to be handled.
     pub(super) request_count: AtomicU32,
     /// The body of the request that hyper passes on next, if it arrived in one read with its head.
     buffered_body: Mutex<Option<Bytes>>,
 }
 
 impl ConnectionMonitor {
-    /// Creates the state of a new connection, without a deadline. Deadlines count from `opened_at`, the start of the
+    /// Creates the state of a new connection, without a deadline. Deadlines count from `started_at`, the start of the
     /// listener.
-    fn new(opened_at: Instant) -> Self {
+    fn new(started_at: Instant) -> Self {
         Self {
-            opened_at,
+            started_at,
             deadline_ms: AtomicU64::new(NO_DEADLINE),
             awaited_event: AtomicU8::new(AwaitedEvent::Handshake as u8),
             is_body_open: AtomicBool::new(false),
@@ -114,7 +114,7 @@ impl ConnectionMonitor {
     /// closes the connection.
     pub(super) fn set_deadline(&self, event: AwaitedEvent, deadline: Instant) {
         self.awaited_event.store(event as u8, Ordering::Relaxed);
-        self.deadline_ms.store(millis(deadline.duration_since(self.opened_at)), Ordering::Relaxed);
+        self.deadline_ms.store(millis(deadline.duration_since(self.started_at)), Ordering::Relaxed);
     }
 
     /// Sets a deadline for an event, relative to the time of the last sweep instead of now, so that the clock is not
@@ -133,11 +133,11 @@ impl ConnectionMonitor {
     /// Returns whether the connection has no deadline. It then waits for this side, usually for a handler. A connection
     /// that waits for its peer has a deadline, also if its handler waits for the rest of a body or for the reader of a
     /// response.
-    fn is_handler_running(&self) -> bool {
+    fn has_no_deadline(&self) -> bool {
         self.deadline_ms.load(Ordering::Relaxed) == NO_DEADLINE
     }
 
-    /// Returns whether the connection ends after its current request.
+    /// Returns whether the listener is stopping, so that the connection ends after its current request.
     pub(super) fn is_draining(&self) -> bool {
         self.is_draining.load(Ordering::Relaxed)
     }
@@ -168,7 +168,7 @@ impl ConnectionMonitor {
 
     /// Returns the awaited event if its deadline has passed, or else `None`.
     fn overdue_event(&self, now: Instant) -> Option<AwaitedEvent> {
-        let is_overdue = millis(now.duration_since(self.opened_at)) > self.deadline_ms.load(Ordering::Relaxed);
+        let is_overdue = millis(now.duration_since(self.started_at)) > self.deadline_ms.load(Ordering::Relaxed);
         is_overdue.then(|| AwaitedEvent::from_u8(self.awaited_event.load(Ordering::Relaxed)))
     }
 }
@@ -207,18 +207,18 @@ struct ConnectionMap {
     next_id: u64,
     by_id: HashMap<u64, ConnectionEntry>,
     by_address: HashMap<IpAddr, AddressConnections>,
-    /// The connections of each known principal, oldest first.
+    /// The ids of the connections that are counted for each principal, oldest first.
     by_principal: HashMap<String, BTreeSet<u64>>,
 }
 
-/// The connections from one address.
+/// The connections from one address, or from one IPv6 /64 network if `is_per_network` is set.
 #[derive(Debug, Default)]
 struct AddressConnections {
     total: usize,
-    /// The number of connections whose peer is not identified yet.
+    /// The number of connections whose handshake is not finished.
     pending_handshakes: usize,
-    /// The connections that presented no certificate, oldest first. A connection that has presented a valid token is
-    /// removed from this set only when the set has reached its limit.
+    /// The open TLS connections that presented no certificate, oldest first. A connection that has presented a valid
+    /// token remains in this set until it is closed, or until a new connection finds the set at its limit.
     unauthenticated: BTreeSet<u64>,
 }
 
@@ -230,7 +230,8 @@ struct ConnectionEntry {
     peer: Option<Arc<Peer>>,
     /// The principal that the connection is counted for.
     principal: Option<String>,
-    /// The cluster that the connection is counted for.
+    /// The cluster that this principal is bound to. The connection also counts for the cluster. `None` if the principal
+    /// is bound to no cluster, or if this connection is being closed to make a place for another one.
     cluster: Option<ClusterId>,
     task: Option<AbortHandle>,
 }
@@ -266,8 +267,8 @@ impl ConnectionEntry {
 
     /// Returns the task of the connection if the connection waits for its peer and not for a handler. That includes a
     /// connection whose request body or next request is still arriving.
-    fn idle_task(&self) -> Option<&AbortHandle> {
-        self.task.as_ref().filter(|_| !self.monitor.is_handler_running())
+    fn closable_task(&self) -> Option<&AbortHandle> {
+        self.task.as_ref().filter(|_| !self.monitor.has_no_deadline())
     }
 }
 
@@ -360,7 +361,7 @@ impl OpenConnections {
         let connections = by_principal.entry(holder.name.clone()).or_default();
         let mut outcome = AdmitOutcome::Admitted;
         if connections.len() >= max || is_cluster_full {
-            let idle_connection = connections.iter().find_map(|id| Some((*id, by_id.get(id)?.idle_task()?)));
+            let idle_connection = connections.iter().find_map(|id| Some((*id, by_id.get(id)?.closable_task()?)));
             let Some((closed_id, task)) = idle_connection else { return AdmitOutcome::Full };
             task.abort();
             connections.remove(&closed_id);
@@ -429,7 +430,7 @@ impl OpenConnections {
 }
 
 impl ConnectionMap {
-    /// Returns the number of connections that are counted for a cluster: those of its principals.
+    /// Returns the number of connections that are counted for a cluster: those of the principals that are bound to it.
     fn count_in_cluster(&self, cluster: ClusterId) -> usize {
         self.by_id.values().filter(|entry| entry.cluster == Some(cluster)).count()
     }
@@ -456,8 +457,8 @@ impl ConnectionGuard {
         self.id
     }
 
-    /// Counts the connection for a principal. May close another connection of the principal instead. Returns
-    /// [`AdmitOutcome::Full`] if the principal cannot have another connection.
+    /// Counts the connection for a principal. If the principal or its cluster has its maximum, closes an older
+    /// connection of the principal to make a place. Returns [`AdmitOutcome::Full`] if the connection gets no place.
     pub(super) fn admit_holder(&self, holder: &ShareHolder) -> AdmitOutcome {
         self.connections.admit_holder(self.id, holder)
     }
@@ -478,7 +479,7 @@ impl ConnectionGuard {
             unauthenticated.retain(|id| by_id.get(id).is_some_and(ConnectionEntry::is_unauthenticated));
         }
         if unauthenticated.len() >= max_unauthenticated {
-            let Some((id, task)) = unauthenticated.iter().find_map(|id| Some((*id, by_id.get(id)?.idle_task()?))) else {
+            let Some((id, task)) = unauthenticated.iter().find_map(|id| Some((*id, by_id.get(id)?.closable_task()?))) else {
                 return AdmitOutcome::Full;
             };
             task.abort();
@@ -489,8 +490,9 @@ impl ConnectionGuard {
         outcome
     }
 
-    /// Stores the peer of the connection, and returns it. The connection then no longer counts as an unfinished
-    /// handshake of its address.
+    /// Creates the peer of the connection from its address and identity, stores the peer, and returns it. The
+    /// connection then no longer counts as an unfinished handshake of its address. If the listener limits connections
+    /// per principal, the peer gets a slot, by which a handler can count the connection for a principal.
     pub(super) fn set_peer(&self, address: SocketAddr, identity: Option<Identity>) -> Arc<Peer> {
         let peer = Peer::new(address, identity);
         let table = &self.connections.0;

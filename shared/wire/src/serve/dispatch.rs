@@ -38,7 +38,7 @@ pub(super) enum HandlerBody<B> {
 
 impl<H: Handler> Dispatcher<H> {
     /// Returns the future of the response to a request: a fixed error if the request is refused, or else the response
-    /// of the handler.
+    /// of the handler. If the handler panics, the response is a fixed error too.
     pub(super) fn respond(
         self: &Arc<Self>,
         mut request: Request<Incoming>,

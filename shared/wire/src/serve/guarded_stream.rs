@@ -18,10 +18,13 @@ use super::rate::{MinRate, RateTracker};
 use super::{Peer, ServerState};
 use crate::net::ByteStream;
 
-/// Maximum number of bytes that are read and discarded after the response to a refused head or to an incomplete body.
-/// If unread bytes remained, the kernel would reset the closed connection before the peer has read the response.
+/// The number of bytes after which no more bytes are read and discarded, before a connection is closed. The last read
+/// may exceed it by less than 1 KiB. Bytes are discarded after the response to a refused head, or to a request whose
+/// body is chunked or incomplete. If unread bytes remained, the kernel would reset the closed connection before the
+/// peer has read the response.
 const MAX_LINGER_BYTES: usize = 256 * 1024;
-/// Maximum time for which bytes are read and discarded before the connection is closed.
+/// Maximum time for which bytes are read and discarded before the connection is closed. After a refused head, it also
+/// includes the time to write the response. The sweep of deadlines may close the connection half a second later.
 const LINGER_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The stream of one connection, with the state that its checks and deadlines need.
@@ -102,8 +105,9 @@ impl<S: ByteStream> GuardedStream<S> {
         }
     }
 
-    /// Records received bytes of a body. Clears the deadline until the next read, because the peer is not to blame
-    /// while the handler does not read.
+    /// Records received bytes of a body. The first bytes mark the body as open (not completely received). While the
+    /// body is open, clears the deadline until the next read, because the peer is not to blame while the handler does
+    /// not read.
     fn record_body_bytes(&mut self, bytes: u64) {
         let (rate, monitor) = (self.min_body_rate(), &self.monitor);
         let tracker = self.body_rate_tracker.get_or_insert_with(|| {
@@ -134,7 +138,8 @@ impl<S: ByteStream> GuardedStream<S> {
         MinRate { period: limits.body_timeout, bytes_per_second: limits.min_body_bytes_per_second }
     }
 
-    /// Counts a refused head, and prepares the response to it. [`Self::poll_refusal`] then writes the response.
+    /// Counts a refused head, prepares the response to it, and sets the deadline for the end of the connection.
+    /// [`Self::poll_refusal`] then writes the response.
     fn refuse(&mut self, head_error: HeadError) {
         self.server.rejections.record_peer(head_error.rejection_reason(), &self.peer);
         let error = head_error.error_type();
@@ -253,7 +258,8 @@ impl<S: ByteStream> AsyncWrite for GuardedStream<S> {
         write_result
     }
 
-    /// Flushes the stream. A flush that must wait for the peer counts as a write that must wait.
+    /// Flushes the stream. A flush that must wait for the peer counts as a write that must wait. When a flush completes
+    /// and a write or flush had to wait before, sets the idle deadline.
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let flush_result = Pin::new(&mut self.inner).poll_flush(cx);
         if flush_result.is_pending() {

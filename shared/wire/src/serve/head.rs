@@ -48,8 +48,8 @@ pub enum HeadError {
     Line,
     /// A missing, doubled or empty header `Host`.
     Host,
-    /// An ambiguous length of the body: a length that is not a number, two lengths, a length and a transfer encoding,
-    /// two transfer encodings, or a transfer encoding other than `chunked`.
+    /// An ambiguous length of the body: a length that is not a number or does not fit in 64 bits, two lengths, a length
+    /// and a transfer encoding, two transfer encodings, or a transfer encoding other than `chunked`.
     Framing,
 }
 
@@ -86,7 +86,7 @@ pub struct HeadReader {
     is_chunked: bool,
     /// The number of complete heads on this connection.
     head_count: u32,
-    /// The range of the digits of the content length, from the first byte of the head.
+    /// The position of the digits of the content length: a range of bytes, counted from the first byte of the head.
     length_range: Range<u16>,
     /// The last complete head.
     last_head: Option<LastHead>,
@@ -94,7 +94,8 @@ pub struct HeadReader {
     partial_line: Vec<u8>,
 }
 
-/// A complete head: its size, the length of its body, and the range of the digits of that length.
+/// A complete head: its size, the length of its body, and the position in the head of the digits of that length. All
+/// are in bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct LastHead {
     pub(crate) bytes: usize,
@@ -169,8 +170,8 @@ impl HeadReader {
         Ok(())
     }
 
-    /// Parses a complete line: the request line, a header, or the blank line that ends the head. Fails if the head has
-    /// more than [`MAX_HEADERS`] header lines.
+    /// Parses a complete line: the request line, a header, or the blank line that ends the head. Fails if the line is
+    /// invalid, or if the head has more than [`MAX_HEADERS`] header lines.
     fn end_line(&mut self, line: &[u8]) -> Result<(), HeadError> {
         let line = line.strip_suffix(b"\r\n").ok_or(HeadError::Line)?;
         match (self.line_count, line) {
@@ -330,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn head_reader_reports_next_phase() {
+    fn head_reader_reports_phase_after_bytes() {
         for (bytes, phase) in [
             (&b""[..], ParsePhase::Idle),
             (b"G", ParsePhase::Head),
@@ -358,7 +359,7 @@ mod tests {
     }
 
     #[test]
-    fn s47_head_reader_rejects_ambiguous_framing() {
+    fn s47_head_reader_rejects_invalid_and_ambiguous_heads() {
         use HeadError::{Framing, Host, Line};
         for (head, error) in [
             ("GET / HTTP/1.1\nHost: h\n\n", Line),

@@ -58,7 +58,8 @@ pub use rejections::{RefusalObserver, RefusedPeer, RejectionCounter};
 pub type BoxError = Box<dyn Error + Send + Sync>;
 
 /// The reason of a rejection if a principal or its cluster has its maximum of connections, or if the remaining places
-/// are reserved for fleet admins. Either the new connection was refused, or an older connection was closed instead.
+/// are reserved for fleet admins. Either the new connection or its request with a token was refused, or an older
+/// connection was closed instead.
 pub const PRINCIPAL_LIMIT_REASON: &str = "too_many_connections_of_one_principal";
 
 /// The pause of the accept loop after `accept` failed, usually because the process has no file descriptors left.
@@ -95,15 +96,16 @@ pub struct ListenerLimits {
     /// nothing cannot occupy all connections.
     pub max_handshakes_per_address: usize,
     /// Maximum number of connections from one address that finished the handshake but presented neither a certificate
-    /// nor a valid token. At the maximum, a new connection replaces the oldest idle one, so that idle unauthenticated
-    /// clients cannot lock out others.
+    /// nor a valid token. At the maximum, a new connection replaces the oldest of them that waits for its peer and not
+    /// for a handler, so that idle clients cannot lock out others. If there is none, the new connection is refused.
     pub max_unauthenticated_per_address: usize,
     /// Maximum number of connections of one principal, known by certificate or token. `None`: no limit. At the maximum,
     /// a new connection replaces the principal's oldest connection that waits for its peer and not for a handler. All
     /// principals that are bound to one cluster together may have twice this number.
     pub max_connections_per_principal: Option<usize>,
-    /// The number of `max_connections` that only fleet admins may use. When only these are left, the server refuses
-    /// every other authenticated principal. Has an effect only with `max_connections_per_principal`.
+    /// The number of `max_connections` that principals other than fleet admins cannot use. When only these are left,
+    /// the server refuses such principals. It does not refuse clients without credentials for this reason. Has an
+    /// effect only with `max_connections_per_principal`.
     pub reserved_for_admins: usize,
     /// True if all addresses of an IPv6 /64 network count as one address, because one client may own the whole network.
     /// It is false by default, because a whole fleet may be in one such network.
@@ -208,8 +210,8 @@ pub struct Server<L> {
     listener: L,
     /// The source of TLS configs. `None` for plain HTTP.
     tls: Option<TlsSource>,
-    /// The source of the principals of certificates. `None` if a connection is not counted for the principal of its
-    /// certificate. A handler can still count it for the principal of a token.
+    /// Finds the principal of a client certificate, whose connections are limited. `None` if the server does not look at
+    /// certificates for this limit. A handler can still count a connection for the principal of a token.
     holders: Option<HolderSource>,
     http: http1::Builder,
     /// The path of nearly every request ([`Server::for_own_clients`]).
@@ -226,7 +228,8 @@ struct ServerState {
 }
 
 impl<L: Accept> Server<L> {
-    /// Creates a server on a listener. Without `tls` it serves plain HTTP (the loopback listener for development).
+    /// Creates a server on a listener. Without `tls` it serves plain HTTP (root's Unix socket, and the loopback
+    /// listener for development).
     pub fn new(
         listener: L,
         tls: Option<TlsSource>,
@@ -382,8 +385,8 @@ impl<H: Handler> ConnectionTask<H> {
         }
     }
 
-    /// Handles the requests of a connection after its handshake, until the connection ends. Dropping the guard then
-    /// frees its place.
+    /// Handles the requests of a connection after its handshake, until the connection ends. If the connection ends
+    /// because hyper cannot parse a request, counts a rejection. Dropping the guard then frees the connection's place.
     async fn serve<S: ByteStream>(self, stream: S, peer: Arc<Peer>) {
         let monitor = Arc::clone(&self.guard.monitor);
         monitor.set_timeout(AwaitedEvent::Request, self.shared.limits.idle_timeout);

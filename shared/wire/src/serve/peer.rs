@@ -11,11 +11,12 @@ use crate::tls::{Identity, IdentityClass};
 /// The result of a connection's request for one of the limited places of its address or principal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AdmitOutcome {
-    /// The connection got a place that was free.
+    /// The connection got a free place or has one already, or the listener does not limit such connections.
     Admitted,
     /// Another connection of the same address or principal was closed to make a place.
     Replaced,
-    /// The connection got no place, because the maximum is reached and no connection could be closed.
+    /// The connection got no place, because the maximum is reached and no connection could be closed, or because the
+    /// remaining places are reserved for fleet admins.
     Full,
 }
 
@@ -37,13 +38,13 @@ pub struct Peer {
     pub identity: Option<Identity>,
     /// True after the peer presented a valid token.
     is_authenticated: AtomicBool,
-    /// The place of the connection among those of its principal. `None` on a listener that does not limit connections
-    /// per principal.
+    /// The link by which the connection can be counted for a principal. `None` on a listener that does not limit
+    /// connections per principal.
     principal_slot: Option<Box<dyn PrincipalSlot>>,
 }
 
 impl Peer {
-    /// Creates the peer of a new connection, without a token.
+    /// Creates the peer of a new connection that has not presented a token yet.
     pub fn new(address: SocketAddr, identity: Option<Identity>) -> Self {
         Self { address, identity, is_authenticated: AtomicBool::new(false), principal_slot: None }
     }
@@ -55,8 +56,8 @@ impl Peer {
 
     /// Counts the connection for the principal that authenticated on it. If the principal or its cluster has its
     /// maximum of connections, closes the principal's oldest connection that waits for its peer and not for a handler.
-    /// Returns [`AdmitOutcome::Full`] if there is no such connection, or if the remaining places are reserved for admins
-    /// of the fleet.
+    /// Returns [`AdmitOutcome::Full`] if there is no such connection, or if the remaining places are reserved for
+    /// admins of the fleet. Does nothing on a listener that does not limit connections per principal.
     pub fn admit(&self, holder: &ShareHolder) -> AdmitOutcome {
         self.principal_slot.as_ref().map_or(AdmitOutcome::Admitted, |slot| slot.admit(holder))
     }

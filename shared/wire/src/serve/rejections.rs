@@ -31,22 +31,23 @@ pub struct RejectionCounter {
     observer: OnceLock<ObserverCell>,
 }
 
-/// A request that was refused, with the reason and the peer. The peer has a name in the audit, from its certificate or
-/// from a token. An invalid token counts too.
+/// A refusal of a request or of a part of it, or the use of one identity by two hosts, with the reason and the peer.
+/// The peer has a name in the audit, for example from its certificate or from a token, which may be invalid.
 #[derive(Clone, Copy, Debug)]
 pub struct RefusedPeer<'a> {
-    /// The name of the reason, as in the metric. It never changes.
+    /// The stable name of the reason, as in the metric `rejected_total{reason}`.
     pub reason: &'static str,
-    /// The name of the principal.
+    /// The name of the peer in the audit, for example the name of a principal, or `node/UUID`.
     pub principal_name: &'a str,
     /// The UUID of the principal, if the code that refuses the request knows it. A name alone is ambiguous, because
     /// another principal can get the name later.
     pub uuid: Option<Uuid>,
-    /// The identity in the certificate, if the peer presented one.
+    /// The identity in the peer's certificate. `None` without a certificate, and in each call of the observer by
+    /// [`RejectionCounter::notify`].
     pub identity: Option<&'a Identity>,
     /// The address of the peer.
     pub address: SocketAddr,
-    /// The second address, if the identity was presented from two addresses.
+    /// The other address, if the identity was presented from two addresses.
     pub other_address: Option<SocketAddr>,
 }
 
@@ -58,7 +59,7 @@ struct ObserverCell(RefusalObserver);
 
 impl fmt::Debug for ObserverCell {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Watcher")
+        f.write_str("ObserverCell")
     }
 }
 
@@ -147,7 +148,8 @@ impl RejectionCounter {
         self.lock().iter().map(|(reason, tally)| (*reason, tally.total)).collect()
     }
 
-    /// Logs once a minute how many rejections had no journal entry. Never returns.
+    /// Logs once a minute, for each reason, how many rejections had no log entry since the last one. Skips a reason
+    /// whose minute of log entries is not over. Never returns.
     pub async fn log_counts(&self) -> Infallible {
         let mut ticks = interval(MINUTE);
         loop {

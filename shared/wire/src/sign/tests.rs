@@ -43,7 +43,7 @@ fn reference_path(index: usize, leaves: &[Leaf]) -> Vec<[u8; 32]> {
     path
 }
 
-/// Returns the SHA-256 hash of the parts, one after the other.
+/// Returns the SHA-256 hash of the concatenated parts.
 fn sha256(parts: &[&[u8]]) -> [u8; 32] {
     let mut context = ring::digest::Context::new(&ring::digest::SHA256);
     for part in parts {
@@ -139,7 +139,8 @@ fn leaf_hashes_documented_bytes() {
     assert_eq!(lease.0, sha256(&[&[0], b"stemma/lease/v1\0", common_bytes, &[2], &[0, 0, 2, 0x58]]));
 }
 
-/// A fleet with a signer, a verifier that pins the fleet's root certificate, and the node whose messages are signed.
+/// A fleet with a signer, a verifier that pins the fleet's root certificate, and the node that the signed messages are
+/// for.
 struct SigningFixture {
     fleet: TestFleet,
     signer: Signer,
@@ -147,7 +148,8 @@ struct SigningFixture {
     node: Uuid,
 }
 
-/// Returns a signer with the certificate that the issuer creates from these parameters.
+/// Returns a signer with the certificate that the issuer creates from these parameters. If the key of that certificate
+/// is not an Ed25519 key, the signer signs with another key, which does not match the certificate.
 fn new_signer(test_fleet: &TestFleet, issuer: &TestAuthority, parameters: &TestLeaf) -> Signer {
     let leaf = issuer.issue(parameters);
     let chain = vec![leaf.der.to_vec(), issuer.der.to_vec()];

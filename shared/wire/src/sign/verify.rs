@@ -1,4 +1,4 @@
-//! The agent's side: it verifies that a controller of the fleet signed a message for this node.
+//! The agent's side: it verifies that a signer of the fleet signed a message for this node.
 
 use ring::signature::{ED25519, UnparsedPublicKey};
 use rustls::pki_types::{CertificateDer, TrustAnchor};
@@ -18,7 +18,8 @@ const CODE_SIGNING_OID: &[u8] = &[0x2b, 6, 1, 5, 5, 7, 3, 3];
 /// The reason why a signed message is refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NotSigned {
-    /// The signer's certificate does not chain up to the pinned root.
+    /// The signer's certificate is refused. For example, it does not chain up to the pinned root, has expired, or is
+    /// not a signer's of this fleet.
     #[error("the signer's certificate is not accepted")]
     Signer(#[source] Refusal),
     /// The path of the proof is too short or too long for a leaf at this index, or the batch has no leaf at this index.
@@ -74,7 +75,7 @@ impl Verifier {
         self.check_proof(Leaf::from_signed_grant(node, grant), &grant.proof, now_unix_seconds)
     }
 
-    /// Checks that a controller of the fleet signed a change of epoch.
+    /// Checks that a signer of the fleet signed a change of epoch.
     ///
     /// # Errors
     /// [`NotSigned`].

@@ -17,7 +17,7 @@ use super::{FleetName, Identity, IdentityClass, MAX_CERTIFICATE_BYTES, MAX_CHAIN
 pub(crate) enum KeyType {
     /// ECDSA on P-256: the type of every key that is used for TLS.
     P256,
-    /// Ed25519: the type of the keys that sign desired states.
+    /// Ed25519: the type of a signer's key, which signs desired states, grants and changes of epoch.
     Ed25519,
     /// Any other type. Certificates with such a key are refused.
     Other,
@@ -32,7 +32,7 @@ pub(crate) struct ParsedCertificate {
     pub(crate) spki_sha256: [u8; 32],
     serial: Box<[u8]>,
     not_after: u64,
-    /// The URIs, in order.
+    /// The URIs among the subject alternative names, in order.
     uris: Vec<String>,
     /// The number of subject alternative names that are not URIs.
     other_name_count: usize,
@@ -76,8 +76,8 @@ impl ParsedCertificate {
         Ok(id)
     }
 
-    /// Returns the identity in a client's or signer's certificate. Fails if the certificate contains any name besides
-    /// the URI, such as a DNS name.
+    /// Returns the identity in a client's or signer's certificate. Fails as [`Self::spiffe_id`] does with this fleet,
+    /// and also if the certificate contains any name besides the URI, such as a DNS name.
     pub(crate) fn exclusive_spiffe_id(&self, fleet: &FleetName) -> Result<SpiffeId, Refusal> {
         if self.other_name_count > 0 {
             return Err(Refusal::WrongNames);
@@ -100,8 +100,8 @@ impl ParsedCertificate {
 }
 
 /// Returns the identity in the certificate that the peer sent in the handshake, or `None` if it sent no certificate.
-/// The fleet is not checked here. The verifier of the handshake has already checked it, except for a client that does
-/// not know its fleet yet. `now` is the time in seconds since 1970.
+/// The fleet is not checked here. The verifier of the handshake has already checked it, unless it is the verifier of a
+/// client without a fleet's name (`stemma`, or an agent that joins). `now` is the time in seconds since 1970.
 pub(crate) fn handshake_identity(tls: &CommonState, now: u64) -> Result<Option<Identity>, Refusal> {
     let Some([certificate, ..]) = tls.peer_certificates() else { return Ok(None) };
     let parsed = ParsedCertificate::parse(certificate)?;
@@ -144,8 +144,9 @@ pub(crate) fn check_path(
     Ok(())
 }
 
-/// Checks a signer's chain (its certificate, then its issuer's) up to a trust anchor. Returns the signer's identity and
-/// Ed25519 public key. `now` is the time in seconds since 1970.
+/// Checks a signer's chain (its certificate, then its issuer's) up to a trust anchor, and its fleet. Returns the
+/// identity in the certificate and the Ed25519 public key. The caller must check that the class of the identity is
+/// `Signer`. `now` is the time in seconds since 1970.
 pub(crate) fn check_signer(
     chain: &[Vec<u8>],
     anchors: &[TrustAnchor<'_>],

@@ -39,7 +39,8 @@ pub struct ClientIdentity {
 
 /// Builds the TLS configuration of a client. The server must be a controller whose chain leads to the pinned root. Its
 /// certificate must contain the name or address to which the client connects. If `fleet` is given, the controller must
-/// belong to that fleet. An agent that joins does not know the fleet's name yet.
+/// belong to that fleet. `stemma` gives no fleet, and neither does an agent that joins, because it does not know the
+/// fleet's name yet. Without `identity`, the client presents no certificate.
 ///
 /// # Errors
 /// [`rustls::Error`] if a root, or the client's chain or key, cannot be used.
@@ -95,8 +96,8 @@ impl ServerVerifier {
         Ok(Self { pin, fleet })
     }
 
-    /// Checks a server's certificate: its chain up to the pinned root, its identity and fleet, and that it contains the
-    /// name or address to which the client connects.
+    /// Checks a server's certificate: its chain up to the pinned root, that its identity is a controller's, its fleet
+    /// (if the client gave one), and that it contains the name or address to which the client connects.
     fn check(
         &self,
         leaf: &CertificateDer<'_>,

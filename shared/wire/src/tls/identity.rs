@@ -11,12 +11,12 @@ const MAX_FLEET_NAME_BYTES: usize = 255;
 /// Maximum length of a principal's name, in bytes.
 const MAX_PRINCIPAL_NAME_BYTES: usize = 64;
 
-/// A fleet's name, as in the URI of every certificate (SPIFFE calls it the trust domain). It consists of lower case
-/// letters, digits, `.`, `-` and `_`.
+/// A fleet's name, as in the URIs of its certificates (SPIFFE calls it the trust domain). It consists of 1 to 255 ASCII
+/// characters: lower case letters, digits, `.`, `-` and `_`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, derive_more::Display)]
 pub struct FleetName(Arc<str>);
 
-/// A principal's name: letters, digits, `.`, `-`, `_`, at most 64 bytes, not `.` or `..`.
+/// A principal's name: 1 to 64 ASCII letters, digits, `.`, `-` and `_`, but not `.` or `..`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, derive_more::Display)]
 pub struct PrincipalName(Arc<str>);
 
@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn s11_spiffe_id_rejects_noncanonical_text() {
+    fn s11_spiffe_id_rejects_invalid_or_noncanonical_text() {
         use NotAnIdentity::{Class, Fleet, Form, Name, Uuid};
         for (text, error) in [
             (String::new(), Form),

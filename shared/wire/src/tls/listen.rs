@@ -24,8 +24,8 @@ const CLIENT_AUTH_OID: &[u8] = &[0x2b, 6, 1, 5, 5, 7, 3, 2];
 /// The role of a listener of a controller, which decides which clients the listener accepts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ListenerRole {
-    /// The agents' listener. It accepts nodes, nodes whose certificate expired within the grace period, and clients
-    /// without a certificate that want to enrol.
+    /// The agents' listener. It accepts nodes, and for a renewal also nodes whose certificate expired within the grace
+    /// period. It also accepts clients without a certificate, because a host that enrols has none yet.
     Agents {
         /// The grace period: the number of seconds for which an expired certificate is still accepted
         /// ([`RENEW_GRACE_SECONDS`]).
@@ -36,10 +36,10 @@ pub enum ListenerRole {
     Admins,
 }
 
-/// The trust settings of a listener: its role, its fleet and its issuers.
+/// The trust settings of a listener: its role, its fleet, and the issuers of client certificates that it trusts.
 #[derive(Clone, Debug)]
 pub struct TlsListener {
-    /// The role of the listener.
+    /// Whether this is the agents' listener or the admin listener. This decides which classes of clients it accepts.
     pub role: ListenerRole,
     /// The fleet that a client's certificate must name.
     pub fleet: FleetName,
@@ -48,7 +48,7 @@ pub struct TlsListener {
     pub issuers: Vec<CertificateDer<'static>>,
 }
 
-/// The server's own certificate and key.
+/// The certificate chain and the private key of a TLS server, such as a controller's listener.
 #[derive(Debug)]
 pub struct ServerKey {
     /// The certificate chain: the server's own certificate, then issuer and root. The server sends the root too,
@@ -59,8 +59,8 @@ pub struct ServerKey {
 }
 
 /// Builds the TLS configuration of a listener: TLS 1.3, HTTP/1.1, no session tickets, no resumption. The listener
-/// requests a client certificate but does not require one, because a host that enrols has none yet. The endpoint table
-/// decides which routes require a certificate.
+/// requests a client certificate but does not require one. A host that enrols has none yet, and a principal can use a
+/// token instead. So the handshake also succeeds without a certificate, and access is decided for each request.
 ///
 /// # Errors
 /// [`rustls::Error`] if the listener has no issuer, or if an issuer or the server's chain or key cannot be used.
@@ -80,7 +80,8 @@ pub fn server_config(
     Ok(config)
 }
 
-/// Returns the identity of the client after the handshake, or `None` if the client sent no certificate.
+/// Returns the identity of the client after the handshake, or `None` if the client sent no certificate. The time
+/// `now_unix_seconds` only sets [`Identity::is_expired`]. An expired certificate is not refused here.
 ///
 /// # Errors
 /// [`Refusal`] if the certificate contains no identity. This cannot happen on a connection that uses [`server_config`],
@@ -89,11 +90,14 @@ pub fn peer_identity(tls: &CommonState, now_unix_seconds: u64) -> Result<Option<
     handshake_identity(tls, now_unix_seconds)
 }
 
-/// Checks the chain of a client certificate up to the fleet's root, and returns the identity in the certificate. A
-/// client calls this for a certificate that a controller issued to it, before it stores the certificate.
+/// Checks the chain of a client certificate up to the fleet's root (`root`, in DER), and returns the identity in the
+/// certificate. The agent calls this for a certificate that a controller issued to it, before it stores the
+/// certificate. The class of the identity (node, principal, …) is not checked here.
 ///
 /// # Errors
-/// [`Refusal`].
+/// [`Refusal`] if the chain is empty, too large or not valid at this time, or if it does not lead to the root. Also if
+/// the certificate's key is not P-256, if its use is not that of a client, or if its subject alternative names are not
+/// exactly one identity of this fleet.
 pub fn verify_issued_identity(
     chain: &[Vec<u8>],
     root: &[u8],
@@ -147,7 +151,8 @@ impl ClientVerifier {
             (Err(Refusal::Expired { not_after, now }), ListenerRole::Agents { renew_grace_seconds })
                 if now.saturating_sub(not_after) < renew_grace_seconds =>
             {
-                // Apart from its expiry, the certificate must be valid. So its last valid second is checked.
+                // Apart from its expiry, the certificate must be valid. So the path is checked again, for the last
+                // second in which the certificate was valid.
                 check_path_at(unix_time(not_after))?;
             }
             (result, _) => result?,

@@ -60,18 +60,20 @@ pub(crate) use certificate::{check_signer, trust_anchors};
 /// The only application protocol that a TLS handshake may select.
 pub(crate) const ALPN_HTTP1: &[u8] = b"http/1.1";
 
-/// Maximum number of certificates that a peer may send: its own, its issuer's and the root.
+/// Maximum number of certificates in a chain that a peer sends, in a handshake or in a message: its own, its issuer's
+/// and the root.
 pub const MAX_CHAIN_CERTIFICATES: usize = 3;
 
-/// Maximum size of a certificate, in bytes of DER. The fleet's own certificates are smaller than 700 bytes. A
-/// certificate with a huge key, such as RSA of 16,384 bits, is refused.
+/// Maximum size of each certificate that a peer sends, in bytes of DER. The fleet's own certificates usually have less
+/// than 700 bytes, but a controller's certificate grows with each of its names. A certificate that has an RSA key of
+/// 16,384 bits and is signed with such a key is larger than the maximum.
 pub const MAX_CERTIFICATE_BYTES: usize = 4096;
 
-/// Returns the SHA-256 of a certificate's public key (the whole `SubjectPublicKeyInfo` in DER). The argument
-/// `--ca-hash` of an agent that joins contains this hash.
+/// Returns the SHA-256 of a certificate's public key (the whole `SubjectPublicKeyInfo` in DER). For the certificate of
+/// the fleet's root, this is the hash that an agent that joins gets as the argument `--ca-hash`.
 ///
 /// # Errors
-/// [`Refusal::BadEncoding`] if the bytes are not a certificate in DER.
+/// [`Refusal::BadEncoding`] if the bytes are not exactly one certificate in DER.
 pub fn spki_sha256(certificate: &[u8]) -> Result<[u8; 32], Refusal> {
     ParsedCertificate::parse(certificate).map(|leaf| leaf.spki_sha256)
 }
@@ -100,8 +102,9 @@ static SIGNATURE_ALGORITHMS: WebPkiSupportedAlgorithms = WebPkiSupportedAlgorith
     mapping: &[(SignatureScheme::ECDSA_NISTP256_SHA256, &[webpki::ring::ECDSA_P256_SHA256])],
 };
 
-/// Implements the checks of the signature in a handshake, for the two traits of rustls that contain these three
-/// methods: the verifier of servers and the verifier of clients.
+/// Defines the methods for the check of the peer's signature in a handshake: `verify_tls12_signature`, which fails,
+/// `verify_tls13_signature` and `supported_verify_schemes`. Two traits of rustls have these methods, and the macro is
+/// used in an implementation of each: `ServerCertVerifier` and `ClientCertVerifier`.
 macro_rules! impl_signature_checks {
     () => {
         fn verify_tls12_signature(

@@ -29,10 +29,12 @@ pub enum Refusal {
         /// The time of the check, in seconds since 1970.
         now: u64,
     },
-    /// A chain with too many certificates, or with a certificate that is too large.
+    /// A chain with too many certificates, or with a certificate that is too large. Also a path that is longer than one
+    /// of its issuers permits, or that takes too many steps to find and check.
     #[error("the certificate chain is too long or too large")]
     ChainTooLarge,
-    /// A key of another type than P-256, or, in a signer's certificate, of another type than Ed25519.
+    /// A client's or server's certificate whose key is of another type than P-256, or a signer's certificate whose key
+    /// is of another type than Ed25519. The refusal does not concern the key of an issuer.
     #[error("the certificate's key is of a type that is not accepted here")]
     WrongKeyKind,
     /// A certificate authority where a client, server or signer is expected.
@@ -41,8 +43,8 @@ pub enum Refusal {
     /// A certificate that was issued for another use, for example a client's certificate that a server presents.
     #[error("the certificate was not issued for this use")]
     WrongUse,
-    /// A certificate that does not contain exactly one URI, or a client's or signer's certificate that also contains other
-    /// names.
+    /// A certificate that does not have exactly one URI among its subject alternative names, or a client's or signer's
+    /// certificate that also has another name there, such as a DNS name.
     #[error("the certificate must contain exactly one URI, and a client's no other name")]
     WrongNames,
     /// A certificate whose URI is not an identity (`spiffe://FLEET/CLASS/ID`).
@@ -67,7 +69,8 @@ pub enum Refusal {
 }
 
 impl Refusal {
-    /// Returns the stable name of the reason, as in the metric `rejected_total{reason}`.
+    /// Returns the stable name of the reason, such as `tls_expired`. In the metric
+    /// `stemma_rejected_total`, it is the value of the label `reason`.
     pub fn reason(&self) -> &'static str {
         match self {
             Self::UnknownIssuer => "tls_unknown_issuer",
@@ -101,7 +104,8 @@ impl Refusal {
     }
 }
 
-/// Returns a time (seconds since 1970) as a date in UTC. Returns the number itself if it is outside the range of dates.
+/// Returns a time (seconds since 1970) as text with date, time of day and offset, in UTC. Returns the number of seconds
+/// as text if it is outside the range of dates.
 fn format_date(seconds: u64) -> String {
     let date = i64::try_from(seconds).ok().and_then(|seconds| ASN1Time::from_timestamp(seconds).ok());
     date.map_or_else(|| seconds.to_string(), |date| date.to_string())

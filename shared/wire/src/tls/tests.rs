@@ -12,7 +12,7 @@ use super::*;
 use crate::testing::{CONTROLLER_ID, NODE_ID, NOW_UNIX_SECONDS, TestCertificate, TestFleet, TestLeaf, clock, fleet, uri_name};
 
 /// The result of a handshake on each side: the identity of the client that the server verified, then the identity of
-/// the server that the client verified. An error is the reason of the refusal.
+/// the server that the client verified. An error is the reason of the refusal, or the text of any other error.
 type HandshakeResult = (Result<Option<Identity>, String>, Result<Identity, String>);
 
 /// Runs a handshake over an in-memory pipe, and returns the results of both sides. The client expects a server with
@@ -129,7 +129,8 @@ async fn s01_handshake_fails_when_issuer_is_unknown() {
 #[tokio::test]
 async fn s02_handshake_marks_expired_certificate_within_grace() {
     let test_fleet = TestFleet::new();
-    // The end of validity, and the expected result. NOW_UNIX_SECONDS is 2026-06-15, and the grace period is 30 days.
+    // The end of validity at 00:00, and the expected result. NOW_UNIX_SECONDS is 2026-06-15T12:00:00Z, and the grace
+    // period is 30 days.
     for (year, month, day, expected) in [
         (2026, 6, 15, Ok(true)),
         (2026, 5, 17, Ok(true)),
@@ -207,7 +208,7 @@ async fn s05_listener_rejects_client_with_server_certificate() {
     );
 }
 
-/// Each listener trusts only its own issuer, and accepts only its own class of certificates.
+/// Each listener trusts only its own issuer, and accepts only certificates of the classes of its own clients.
 #[tokio::test]
 async fn s06_listener_rejects_certificate_of_other_listeners_issuer() {
     let test_fleet = TestFleet::new();
@@ -243,7 +244,8 @@ async fn s08_server_rejects_tls_1_2() {
     let server = server_config(&test_fleet.agents_listener(), test_fleet.server_key(), clock()).expect("a server's config");
     let (mut client_stream, server_stream) = tokio::io::duplex(1024);
     // A ClientHello of TLS 1.2: no supported_versions, ECDHE-ECDSA-AES128-GCM, P-256, ECDSA with SHA-256.
-    // The version 3.3 (TLS 1.2), 32 random bytes, no session id, one cipher suite, and one compression method: none.
+    // The version 3.3 (TLS 1.2), the 32 bytes of the field `random`, no session id, one cipher suite, and one compression
+    // method: none.
     let mut hello = vec![3, 3];
     hello.extend([7; 32]);
     hello.extend([0, 0, 2, 0xc0, 0x2b, 1, 0]);

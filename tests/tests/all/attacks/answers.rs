@@ -10,7 +10,7 @@ use super::{
     MIB, begin_request, check_controller_memory, create_token, create_tokens, large_release, nodes_body, open_unread_streams,
 };
 
-/// Reads a chunked response to its end. Returns its size in bytes, with the chunk headers.
+/// Reads the rest of a chunked response to its end. Returns the number of bytes read, with head and chunk headers.
 fn read_chunked(mut stream: TcpStream) -> Result<usize> {
     let (mut response_bytes, mut buffer) = (Vec::new(), vec![0; 64 * 1024]);
     while !response_bytes.ends_with(b"\r\n0\r\n\r\n") {
@@ -21,8 +21,8 @@ fn read_chunked(mut stream: TcpStream) -> Result<usize> {
     Ok(response_bytes.len())
 }
 
-/// One principal requests a large release 300 times, and reads none of the responses. The controller sends only some of
-/// them at the same time, and refuses the other requests as `server.busy`.
+/// One principal requests a large release 300 times, and reads only the status of each response with the release. The
+/// controller sends only some of these responses at the same time, and refuses the other requests as `server.busy`.
 #[test]
 fn x03_f02_unread_answers_take_bounded_memory() -> Result<()> {
     let controller = PlainController::start()?;

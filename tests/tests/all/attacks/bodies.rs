@@ -17,8 +17,9 @@ use super::{
 };
 use crate::description::post;
 
-/// Maximum memory for all request bodies together, in bytes, whatever their content and number. The bodies that are
-/// being received have 64 MiB. The rest is for parsed bodies, decisions and the pages of the store.
+/// The number of bytes by which the controller's peak memory may grow in a test that measures it, whatever the content
+/// and number of the request bodies. The large bodies that are being received may take 64 MiB, and the small ones 32
+/// MiB. The rest is for parsed bodies, decisions and the pages of the store.
 const MAX_BODY_MEMORY: u64 = 320 * MIB;
 
 /// Returns bodies of about eight megabytes. Each is an apply of 950 nodes with different names.
@@ -30,7 +31,7 @@ fn large_bodies(count: usize) -> Result<Vec<Vec<u8>>> {
 }
 
 /// Returns whether a status means that a write was made, refused for its content, or postponed.
-fn has_decision(status: u16) -> bool {
+fn is_decided_or_postponed(status: u16) -> bool {
     [200, 201, 400, 409, 413, 503].contains(&status)
 }
 
@@ -86,7 +87,7 @@ fn x03_f05_copy_patches_take_bounded_memory() -> Result<()> {
     let patch = serde_json::to_vec(&(0..30).map(copy_operation).collect::<Vec<Value>>())?;
     let memory_before = controller.peak_memory_bytes()?;
     let statuses = concurrent_statuses(&url, &writers, "PATCH /v1/nodes/n", (JSON_PATCH_TYPE, &[patch]), 100)?;
-    ensure!(statuses.iter().all(|status| has_decision(*status)), "{statuses:?}");
+    ensure!(statuses.iter().all(|status| is_decided_or_postponed(*status)), "{statuses:?}");
     check_controller_memory(&controller, memory_before, MAX_BODY_MEMORY)?;
     controller.stop()
 }
@@ -103,7 +104,7 @@ fn x03_f05_small_dense_bodies_take_bounded_memory() -> Result<()> {
     ensure!(bodies.iter().all(|body| (58 << 10..64 << 10).contains(&body.len())), "about 60 KiB");
     let memory_before = controller.peak_memory_bytes()?;
     let statuses = concurrent_statuses(&url, &writers, "PATCH /v1/nodes/n", (MERGE_PATCH_TYPE, &bodies), 200)?;
-    ensure!(statuses.iter().all(|status| has_decision(*status)), "{statuses:?}");
+    ensure!(statuses.iter().all(|status| is_decided_or_postponed(*status)), "{statuses:?}");
     ensure!(statuses.contains(&200), "at least one write is made: {statuses:?}");
     check_controller_memory(&controller, memory_before, MAX_BODY_MEMORY)?;
     controller.stop()
@@ -150,7 +151,7 @@ fn x03_f05_small_write_succeeds_when_large_bodies_stall() -> Result<()> {
     controller.stop()
 }
 
-/// Sends a body except for its last 10 bytes, and then nothing. A thread writes as fast as the controller reads. It
+/// Sends a body except for its last 10 bytes, and then nothing. A thread writes as fast as the controller reads, and
 /// increments `sent_bodies` when it has written all but the last bytes.
 fn stall_body(url: &str, token: &str, body: &Arc<[u8]>, sent_bodies: &Arc<AtomicUsize>) -> Result<TcpStream> {
     let stream = send_request(url, token, "POST /v1/apply", (JSON_TYPE, &body[..MAX_FIRST_BYTES]), body.len())?;

@@ -1,5 +1,5 @@
-//! Measures the peak memory of a controller, as the kernel counts it, with many clients that send large requests and
-//! read no response.
+//! Attacks on a controller: large requests, unread responses, streams, stored data, and attacks on the rights of other
+//! principals. Most tests also measure the peak memory of the controller, as the kernel counts it.
 //!
 //! The prefix of each test name is the number of the attack that found the fault.
 
@@ -58,7 +58,8 @@ fn create_token(url: &str, name: &str, role: &str) -> Result<String> {
     create_cluster_token(url, name, role, None)
 }
 
-/// Creates a principal that is bound to a cluster, or to none and so has rights in the whole fleet. Returns its token.
+/// Creates a principal that is bound to `cluster`. With `None`, the principal has rights in the whole fleet. Returns the
+/// token of the principal.
 fn create_cluster_token(url: &str, name: &str, role: &str, cluster: Option<&str>) -> Result<String> {
     post(url, "/v1/principals", &json!({"name": name, "role": role, "cluster": cluster}))?;
     let created = post(url, &format!("/v1/principals/{name}/tokens"), &json!({}))?;
@@ -219,9 +220,9 @@ fn check_controller_memory(controller: &PlainController, memory_before: u64, max
     check_memory_growth(memory_before, controller.peak_memory_bytes()?, max_growth)
 }
 
-/// Restarts the controller, and waits until it has resolved all nodes. Checks its memory before the stop.
+/// Checks the memory of the controller, restarts the controller, and waits until it has resolved all nodes.
 ///
-/// The caller checks the memory again after what it does with the new process.
+/// The memory of the new process is not checked here. The caller checks that memory at the end of its test.
 fn restart_with_bounded_memory(
     controller: PlainController,
     token: &str,

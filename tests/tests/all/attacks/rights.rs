@@ -26,7 +26,8 @@ const ADMIN_TOKEN: &str = "";
 /// Maximum number of valid tokens of a principal (docs/access.md).
 const MAX_TOKENS: usize = 64;
 
-/// Number of refused requests of a principal. The audit log records at most this many per minute.
+/// Number of requests that a principal of these tests sends only to have them refused. The audit log records at most
+/// this many refusals of one principal per minute.
 const REFUSAL_COUNT: usize = 10;
 
 /// Calls a function for all items at the same time. Returns the results in the order of the items.
@@ -156,10 +157,13 @@ fn numbered_nodes(cluster: &str, numbers: Range<usize>) -> Value {
     json!({"objects": numbers.map(node).collect::<Vec<_>>()})
 }
 
-/// The conditions of a node may use 4,000,000 evaluation steps in a cluster of five nodes, and 31,250 in a cluster of a
-/// thousand (docs/adr/0014). Each expensive condition uses more than 31,250 steps. Previously, all nodes of the fleet
-/// shared a budget, which left 62,500 steps to each node. A condition that is undecided on a node takes about 3 KiB
-/// with its finding, 60 MiB for the whole cluster. The memory limit is more than twice that.
+/// In this test, cluster `b` has five nodes, and cluster `a` gets a thousand. All conditions of `b` are decided as
+/// before. In a fleet of two clusters, the conditions of a node together may use 4,000,000 evaluation steps in a
+/// cluster of five nodes, and 31,250 in a cluster of a thousand (docs/adr/0014). Each of the 20 expensive conditions
+/// uses more than 31,250 steps, so all of them are undecided on the nodes of `a`. Previously, all nodes of the fleet
+/// shared a budget, which left 62,500 steps to each node. One undecided condition takes about 3 KiB on each node with
+/// its finding. All undecided conditions together take 60 MiB in cluster `a`, and the memory limit is more than twice
+/// that.
 #[test]
 fn x04_f06_conditions_leave_step_budget_of_other_cluster() -> Result<()> {
     const CONDITION_COUNT: usize = 20;
@@ -195,8 +199,10 @@ fn x04_f06_conditions_leave_step_budget_of_other_cluster() -> Result<()> {
     controller.stop()
 }
 
-/// The principals, their tokens and the older versions of both take about 10 MiB of the store. The store has at most
-/// 80 MiB of its pages and last changes in memory. The memory limit is a little higher.
+/// In this test, principals of a cluster become fleet admins. The tokens that the admin of the cluster created for
+/// these principals end, and those that a fleet admin created remain valid. The principals, their tokens and the older
+/// versions of both take about 10 MiB of the store. The store has at most 80 MiB of its pages and last changes in
+/// memory. The memory limit is a little higher.
 #[test]
 fn x04_f10_tokens_of_cluster_admin_end_when_rights_grow() -> Result<()> {
     const MAX_BYTES: u64 = 96 * MIB;
@@ -253,14 +259,14 @@ const CONCURRENT_NODES: usize = 8;
 /// Number of writes to each node.
 const WRITES_PER_NODE: usize = 120;
 
-/// Returns the number of entries of the audit log under the name `otto`. The test gives this name to two principals,
-/// one after the other.
+/// Returns the number of entries of the audit log under the name `otto` that the owner of the token may read. The test
+/// gives this name to two principals, one after the other.
 fn audit_count_of_otto(url: &str, token: &str) -> Result<usize> {
     Ok(audit_entries(url, token)?.iter().filter(|entry| entry["principal"] == "otto").count())
 }
 
-/// Requests the stored record of each write of `otto` with an idempotency key. Returns the different statuses of the
-/// responses.
+/// Requests the stored record of each write for which `otto` sent an idempotency key. Returns the different statuses of
+/// the responses.
 fn record_statuses(url: &str, token: &str) -> Result<BTreeSet<u16>> {
     let workers: Vec<usize> = (0..CONCURRENT_NODES).collect();
     let statuses = run_for_each(&workers, |worker| {
@@ -350,8 +356,8 @@ fn x04_f11_principal_sees_nothing_of_earlier_principal_with_same_name() -> Resul
     controller.stop()
 }
 
-/// Records with an expiry time that principals created: tokens, and join tokens with the records of their requests.
-/// `create` also causes refused requests, which the audit log records.
+/// Records with an expiry time: the tokens of principals, and the join tokens that these principals created. `create`
+/// also causes the records of the requests for join tokens, and refusals in the audit log.
 struct ExpiringRecords {
     /// The tokens of each principal.
     tokens: Vec<Vec<String>>,
@@ -428,7 +434,9 @@ fn wait_for_clock_state(url: &str, is_suspect: bool) -> Result<()> {
     })
 }
 
-/// The test stores about 5 MiB, with older versions. The memory limit is the maximum size of the store's page cache.
+/// By a clock that is 400 days ahead, all tokens, join tokens, request records and recorded refusals have expired. The
+/// controller deletes none of them, and the tokens are valid again when the clock is right again. The test stores about
+/// 5 MiB, with older versions. The memory limit is the maximum size of the store's page cache.
 #[test]
 fn x04_f12_store_keeps_records_when_clock_is_400_days_ahead() -> Result<()> {
     const MAX_BYTES: u64 = 64 * MIB;
@@ -450,8 +458,8 @@ fn x04_f12_store_keeps_records_when_clock_is_400_days_ahead() -> Result<()> {
     let socket = format!("unix:{}", controller.data_dir().join("admin.sock").display());
     let context_dir = dir.path().join("again").display().to_string();
     succeed("stemma", ["--server", socket.as_str(), "cert", "create", "admin", "--to", context_dir.as_str()])?;
-    // By the fake clock, all tokens of `p0` have expired. The new tokens expire when the clock is at +800 days. All
-    // these tokens together exceed the limit per principal.
+    // By the fake clock, all tokens of `p0` have expired. At +800 days, the new tokens have expired too. All these tokens
+    // together exceed the limit per principal.
     add_tokens(&url, ADMIN_TOKEN, "p0", MAX_TOKENS)?;
     fake_clock.set("+800d")?;
     add_tokens(&url, ADMIN_TOKEN, "p0", 1)?;
@@ -543,8 +551,8 @@ fn move_and_rename_nodes(url: &str, count: usize) -> Result<()> {
     Ok(())
 }
 
-/// One write renames a node and moves it from the cluster `own` to `far`. A viewer of `own` sees only its old name, and
-/// a viewer of `far` only its new name.
+/// One write renames a node and moves the node from the cluster `own` to `far`, or out of any cluster. A viewer of `own`
+/// sees only the old names, and a viewer of `far` only the new names of the nodes that moved to `far`.
 ///
 /// A node takes a few kilobytes of the store with its older versions, and all nodes take a few MiB. The memory limit is
 /// the maximum size of the store's page cache.

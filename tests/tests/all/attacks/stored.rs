@@ -26,15 +26,16 @@ fn disk_bytes(dir: &Path) -> Result<u64> {
     Ok(bytes)
 }
 
-/// Writes a text of 60,000 bytes, about the largest that a node may have, into the node `n` with a JSON patch.
+/// Writes a text of 60,000 bytes into `extra` of the node `n` with a JSON patch. The maximum size of `extra` is 64 KiB.
 fn write_large_patch(url: &str, token: &str, number: usize) -> Result<RawResponse> {
     let patch = json!([{"op": "add", "path": "/extra/text", "value": format!("{number:0>60000}")}]);
     call(url, token, "PATCH /v1/nodes/n", (JSON_PATCH_TYPE, &serde_json::to_vec(&patch)?))
 }
 
-/// A principal may store 32 MiB at once and 256 KiB per second (docs/store.md), whatever it writes. The disk usage may
-/// be four times as much: the store doubles its file when the file must grow, and each page takes up to twice its
-/// content. The store has at most 64 MiB of pages and 16 MiB of last changes in memory. The memory limit is twice that.
+/// A principal that is not an admin of the fleet may store 32 MiB at once and 256 KiB per second (docs/store.md). The
+/// disk usage may be four times as much: the store doubles its file when the file must grow, and each page takes up to
+/// twice its content. The store has at most 64 MiB of pages and 16 MiB of last changes in memory. The memory limit is
+/// twice that.
 #[test]
 fn x03_f04_store_grows_at_limited_rate_when_writes_are_fast() -> Result<()> {
     const MAX_BURST_BYTES: u64 = 32 * MIB;
@@ -245,9 +246,9 @@ fn released_bytes(url: &str, token: &str) -> Result<(u64, u64)> {
     Ok((part_bytes("released")?, part_bytes("released_values")? + part_bytes("released_texts")?))
 }
 
-/// The tasks of a thousand nodes read 60 kB of labels of the cluster, and labels of the node. The values of the cluster
-/// are stored once for all groups. So the record of a node has some hundred bytes, and each change stores one more set
-/// of values. Previously, each node stored all values, 60 MB with each change.
+/// The tasks of a thousand nodes read 60 kB of labels of the cluster, one label of the group and one label of the node.
+/// The values of the cluster are stored once for all groups. So the record of a node has some hundred bytes, and each
+/// change stores one more set of values. Previously, each node stored all values, 60 MB with each change.
 #[test]
 fn x03_f07_input_values_are_in_store_and_memory_once() -> Result<()> {
     const MAX_BYTES: u64 = 128 * MIB;
@@ -336,8 +337,10 @@ fn x03_f07_read_maps_with_own_entries_are_stored_once() -> Result<()> {
     controller.stop()
 }
 
-/// Each change of the labels of the cluster creates another list of values for each group. Previously, unused lists
-/// remained for ten minutes: they were not counted when the controller decided whether to delete unused data.
+/// The values that the tasks of a group's nodes read are stored as a list. Each change of the labels of the cluster
+/// creates another list for each group, and the controller soon deletes the lists that no node uses any more.
+/// Previously, unused lists remained for ten minutes: they were not counted when the controller decided whether to
+/// delete unused data.
 #[test]
 fn x03_f07_store_deletes_value_lists_when_unreferenced() -> Result<()> {
     const GROUP_COUNT: usize = 100;
@@ -456,11 +459,11 @@ fn x03_f07_group_tags_are_stored_once_for_many_nodes() -> Result<()> {
     controller.stop()
 }
 
-/// The tasks of a node read 58 maps of labels, which all contain one label of the node. Each map is too small to be
-/// split into chunks, so the record of the node takes 120 kB. Without a limit for the whole cluster, a few kilobytes of
-/// requests would fill memory and disk. A write beyond the limit changes nothing, and smaller values make room again.
-/// Nodes of one group can differ, because the tasks of a node may read labels that the tasks of another node do not
-/// read.
+/// In this test, the task reads 58 maps of labels, which all contain one label of the node and a label of 1,850 bytes
+/// of its group. Each map is too small to be split into chunks, so the stored record of the node's task set takes 120
+/// kB. Without a limit for the whole cluster, a few kilobytes of requests would fill memory and disk. A write beyond
+/// the limit changes nothing, and smaller values make room again. The record of a node without such a label of its own
+/// is small, so the limit counts each node of a group by its own size.
 #[test]
 fn x03_f07_per_node_values_have_limit_for_cluster() -> Result<()> {
     let controller = PlainController::start()?;

@@ -33,8 +33,8 @@ fn read_until_event(stream: impl Read, text: &str) -> Result<()> {
     bail!("the stream was cut off before an event contained {text}")
 }
 
-/// Two principals open 480 streams of 10,000 events each, and read nothing. A third principal reads its stream to the
-/// end.
+/// Two principals open 480 streams of 10,000 events each, and read nothing. A third principal reads all 10,000 events
+/// of its stream.
 #[test]
 fn x03_f01_unread_event_streams_take_bounded_memory() -> Result<()> {
     let controller = PlainController::start()?;

@@ -1,6 +1,7 @@
 //! Runs both halves of the agent in the test process: the network half and the root half (docs/trust.md). The agent
-//! uses the files of a stored host, and its clock begins at the time of the recording.
+//! uses the files of a stored host, and its clock begins at the time of the recording, or later by an offset.
 
+use std::cell::Cell;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -31,10 +32,10 @@ struct HostAtTime {
 }
 
 /// Runs an agent on the files below `root` until `is_done` returns true. Continues for the duration `after`, and then
-/// stops the agent.
+/// stops the agent. Stops the agent after `MAX_WAIT` in any case.
 ///
 /// # Errors
-/// If the agent cannot run, or if `is_done` does not return true in time.
+/// If the agent cannot run, or if `is_done` returns false after the agent has stopped.
 pub(crate) fn run_until(root: &Path, time: RecordedTime, after: Duration, is_done: impl Fn() -> bool) -> Result<()> {
     run_with_version(WireVersion::CURRENT, root, time, after, is_done)
 }
@@ -44,7 +45,7 @@ pub(crate) fn run_until(root: &Path, time: RecordedTime, after: Duration, is_don
 ///
 /// # Errors
 ///
-/// If the agent cannot run, or if `is_done` does not return true in time.
+/// If the agent cannot run, or if `is_done` returns false after the agent has stopped.
 pub(crate) fn run_with_version(
     newest: WireVersion,
     root: &Path,
@@ -61,10 +62,13 @@ pub(crate) fn run_with_version(
     let worker =
         ApplyWorker::new(site, AgentConfig::load(&*host)?, Some(trust), apply_end, WakeListener::never(), StopWhen::OnRequest)?
             .with_file_watch();
+    // The condition may be false again when the agent has disconnected.
+    let is_met = Cell::new(false);
     let stop_signal = async {
         while !is_done() {
             sleep(Duration::from_millis(20)).await;
         }
+        is_met.set(true);
         sleep(after).await;
     };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -76,7 +80,7 @@ pub(crate) fn run_with_version(
             },
         }
     })?;
-    if is_done() { Ok(()) } else { bail!("the condition did not become true in time") }
+    if is_met.get() { Ok(()) } else { bail!("the condition did not become true in time") }
 }
 
 /// Waits for the future, for at most [`MAX_WAIT`](stemma_tests::program::MAX_WAIT).

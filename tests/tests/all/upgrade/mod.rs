@@ -32,7 +32,8 @@ use tokio::time::sleep;
 use crate::in_process::{self, InProcessController};
 use crate::upgrade::stored_fleet::{RecordedTime, StoredFleet, changed_files};
 
-/// The hosts of the fleet `held`: one without restrictions, and four to which no task set is released.
+/// The hosts of the stored fleet `held`: one without restrictions, and four to which no new task set is released. These
+/// four are held, parked or paused, and keep an old task set.
 const HELD_HOSTS: [&str; 5] = ["free-1", "held-1", "parked-1", "paused-1", "lab-1"];
 
 /// Time for which a host with nothing left to do is observed. No event shows that the host stays idle, so the test has
@@ -45,7 +46,7 @@ fn serve_fleet(stored: &StoredFleet, time: RecordedTime) -> Result<InProcessCont
 }
 
 /// Creates a client of the stored fleet's controller. `credentials` contains the stored certificate of a host or an
-/// operator.
+/// operator, or is `None` for a client without a certificate, such as a host that joins.
 fn connect(served: &InProcessController, url: &str, credentials: Option<ClientIdentity>, time: RecordedTime) -> Result<Client> {
     let root = CertificateDer::from_pem_file(&served.addresses.ca)?;
     let tls = client_config(&Pin::Roots(vec![root]), None, credentials, Arc::new(time))?;
@@ -119,8 +120,8 @@ fn set_tier(stored: &StoredFleet, served: &InProcessController, host: &str, time
     Ok(())
 }
 
-/// Sends the recorded check-in of a stored host to this controller. Returns the update in the answer, or `None` if the
-/// controller holds the check-in open, because nothing has changed.
+/// Sends the first recorded check-in of a stored host to the controller. Returns the update in the answer, or `None` if
+/// the controller holds the check-in open, because nothing has changed.
 fn send_check_in(
     stored: &StoredFleet,
     served: &InProcessController,
@@ -128,8 +129,8 @@ fn send_check_in(
     time: RecordedTime,
 ) -> Result<Option<CheckInUpdate>> {
     let mut client = connect(served, &served.addresses.agents, Some(client_identity(stored, host)?), time)?;
-    let message = Request::post("/agent/v1/checkin").body(Bytes::from(stored.last_check_in(host)?))?;
-    let (node, check_in): (_, CheckIn) = (stored.node_uuid(host)?, decode(&stored.last_check_in(host)?)?);
+    let message = Request::post("/agent/v1/checkin").body(Bytes::from(stored.first_check_in(host)?))?;
+    let (node, check_in): (_, CheckIn) = (stored.node_uuid(host)?, decode(&stored.first_check_in(host)?)?);
     let held_digests = check_in.held_desired.map(|held_digests| (held_digests.known, held_digests.task_set));
     let Some((status, body)) = send_request(&mut client, message, || served.is_waiting_unchanged(node, held_digests))? else {
         return Ok(None);
@@ -161,7 +162,9 @@ fn check_nothing_missed(served: &InProcessController) -> Result<()> {
     Ok(())
 }
 
-/// Serves a stored fleet to hosts that have nothing new to report, and checks that nothing is written.
+/// Starts a current controller on a stored fleet, and sends the first recorded check-in of each host to it. The hosts
+/// have nothing new to report. Checks that the controller sends no desired state, makes no commit and changes no file
+/// other than the store's file and the admin's context.
 fn check_upgraded_controller(name: &'static str, hosts: &[&str]) -> Result<()> {
     let (stored, time) = (StoredFleet::unpack(name)?, RecordedTime::now());
     let mut files_before = stored.files("data")?;
@@ -199,7 +202,7 @@ fn upgraded_controller_releases_nothing_to_held_hosts() -> Result<()> {
 fn upgraded_controller_accepts_results_of_old_agent_once() -> Result<()> {
     let (stored, time) = (StoredFleet::unpack("kept")?, RecordedTime::now());
     let served = serve_fleet(&stored, time)?;
-    let check_in: CheckIn = decode(&stored.last_check_in("web-1")?)?;
+    let check_in: CheckIn = decode(&stored.first_check_in("web-1")?)?;
     let last_sequence = check_in.results.last().context("it has results")?.sequence;
     let update = send_check_in(&stored, &served, "web-1", time)?.context("results are answered at once")?;
     ensure!(update.acknowledged == last_sequence && update.desired.is_none(), "{update:?}");
@@ -219,9 +222,10 @@ const TRAIT_FILES: [&str; 4] = [
     "var/lib/stemma-agent/apply/open-barriers",
 ];
 
-/// Runs the agent on the files of a stored host, with a current controller, until `is_done` returns true. Returns the
-/// names of the changed files. If this processor has other traits than the recorded one, the agent reports its traits
-/// and the controller sends a desired state with them. The files of traits are then omitted.
+/// Runs the agent on the files of a stored host, with a current controller, until `is_done` returns true, and for
+/// [`QUIET_PERIOD`] more. Returns the names of the changed files. Fails if the controller sent a desired state. But if
+/// this processor has other traits than the recorded one, the agent reports its traits and the controller sends a
+/// desired state with them. The files of traits are then omitted.
 fn run_both_upgraded(
     stored: &StoredFleet,
     host: &str,
@@ -253,7 +257,7 @@ fn print_log(line: &str) {
 
 /// Returns whether this machine has the traits of the machine on which the fleet was recorded.
 fn has_recorded_traits(stored: &StoredFleet, host: &str) -> Result<bool> {
-    let check_in: CheckIn = decode(&stored.last_check_in(host)?)?;
+    let check_in: CheckIn = decode(&stored.first_check_in(host)?)?;
     let observation = check_in.observation.context("it has an observation")?;
     Ok(observation.traits == stemma_agent::facts::observe().traits)
 }
@@ -271,7 +275,7 @@ fn upgraded_host_sends_pending_results_and_runs_nothing() -> Result<()> {
     Ok(())
 }
 
-/// The agent of a converged host checks in, until the controller holds a check-in open. It changes no file.
+/// The agent of a converged host checks in, until the controller holds a check-in open. The agent changes no file.
 #[test]
 fn upgraded_converged_host_writes_no_file() -> Result<()> {
     let stored = StoredFleet::unpack("kept")?;
@@ -282,8 +286,9 @@ fn upgraded_converged_host_writes_no_file() -> Result<()> {
     Ok(())
 }
 
-/// The task `site-conf` of the web hosts waits for the task `schema` of the host db-1. The barrier of the new task set
-/// is closed until the results of db-1 arrive. The controller must notice that these results open the barrier.
+/// In this test, the task `site-conf` of the web hosts waits for the task `schema` of the host db-1. A new label value
+/// gives db-1 a new task set. The barrier is closed until the results of this task set arrive. The controller must
+/// notice that these results open the barrier: a full resolve of all nodes then finds no missed change.
 #[test]
 fn upgraded_controller_misses_no_barrier_opened_by_results() -> Result<()> {
     let (stored, time, host) = (StoredFleet::unpack("kept")?, RecordedTime::now(), "db-1");

@@ -43,7 +43,8 @@ fn check_all_present(class: &str, current_names: &BTreeSet<String>) -> Result<()
     Ok(())
 }
 
-/// Every error type, log field, event and path that commit 118d023 published still exists.
+/// Every error type, log field, event and path that commit 118d023 published still exists. An error type keeps its HTTP
+/// status, an event its message, and a path its method.
 #[test]
 fn published_error_types_log_fields_events_and_paths_exist() -> Result<()> {
     let errors = ErrorType::ALL.iter().map(|kind| format!("{} {}", kind.name(), kind.status()));
@@ -73,8 +74,8 @@ fn published_finding_codes_exist() -> Result<()> {
     check_all_present("finding", &rule::ALL.iter().map(|rule| rule.code.to_owned()).collect())
 }
 
-/// The listed words, by the field that has them as values. A word of two fields is in both rows, because one field
-/// alone could lose the word.
+/// The words that commit 118d023 published as values of fields, by field. A word of two fields is in both rows, because
+/// one field alone could lose the word.
 const WORDS: [(&str, &[&str]); 6] = [
     (
         "a node's state",
@@ -87,7 +88,9 @@ const WORDS: [(&str, &[&str]); 6] = [
     ("the result of a level", &["says nothing", "wins"]),
 ];
 
-/// Checks the words of states, outcomes and modes against the types that define them.
+/// Every word that commit 118d023 published as a value of a field (such as a state, a mode or an outcome, see
+/// [`WORDS`]) is still a value of this field. The test reads the current results of levels from an answer of the
+/// controller, and the other current words from the types that define them.
 #[test]
 fn published_words_exist() -> Result<()> {
     let listed_words: BTreeSet<_> = listed_names()?.remove("word").context("the list has words")?.into_iter().collect();

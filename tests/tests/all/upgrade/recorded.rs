@@ -52,7 +52,7 @@ impl Conversation {
             Ok(Exchange { request: read(format!("{number}.asked"))?, response: read(format!("{number}.answered"))? })
         });
         let exchanges = exchanges.collect::<Result<Vec<_>>>()?;
-        let first_request = stored.last_check_in(host)?;
+        let first_request = stored.first_check_in(host)?;
         ensure!(
             exchanges.first().is_some_and(|exchange| exchange.request == first_request),
             "{host}: the recording does not begin with the first check-in"
@@ -62,7 +62,8 @@ impl Conversation {
     }
 
     /// Returns the recorded answer to a check-in, or `None` if the same check-in was already answered. Fails if the
-    /// earlier agent did not send this check-in.
+    /// earlier agent did not send this check-in. The answer confirms the observation of the current agent, and is
+    /// otherwise as recorded. The check-in is counted in the log.
     fn answer(&self, body: &[u8]) -> Result<Option<Vec<u8>>> {
         let mut check_in: CheckIn = decode(body)?;
         let digest = check_in.observation_digest;
@@ -117,8 +118,8 @@ impl Conversation {
 }
 
 /// Replaces values of the machine and of the moment with the recorded ones: the boot id, the observed facts and traits,
-/// and the version of the agent. The labels in the host's files, its desired state and the results of its tasks stay
-/// unchanged.
+/// the digest of the observation, and the agent's version and facts in the report. The labels in the host's files, its
+/// desired state and the results of its tasks stay unchanged.
 pub(crate) fn replace_machine_values(recorded: &CheckIn, check_in: &mut CheckIn) {
     check_in.boot_id = recorded.boot_id;
     check_in.observation_digest = recorded.observation_digest;
@@ -154,7 +155,7 @@ fn run_upgraded_agent(stored: &StoredFleet, host: &str) -> Result<(Vec<u64>, Vec
 fn upgraded_agent_sends_pending_results_once() -> Result<()> {
     let stored = StoredFleet::unpack("kept")?;
     let results_path = stored.path("web-1/var/lib/stemma-agent/apply/results");
-    let check_in: CheckIn = decode(&stored.last_check_in("web-1")?)?;
+    let check_in: CheckIn = decode(&stored.first_check_in("web-1")?)?;
     let pending: Vec<u64> = check_in.results.iter().map(|result| result.sequence).collect();
     ensure!(!pending.is_empty() && std::fs::read_dir(&results_path)?.next().is_some(), "results wait to be sent");
     let (sent_results, changed_names) = run_upgraded_agent(&stored, "web-1")?;

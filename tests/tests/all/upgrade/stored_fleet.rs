@@ -16,10 +16,11 @@ const CREATED_AT_S: u64 = 1_795_345_800;
 /// The directory with the stored data of commit 118d023.
 const DATA_DIR: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/data/118d023");
 
-/// A stored fleet: the name of its archive, and the directory into which it was unpacked.
+/// A fleet whose data were recorded with an earlier version: the name of its archive, and the temporary directory into
+/// which the archive was unpacked.
 pub(crate) struct StoredFleet(&'static str, tempfile::TempDir);
 
-/// A clock that begins at the time of the recording, or later by an offset, and runs with this test.
+/// A clock that begins at the time of the recording, or later by an offset, and then advances with the real time.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RecordedTime {
     started: Instant,
@@ -30,7 +31,7 @@ pub(crate) struct RecordedTime {
 /// seconds and nanoseconds.
 type RecordedFile = (Vec<u8>, u64, i64, i64);
 
-/// The files below a path, by name.
+/// The states of the files below a directory, by the path of the file relative to the directory.
 pub(crate) type FileMap = BTreeMap<PathBuf, RecordedFile>;
 
 /// Returns the names of the files that differ, and of those that exist on one side only.
@@ -49,7 +50,8 @@ impl StoredFleet {
         Ok(Self(name, dir))
     }
 
-    /// Returns a path of the stored fleet. `data` is the controller's directory, the others are hosts.
+    /// Returns a path in the directory of the unpacked fleet. There, `data` is the data directory of the controller,
+    /// `messages` has the first check-in of each host, and each other directory is the root of the host of this name.
     pub(crate) fn path(&self, path: &str) -> PathBuf {
         self.1.path().join(path)
     }
@@ -76,7 +78,7 @@ impl StoredFleet {
     }
 
     /// Returns the check-in, in encoded form, with which the recorded exchanges of a host's agent begin.
-    pub(crate) fn last_check_in(&self, host: &str) -> Result<Vec<u8>> {
+    pub(crate) fn first_check_in(&self, host: &str) -> Result<Vec<u8>> {
         Ok(std::fs::read(self.path("messages").join(host))?)
     }
 

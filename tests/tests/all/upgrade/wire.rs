@@ -45,7 +45,7 @@ struct SideVersions {
     controller: WireVersion,
 }
 
-/// An operator's change of a host while a controller serves it.
+/// A request that an operator sends to the controller of the test, such as the change of a label.
 type OperatorAction<'a> = &'a dyn Fn(&InProcessController) -> Result<()>;
 
 impl SideVersions {
@@ -54,14 +54,17 @@ impl SideVersions {
         self.agent.min(self.controller)
     }
 
-    /// Returns whether the agent is refused first, because it speaks a later version than the controller reads.
+    /// Returns whether the controller refuses the first request of the agent, because the request has a later version
+    /// than the controller reads. The agent then repeats the request in an earlier version.
     fn is_agent_refused(self) -> bool {
         self.agent > self.controller
     }
 }
 
 /// Runs the agent and a controller in their versions. Ends when the host has its desired state in the common version,
-/// its node has converged, and `done` returns true. `action` runs before the agent starts.
+/// its node has converged, and `done` returns true. `action` runs before the agent starts. Checks that the controller
+/// refuses requests for their version if the agent speaks a later version, and only then. If the stored desired state
+/// of the host has a later version than the agent speaks, its file is renamed first.
 fn run_sides(
     stored: &StoredFleet,
     time: RecordedTime,
@@ -109,7 +112,7 @@ fn held_version(stored: &StoredFleet) -> Result<WireVersion> {
     Ok(ledger.accepted()?.context("it holds a state")?.version)
 }
 
-/// Describes the present state, for the error after a wait that failed.
+/// Describes the present state of the host [`HOST_NAME`] and of its node, for the error after a wait that failed.
 fn state_summary(stored: &StoredFleet, served: &InProcessController, time: RecordedTime) -> String {
     let (version, state) = (held_version(stored), node_state(stored, served, HOST_NAME, time));
     let counts: Vec<_> = ["stemma_checkins_total", "stemma_desired_sent_total"].map(|name| served.metric(name)).into();
@@ -253,8 +256,9 @@ fn renewal_uses_common_version() -> Result<()> {
     Ok(())
 }
 
-/// An agent also accepts an answer in an earlier version than its request. A test with two whole programs therefore
-/// does not show the version of an answer.
+/// The controller answers a join and a renewal in the wire version of the request. In this test, the requests are sent
+/// without an agent: an agent also accepts an answer in an earlier version, so a run of an agent would not show the
+/// version of the answer.
 #[test]
 fn join_and_renewal_answers_use_version_of_request() -> Result<()> {
     let (stored, time) = (StoredFleet::unpack("kept")?, RecordedTime::now());

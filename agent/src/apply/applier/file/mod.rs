@@ -22,7 +22,8 @@ use crate::host::atomic::{Attributes, StagedFile, UnfinishedFile, check_creatabl
 use crate::host::extras::mode_under_acl;
 use crate::host::{Dir, Extras, FileDetails, FileVersion, Host, HostCommand, HostError, HostPath, Pending, Stat};
 
-/// Maximum size of a file that a task writes, in bytes. It is the maximum size of a blob.
+/// Maximum size of a file that a task writes, in bytes. It is the maximum size of a blob. An existing file above it
+/// therefore differs from each file that a task wants, and its content is not read.
 const MAX_FILE_BYTES: u64 = 64 * 1024 * 1024;
 
 /// Maximum size, in bytes, of an existing file or a blob that is held in memory as a whole. Only such a file can be
@@ -54,7 +55,9 @@ struct FileState {
     dir_mode: u32,
     /// Words of the command that checks the new file. Empty if the author set none.
     validate: Vec<String>,
-    /// True if the existing file may hold a secret: a task that reads secrets wrote it, or will write it now.
+    /// True if the existing or the new file may hold a secret: this task, or another one that ever managed the path, is
+    /// sensitive (has `sensitive` or reads a secret). The diff then shows no lines, and the existing file is not stored
+    /// for undo.
     is_secret: bool,
 }
 
@@ -84,8 +87,8 @@ enum FileContent {
     Bytes(Vec<u8>),
     /// Hash and size of a content that is too large for memory.
     Hashed(Hash, u64),
-    /// Size of a content above the limit for written files or, for a file to be deleted, above the limit for undo. It
-    /// equals no other content.
+    /// Size of the content of an existing file that was not read. The size is above the limit for written files or, if
+    /// the task deletes the file, above the limit for undo. Such a content matches no wanted content.
     Oversized(u64),
 }
 
@@ -167,9 +170,10 @@ impl FileState {
         result.map_err(|error| refusal(error.sentence()))
     }
 
-    /// Returns a sentence about the extras that are lost with the old file, and the rights that change although the
-    /// author did not request it. Returns an empty text if there are none. A check reports this before the change. The
-    /// diff shows the same, but a sensitive task reports no diff.
+    /// Returns a sentence about the extras (access control list, extended attributes, flags) that are lost with the old
+    /// file, and about changes of owner, group or mode that the author did not request. Returns an empty text if there
+    /// are none. A check and an apply report it as their message. The diff shows the same, but a sensitive task reports
+    /// no diff.
     fn loss_message(&self) -> String {
         let lost = self.lost_extras().map(|lost| format!("the new file is without {lost}"));
         let unrequested =
@@ -188,8 +192,8 @@ impl FileState {
         }
     }
 
-    /// Returns the diff from the existing file to the wanted file, with mode and owner of each. The lines of a file
-    /// that may hold a secret are left out.
+    /// Returns the diff from the existing file to the wanted file. The headers show mode, owner and group of each, and
+    /// the attributes and flags that are lost. The lines of a file that may hold a secret are left out.
     fn diff(&self) -> String {
         let old = self.present.as_ref().map(|present| {
             let stat = &present.stat;
@@ -238,8 +242,8 @@ fn read_state(site: &Site, task: &HostTask) -> Result<FileState, TaskError> {
     // The version is read before the content, so that a change of the file in the meantime is noticed.
     let version = parent.as_deref().map(|dir| dir.version(path.name())).transpose()?.flatten();
     let present = parent.as_deref().map(|dir| read_present(dir, &path, parameters.absent)).transpose()?.flatten();
-    // `preserved_file` is the existing file whose attributes must be preserved. A file that is to be deleted has none
-    // of these.
+    // `preserved_file` is the existing file from which the new file gets the attributes that the author does not set.
+    // It is `None` if the task deletes the file.
     let preserved_file = present.as_ref().filter(|_| !parameters.absent);
     let attributes = desired_attributes(site, task, (&path, &parameters), preserved_file)?;
     let unrequested_changes =
@@ -262,8 +266,8 @@ fn read_state(site: &Site, task: &HostTask) -> Result<FileState, TaskError> {
     Ok(FileState { path, parent, version, present, desired, dir_mode, validate, is_secret })
 }
 
-/// Returns the parent directory of a file, or `None` if the directory does not exist. Fails if tasks must not write the
-/// path, or if the agent itself manages it. Follows no link.
+/// Opens the parent directory of a file, or returns `None` if the directory does not exist. Fails if tasks must not
+/// write the path, if the agent itself manages it, or if a directory of the path is a link or another kind of file.
 fn open_parent(site: &Site, path: &HostPath) -> Result<Option<Box<dyn Dir>>, TaskError> {
     check_writable(path.as_str())
         .and_then(|()| check_not_agent_path(path.as_str(), site.label_map.as_str()))
@@ -295,7 +299,7 @@ fn validate_command(texts: &TaskTemplates<'_>, items: &[String]) -> Result<Vec<S
     texts.words(FIELD, &marked_items)
 }
 
-/// Returns the rendered path of the file.
+/// Renders the template of the path of the file that the task manages, and returns the path.
 fn render_path(texts: &TaskTemplates<'_>, parameters: &FileParameters) -> Result<HostPath, TaskError> {
     texts.path("parameters.path", parameters.path.as_deref().unwrap_or_default())
 }
@@ -355,6 +359,10 @@ fn desired_content(
 /// agent can write the directory, because then root gave the file to a service. In other directories another user may
 /// have created the file in advance, to read or run what the task writes into it (S67). Such a file is replaced by one
 /// that the agent owns, and nobody may read the new file who could not read the old one.
+///
+/// In each case, a mode that the author does not set can lose bits. If the task reads a secret, others get no rights.
+/// Setuid, setgid and sticky stay only if the old file belongs to root or to the agent's user. If owner or group
+/// change, no user gets more rights than before.
 fn desired_attributes(
     site: &Site,
     task: &HostTask,
@@ -398,7 +406,7 @@ fn desired_attributes(
     }
     if let Some(present) = present {
         if parameters.mode.is_none() {
-            attributes.mode &= mode_after_chown(present, &attributes);
+            attributes.mode &= mode_mask_after_chown(present, &attributes);
         }
         attributes.extras = attributes.extras.map(|extras| extras.with_mode(present.stat.mode, attributes.mode));
     }
@@ -424,8 +432,9 @@ fn new_file_attributes(
     Ok(Attributes { extras, ..Attributes::with_mode(mode) })
 }
 
-/// Restricts a mode that no author set to the rights in the default access control list of the directory. `has_list` is
-/// true if the new file inherits this list.
+/// Returns a mode that no author set, restricted to the rights in the default access control list of the directory. If
+/// the directory has no such list, returns the mode unchanged. `has_list` is true if the new file or directory inherits
+/// the list.
 fn apply_default_acl(site: &Site, path: &HostPath, mode: u32, has_list: bool) -> Result<u32, HostError> {
     let list = site.host.default_acl(path)?;
     Ok(list.map_or(mode, |list| mode_under_acl(&list, mode, has_list)))
@@ -436,7 +445,7 @@ fn apply_default_acl(site: &Site, path: &HostPath, mode: u32, has_list: bool) ->
 /// removed if the owner or the group changes, as in chown(2). Otherwise the new group could run, or the new owner
 /// write, a file that acts as another user. Sticky is removed if the owner changes, because the next check would not
 /// preserve it for a file of another user.
-fn mode_after_chown(present: &ExistingFile, attributes: &Attributes) -> u32 {
+fn mode_mask_after_chown(present: &ExistingFile, attributes: &Attributes) -> u32 {
     let ExistingFile { stat, extras, .. } = present;
     let is_changed = |new_id: Option<u32>, old_id: u32| new_id.is_some_and(|new_id| new_id != old_id);
     let (owner_bits, group_bits) =
@@ -496,8 +505,9 @@ fn blob_content(site: &Site, source: &str) -> Result<FileContent, TaskError> {
     }
 }
 
-/// Replaces the existing file, if there is one, by the file that the task wants. Creates missing directories. Returns
-/// the output of the command `validate`.
+/// Replaces the existing file, if there is one, by the file that the task wants. Creates missing directories, runs the
+/// command `validate` on the new file, and stores the old file for undo ([`back_up`]). Returns the output of
+/// `validate`.
 async fn replace_file(site: &Site, task: &HostTask, state: &FileState, desired_file: &DesiredFile) -> Result<String, TaskError> {
     let host = &*site.host;
     let created_dir;
@@ -514,8 +524,9 @@ async fn replace_file(site: &Site, task: &HostTask, state: &FileState, desired_f
     Ok(output)
 }
 
-/// Stages the new file in the directory of the old one, runs `validate`, and stores the old file for undo. Returns the
-/// staged file and the output of `validate`. Fails if the old or the staged file was changed in the meantime.
+/// Stages the new file (writes it under a temporary name) in the directory of the old one, runs `validate`, and stores
+/// the old file for undo ([`back_up`]). Returns the staged file and the output of `validate`. If `validate` fails, or
+/// if the old or the staged file was changed in the meantime, removes the staged file and fails.
 async fn stage_validated(
     site: &Site,
     task: &HostTask,
@@ -566,8 +577,8 @@ fn check_mode_stored(state: &FileState, desired: &DesiredFile, version: Option<&
     }
 }
 
-/// Fails if the file at the path is not the version that [`read_state`] found. Otherwise the new file would silently
-/// overwrite a change by another program.
+/// Fails if the file at the path is not the version that [`read_state`] found. Otherwise the task would silently
+/// overwrite or delete a change by another program.
 fn check_unchanged(state: &FileState, dir: &dyn Dir) -> Result<(), TaskError> {
     let path = &state.path;
     if dir.version(path.name())? == state.version {
@@ -614,8 +625,8 @@ async fn run_validate(site: &Site, state: &FileState, staged: &str) -> Result<St
     Err(TaskError { output: finished.output, ..TaskError::new(message) })
 }
 
-/// Stores the existing file for undo, and deletes it. Fails if the file was changed after it was read. Does nothing if
-/// there is no file. The returned output is empty, because no command runs.
+/// Deletes the existing file, and stores it for undo before ([`back_up`]). Fails if the file was changed after it was
+/// read. Does nothing if there is no file. The returned output is empty, because no command runs.
 fn remove_file(site: &Site, task: &HostTask, state: &FileState) -> Result<String, TaskError> {
     if let (Some(dir), Some(_)) = (&state.parent, &state.present) {
         check_unchanged(state, &**dir).map_err(TaskError::without_effect)?;

@@ -29,8 +29,8 @@ const GUARD_TIMEOUT: Duration = Duration::from_mins(1);
 /// process, so a script with a secret must not be an argument.
 const SOURCE_STDIN: &str = ". /proc/self/fd/0";
 
-/// Text in front of a script that the shell reads from standard input. It closes standard input, so that no command in
-/// the script reads the rest of the script.
+/// Text in front of a script that the shell reads from standard input. It makes `/dev/null` the standard input of the
+/// commands in the script, so that no command reads the rest of the script.
 const CLOSE_STDIN: &str = "exec </dev/null; ";
 
 /// The applier of `shell` tasks.
@@ -96,8 +96,8 @@ impl PreparedCommand {
 }
 
 /// Checks a command without guards by its journal entry, which each run writes. The task has converged if the command
-/// succeeded with the same content (definition and inputs). If a run was interrupted or its entry is lost, the check
-/// fails with the effect `Unknown`, unless the task may run again (`on_interrupt: again`).
+/// succeeded with the same content (definition and inputs). If a run with the same content was interrupted, or if the
+/// entry is lost, the check fails with the effect `Unknown`, unless the task may run again (`on_interrupt: again`).
 fn check_journal(site: &Site, task: &HostTask) -> Result<CheckResult, TaskError> {
     let drifted_result = |message: &str| CheckResult::Drifted { diff: String::new(), message: message.into() };
     let unknown_error = |reason: &str| {

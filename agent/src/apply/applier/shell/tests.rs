@@ -14,7 +14,7 @@ fn site(host: &MemoryHost) -> Site {
     Site::new(Rc::new(host.clone()), Rc::new(ledger))
 }
 
-/// Returns a shell task `t` with these fields. The task reads the label `tier`, whose value is `tier`.
+/// Returns a shell task `t` with these fields. The task reads the label `tier`, whose value is the argument `tier`.
 fn task(fields: &Value, tier: &str) -> HostTask {
     let mut definition = json!({"id": "t", "type": "shell"});
     definition.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
@@ -199,7 +199,7 @@ fn check_names_parameter_when_invalid() {
 }
 
 /// The scripts run in a real shell. The first one writes files about its own process, the others only end in different
-/// ways. Then guards that read the secret do the same.
+/// ways. Then guards that read the secret write files about their processes too.
 #[test]
 fn w10_03_process_arguments_omit_secret_when_script_reads_one() {
     const VALUE: &str = "hunter2's";
@@ -270,7 +270,7 @@ fn w10_03_check_rejects_secret_in_command_or_guard_item() {
         }
         assert_eq!(host.last_command(), None, "{parameters}: nothing was run");
     }
-    // Only the user of a process can read its environment, so `env` may contain a secret.
+    // Only the user of a process, and root, can read its environment, so `env` may contain a secret.
     let task = secret_task(&json!({"parameters": {"command": ["put"], "env": {"DB": secret}}}));
     apply(&host, &task).unwrap();
     assert_eq!(host.last_command().unwrap().env, [("DB".to_owned(), "hunter2".to_owned())].into());

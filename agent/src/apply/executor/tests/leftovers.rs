@@ -53,8 +53,8 @@ fn x05_run_removes_leftovers_near_file_but_check_does_not() {
     }
 }
 
-/// The sweep removes unfinished files from the directories of the tasks when a run is planned. `calls` counts the calls
-/// that change the host.
+/// When a run is planned, a sweep looks for unfinished files in the directories of the tasks, and removes them. In this
+/// test there are none, so each sweep only lists the directory. `calls` counts the calls that change the host.
 #[test]
 fn x05_sweep_reads_directory_once_and_writes_nothing_when_clean() {
     let host = MemoryHost::new();
@@ -71,9 +71,10 @@ fn x05_sweep_reads_directory_once_and_writes_nothing_when_clean() {
     }
 }
 
-/// The agent is killed before each of the calls that change the host. The next run has a task set without the task.
-/// Before that, `/srv` exists, with a file of somebody else, and everybody may write to it. `Ceiling::default()` allows
-/// every type of task.
+/// In each round, the agent is killed before another of the calls that change the host, while a task writes `/srv/f`.
+/// The next run has a task set without this task, and removes the unfinished file that the killed run may have left in
+/// `/srv`. This directory exists from the start, contains a file that no task manages, and everybody may write to it.
+/// `Ceiling::default()` allows every type of task.
 #[test]
 fn x05_sweep_removes_leftovers_of_deleted_task_after_kill() {
     let set_with_task = || file_set(&json!({"path": "/srv/f", "content": "secret", "owner": "www-data"}));

@@ -16,8 +16,8 @@ fn site(host: &MemoryHost) -> Site {
     Site::new(Rc::new(host.clone()), Rc::new(ledger))
 }
 
-/// Runs a task set until no task can run any more. Returns task and outcome of each new result, and the progress of the
-/// host.
+/// Runs a task set until no task can run any more. Returns task and outcome of each result of a check, or else of each
+/// new result, and the progress of the host.
 fn run_with(
     host: &MemoryHost,
     set: &TestTaskSet,
@@ -94,7 +94,7 @@ fn y06_run_skips_task_when_task_mode_is_observe() {
     let check_outcomes = run_with(&host, &set("apply"), &Ceiling::default(), RunPurpose::Check).0;
     assert_eq!(check_outcomes, pairs(&[("other", Outcome::Unchanged)]), "a check reports nothing about observed tasks");
     assert_eq!(host.commands_run().len(), 0, "no guard was run");
-    // A marker has nothing to run or check, whatever its mode.
+    // A stage has nothing to run or check, whatever its mode.
     let stage_set = TestTaskSet::default().task("stage", "stage", &[], &json!({"mode": "observe"})).file("f", &[0], "/g", "x");
     converge(&host, &stage_set);
     assert_eq!(host.text("/g").as_deref(), Some("x"));
@@ -263,7 +263,8 @@ fn unguarded_command_runs_again_only_for_new_content() {
     assert_eq!(host.commands_run(), [["a"], ["b"]]);
 }
 
-/// The journal entry `Begun` shows an interrupted run. An operator resolves it by the entry `Done`.
+/// The journal entry `Begun` shows an interrupted run. The command `resolve-unknown TASK done` of an operator replaces
+/// it by the entry `Done`. The test itself writes both entries.
 #[test]
 fn interrupted_command_is_unknown_until_resolved() {
     let host = MemoryHost::new();
@@ -380,8 +381,8 @@ fn secret_is_stored_only_in_task_file() {
         });
         host.put("/run/credentials/stemma-agent.service/db", VALUE);
         let set = TestTaskSet::default().task("t", kind, &[], &json!({"parameters": parameters})).with_secret("db");
-        // In the second round the file exists already, with another text. Only a task that writes the file has that
-        // round.
+        // In the second round, the file exists already, with another text. A task that does not write the secret has no
+        // second round.
         for round in ["first", "again"] {
             let results = results(&host, &set);
             let [result] = results.as_slice() else { panic!("{parameters} {round}: {results:?}") };
@@ -487,7 +488,7 @@ fn w10_16_file_task_runs_no_command_when_ceiling_forbids_shell() {
     assert_eq!(run_with(&host, &plain_set, &file_only, RunPurpose::Converge).0, pairs(&[("t", Outcome::Changed)]));
 }
 
-/// Runs a task set until no task can run any more. Returns the results: of a check all, else the new ones.
+/// Runs a task set until no task can run any more. Returns all results of a check, or else the new results.
 fn run_to_end(host: &MemoryHost, set: &TestTaskSet, purpose: RunPurpose) -> Vec<TaskResult> {
     let profile: Profile = postcard::from_bytes(&set.profile().1).unwrap();
     let mut run = TaskRun::plan(site(host), &Ceiling::default(), &set.desired(), &profile, purpose).unwrap();

@@ -84,7 +84,8 @@ fn w02_subscribes_waits_for_next_run_when_order_is_reversed() {
     assert_eq!(reload_count(&host), 2);
 }
 
-/// A mend of a file reruns the command. A rerun does not count as a mend, so the command never becomes contended.
+/// A mend of a file reruns the command that subscribes to it. A rerun does not count as a mend of the command. So the
+/// command does not become contended, as a task does that was mended three times within an hour.
 #[test]
 fn w02_subscribes_counts_mend_as_change_and_rerun_as_none() {
     let host = MemoryHost::new();
@@ -164,8 +165,7 @@ fn w02_subscribes_ignores_change_when_rejected_by_validate() {
     assert!(site(&host).ledger.should_refresh("note").unwrap(), "a pending rerun from an earlier run remains");
 }
 
-/// `note` subscribes to `a` and `b`. In the second run `a` fails without a change. `b` then changes its file, or fails
-/// too.
+/// `note` subscribes to `a` and `b`. In the second run, `a` fails without a change. `b` changes its file, or fails too.
 #[test]
 fn w02_subscribes_is_cancelled_unless_another_task_changed() {
     let note = json!({"parameters": {"command": RELOAD_COMMAND}, "subscribes": ["a", "b"]});
@@ -195,8 +195,9 @@ fn w02_subscribes_is_cancelled_unless_another_task_changed() {
     }
 }
 
-/// The power is cut before each call that changes the host, while a file changes. In the next run, the command runs
-/// again, unless its run was interrupted.
+/// In each round, the power is cut before another of the calls that change the host, during a run that changes a file.
+/// After the next run, the command that subscribes to the file has run again, unless the power was cut while the
+/// command was recorded as begun.
 #[test]
 fn w02_subscribes_survives_power_cut_at_any_call() {
     let changed_set = || subscribing_set("2", "1", &[0, 1]);

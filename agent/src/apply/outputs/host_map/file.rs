@@ -22,7 +22,8 @@ pub(super) enum MapFile {
 pub(super) enum MapLine {
     /// The text of a comment, of an empty line, or of a line that is not a pair. The agent does not change such a line.
     Other(String),
-    /// A line `KEY=VALUE`: its key, its value without quotes, and the original text of the line.
+    /// A line `KEY=VALUE`: its key, its value without quotes, and the original text of the line. In a feature file,
+    /// also a line with a key alone, which has the value `true`.
     Pair { key: String, value: String, text: String },
 }
 

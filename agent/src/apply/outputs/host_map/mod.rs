@@ -20,10 +20,10 @@ use crate::host::{FileDetails, FileKind, Host, HostError, HostPath};
 
 use file::MapFile;
 
-/// Maximum size of a map that is read, in bytes.
+/// Maximum size, in bytes, of a host label map (a file of labels) that the agent reads. Reading a larger map fails.
 const MAX_MAP_BYTES: u64 = 1024 * 1024;
 
-/// Maximum number of labels of other authors that the agent reports.
+/// Maximum number of labels of other authors in the host label map that the agent reports to the controller.
 const MAX_FOREIGN_LABELS: usize = 256;
 
 /// The planned change of a host label map. [`plan`] computes it from the current text of the map, the keys that the
@@ -36,11 +36,11 @@ pub struct MapPlan {
     pub owned: BTreeMap<String, String>,
     /// The keys that the agent owns in the current text of the map, with their current values.
     pub owned_before: BTreeMap<String, String>,
-    /// Sentences about labels that the agent does not write, because another author owns the key.
+    /// Sentences about labels that the agent does not write, because another author gave the key another value.
     pub findings: Vec<String>,
 }
 
-/// The error for a host label map that is not a valid file of its format.
+/// The error for a host label map that is not a valid file of its format. Only the format JSON has this error.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the host label map is not a valid {format} file ({why}): the agent does not change it; correct or remove it")]
 pub struct MapUnreadable {
@@ -138,9 +138,9 @@ pub fn may_own_keys(ledger: &Ledger) -> bool {
     record.is_some_and(|record| !record.owned.is_empty() || !record.writing.is_empty())
 }
 
-/// Writes `labels` into the host label map in mode `apply`. If the configuration names another file than the record,
-/// first removes the agent's keys from the old file. In mode `noop`, only reports whether the map would change. In mode
-/// `observe`, only reports a map that cannot be parsed.
+/// Writes `labels` into the host label map in mode `apply`, and removes the other keys of the agent from it. If the
+/// configuration names another file than the record, first removes the agent's keys from the old file. In mode `noop`,
+/// only reports whether the map would change. In mode `observe`, only reports a map that cannot be parsed.
 ///
 /// `previous_labels` are the labels of the previous desired state. If the agent lost its record of owned keys, these
 /// labels show which keys it probably wrote.
@@ -194,7 +194,7 @@ fn sweep_map_dir(host: &dyn Host, path: &HostPath) -> Result<(), HostError> {
     sweep_where(host, &*dir, &|stat| stat.user == agent_user || stat.user == 0)
 }
 
-/// Returns the bytes of a map, or `None` if it does not exist.
+/// Returns the bytes of a host label map, or `None` if the file does not exist.
 fn read(host: &dyn Host, path: &HostPath) -> Result<Option<Vec<u8>>, HostError> {
     Ok(host.parent_dir(path)?.map(|dir| dir.read(path.name(), MAX_MAP_BYTES)).transpose()?.flatten())
 }
@@ -249,7 +249,7 @@ fn write_map(host: &dyn Host, path: &HostPath, text: &str) -> Result<(), HostErr
     replace(host, &*dir, path.name(), text.as_bytes(), &attributes)
 }
 
-/// The labels of other authors in the map.
+/// The labels of other authors (programs and people) in the host label map.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ForeignLabels {
     /// The labels by key.

@@ -78,8 +78,9 @@ fn feature_without_value_is_true() {
 
 const PATH: &str = "/etc/stemma/node-labels";
 
-/// Writes the wanted labels to the map at [`PATH`]. `previous_labels` contains the labels of the previous desired
-/// state. Returns the findings.
+/// Lets the agent write the host label map at [`PATH`] in this mode. In mode `apply`, the agent writes the wanted
+/// labels and removes the other keys that it wrote earlier. In the other modes, the agent does not change the map.
+/// `previous_labels` contains the labels of the previous desired state. Returns the findings.
 fn write_to_map(
     host: &MemoryHost,
     wanted_labels: &[(&str, &str)],
@@ -92,8 +93,9 @@ fn write_to_map(
         .into_findings()
 }
 
-/// The map and the previous labels have the same value of `n/old`, so the agent claims and removes this key. The values
-/// of `n/theirs` differ, so another author wrote it.
+/// In this test, the agent has lost its record of the keys that it wrote into the map. The map and the labels of the
+/// previous desired state have the same value of `n/old`, so the agent claims and removes this key. The values of
+/// `n/theirs` differ, so the key counts as written by another author, and stays.
 #[test]
 fn host_map_claims_only_previous_labels_when_record_is_lost() {
     let host = MemoryHost::new();
@@ -200,7 +202,7 @@ fn write_leaves_no_unowned_key_when_killed_twice() {
             let ledger = Ledger::open(Rc::new(host.clone()));
             let _ = ledger
                 .and_then(|ledger| write(&host, &ledger, &HostLabelMapConfig::default(), &map(wanted_labels), None, Mode::Apply));
-            // The power is cut only at the second crash.
+            // The power is cut at the second crash, and also at the first one if both calls have the same number.
             if is_power_cut && call == second { host.cut_power() } else { host.restart() }
         }
         write_to_map(&host, &[("n/x", "3")], None, Mode::Apply);
@@ -212,8 +214,8 @@ fn write_leaves_no_unowned_key_when_killed_twice() {
     }
 }
 
-/// The configuration then names another file. The agent removes its keys from the old file, also if it crashes in
-/// between.
+/// After a first write, the configuration names another file. The agent removes its keys from the old file, also if the
+/// agent crashes during the next write.
 #[test]
 fn write_moves_owned_keys_when_path_changes() {
     let next_path = "/etc/other-labels";

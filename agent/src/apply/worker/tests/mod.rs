@@ -19,8 +19,8 @@ use crate::host::{CommandResult, ExitKind};
 
 mod report;
 
-/// Runs the root half of the agent (the part that applies tasks) with these messages until it is idle. Returns the
-/// messages that it sends, or none if the host crashes at the start.
+/// Runs the root half of the agent (the part that applies tasks) with these messages until it sends nothing for two
+/// seconds. Returns the messages that the root half sends, or none if the host crashes at the start.
 async fn run_until_idle(host: &MemoryHost, controller: &TestController, offers: Vec<SyncMessage>) -> Vec<ApplyMessage> {
     let (sync, apply) = pair();
     let Ok(ledger) = Ledger::open(Rc::new(host.clone())) else { return Vec::new() };
@@ -281,7 +281,8 @@ fn barrier_opens_by_grant_for_task_set_and_survives_restart() {
     assert_eq!(host.text("/app").as_deref(), Some("x"));
 }
 
-/// The lease has a later revision than the barriers. Whichever grant arrives first, the barriers are open afterwards.
+/// In this test, a host gets two grants: one opens its barriers, and one is a lease (a permission that ends after a
+/// time). The lease has the later revision. Whichever of them arrives first, the barriers are open afterwards.
 #[test]
 fn lease_grant_leaves_barriers_unchanged_when_newer() {
     let barrier = Barrier { task: "db".into(), selector: "tag=db".into() };

@@ -195,14 +195,14 @@ fn y06_report_says_stuck_until_labels_are_written() {
     }
 }
 
-/// Regression test: without a released task set, the report named the tasks as applied. So units on the host that wait
-/// for applied tasks were started.
+/// Regression test: before a task set was released, the host reported its tasks as applied (the progress `Converged`).
+/// So the agent ran the command that starts the systemd units that wait for applied tasks.
 #[test]
-fn y06_report_names_no_applied_task_set_when_none_was_released() {
+fn y06_report_is_idle_when_no_task_set_was_released() {
     let (host, controller) = (MemoryHost::new(), TestController::new());
     let send_offer = |revision, paused| {
         let mut desired = TestTaskSet::default().label("tier", "gold").desired();
-        // A task set without a profile was not released. The pause would withhold it.
+        // While the node is paused, a task set without a profile counts as not released yet.
         desired.task_set = stemma_wire::message::desired::TaskSet::default();
         desired.known.paused = paused;
         let desired = Some(controller.desired(revision, &desired));
@@ -340,8 +340,8 @@ async fn receive_for(sync: &mut SyncEnd, time: Duration) -> Vec<ApplyMessage> {
     messages
 }
 
-/// Covers an upgrade from an agent without the record of written files. A start of the new agent writes nothing. The
-/// record is created when the task set is replaced.
+/// Covers an upgrade from an agent without the record of written files. A start of the new agent does not create the
+/// record, and writes no more than any other start. The agent creates the record when the task set is replaced.
 #[test]
 fn y06_file_record_is_created_when_task_set_is_replaced() {
     let (host, controller) = (MemoryHost::new(), TestController::new());

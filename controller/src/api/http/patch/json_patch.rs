@@ -11,7 +11,8 @@ use crate::api::http::json;
 const MAX_OPERATIONS: usize = 512;
 /// Maximum length of a path, in bytes.
 const MAX_PATH_BYTES: usize = 1024;
-/// Maximum size of all values that the copies and moves of one patch write, in bytes of JSON text.
+/// Maximum total size of all values that the copies and moves of one patch read, in bytes of JSON text. A value that is
+/// read several times counts each time.
 pub(super) const MAX_COPIED_BYTES: usize = 256 * 1024;
 
 /// A JSON patch as the client sent it.
@@ -128,7 +129,7 @@ impl JsonPatchOperation {
 struct ExpandedPatch {
     document: Value,
     operations: Vec<PatchOperation>,
-    /// Total size of the copied values, in bytes.
+    /// Total size of the values that the copies and moves have read so far, in bytes of JSON text.
     copied_bytes: usize,
 }
 

@@ -41,7 +41,7 @@ pub(crate) struct PatchOperation {
 /// The error for a patch that cannot be parsed, or cannot be applied to the object.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum BadPatch {
-    /// The body is not a JSON patch.
+    /// The body is not a JSON patch, has more operations than one patch may have, or has a path that is too long.
     #[error(
         "a JSON patch is a list of {{\"op\": \"add\"|\"remove\"|\"replace\"|\"test\", \"path\": \"/…\", \"value\": …}} and of {{\"op\": \"copy\"|\"move\", \"from\": \"/…\", \"path\": \"/…\"}}; {what}"
     )]
@@ -52,9 +52,11 @@ pub(crate) enum BadPatch {
     /// A path that does not exist.
     #[error("the patch does not fit the object: there is no {path}, so it can't be {done}")]
     Missing {
-        /// The path, as the client sent it.
+        /// The path, as the client sent it for a `test` operation. For any other operation, Ironic's and Magnum's names
+        /// of fields are replaced by Stemma's.
         path: String,
-        /// The action that the patch attempted on the path, such as `removed`.
+        /// The action that the patch attempted on the path, such as `removed` or `tested`. For an addition it can be
+        /// `replaced`.
         done: &'static str,
     },
     /// The object does not have the value that a `test` operation expects.
@@ -73,7 +75,7 @@ pub(crate) enum BadPatch {
     /// A value would be nested too deeply.
     #[error("{path} would be nested deeper than the {MAX_DEPTH} levels that an object may have")]
     TooDeep {
-        /// The path, as the client sent it.
+        /// The path of the operation. Ironic's and Magnum's names of fields are replaced by Stemma's.
         path: String,
     },
     /// A value would be moved into itself.
@@ -87,19 +89,19 @@ pub(crate) enum BadPatch {
     /// The patch would change a field that identifies the object.
     #[error("{path} cannot be changed; create another object instead")]
     Immutable {
-        /// The path, as the client sent it.
+        /// The path of the operation. Ironic's and Magnum's names of fields are replaced by Stemma's.
         path: String,
     },
     /// An attribute that is already set cannot be added, as in Magnum's API.
     #[error("{path} is set already; use \"replace\" in place of \"add\"")]
     AlreadySet {
-        /// The path, as the client sent it.
+        /// The path of the operation. Ironic's and Magnum's names of fields are replaced by Stemma's.
         path: String,
     },
-    /// The path leads through a value that has no members.
+    /// The value that the last member of the path would be in is neither an object nor a list.
     #[error("the patch does not fit the object: {path} leads through a value that has no such member")]
     NoContainer {
-        /// The path, as the client sent it.
+        /// The path of the operation. Ironic's and Magnum's names of fields are replaced by Stemma's.
         path: String,
     },
 }

@@ -111,7 +111,8 @@ async fn object_rows(
 struct AuditFilter<'a> {
     principal: Option<&'a str>,
     object: Option<AuditTarget<'a>>,
-    /// The objects that have or had the requested name. An entry in which such an object has another name matches too.
+    /// The requested uuid, or the uuids of the objects that have or had the requested name. An entry in which such an
+    /// object has another name matches too. Empty if the request names no object.
     uuids: BTreeSet<Uuid>,
     /// The names that the requested objects have as principals (`node/UUID`), if the objects can be nodes. An entry
     /// about a refused request of a host has no objects. Only its principal identifies the host.
@@ -164,7 +165,8 @@ impl<'a> AuditFilter<'a> {
                 || objects.iter().any(|object| self.has_object(visibility, object) && visibility.is_visible(object)))
     }
 
-    /// Returns whether the request selects this object.
+    /// Returns whether the request selects this object, by its uuid or by a name that it has or had. If the request
+    /// names no object, it selects every object.
     fn has_object(&self, visibility: &AuditVisibility<'_>, object: &AuditedObject) -> bool {
         self.object.as_ref().is_none_or(|target| {
             target.is_match(visibility, object) || (target.may_be_kind(object.kind) && self.uuids.contains(&object.uuid))
@@ -225,7 +227,9 @@ impl<'a> AuditTarget<'a> {
         }
     }
 
-    /// Returns the uuids of the objects that have or had this name, as far back as one request reads the audit.
+    /// Returns the uuids of the objects that have or had the requested name, as far back as one request reads the
+    /// audit. Of the past names, only those that the caller can see count. If the request contains a uuid, returns only
+    /// that uuid.
     async fn uuids(&self, api: &Api, view: &AuditVisibility<'_>) -> Result<BTreeSet<Uuid>, ApiError> {
         let mut uuids: BTreeSet<Uuid> = self.current_uuid(view.model).into_iter().collect();
         if matches!(self, Self::Uuid(..)) {
@@ -244,7 +248,9 @@ impl<'a> AuditTarget<'a> {
         Ok(uuids)
     }
 
-    /// Returns the uuid of the object that has this name now.
+    /// Returns the uuid of the object that has the requested name now. If the request contains a uuid, returns that
+    /// uuid, also if no such object exists. Returns `None` for a group or a primary that the request names without its
+    /// cluster.
     fn current_uuid(&self, model: &Model) -> Option<Uuid> {
         let (kind, name) = match self {
             Self::Uuid(_, uuid) => return Some(*uuid),
@@ -267,8 +273,8 @@ impl<'a> AuditTarget<'a> {
         }
     }
 
-    /// Returns whether an object of an entry is certainly the requested one. For a group or primary, an entry of an
-    /// earlier version of Stemma may lack the cluster. Then the match is not certain.
+    /// Returns whether an object of an entry is certainly the requested one. If the request names a group or a primary
+    /// with its cluster, an entry of an earlier version of Stemma may lack the cluster. Then the match is not certain.
     fn is_certain_match(&self, visibility: &AuditVisibility<'_>, object: &AuditedObject) -> bool {
         let is_uncertain = matches!(self, Self::InCluster { .. }) && visibility.cluster_name(object).is_none();
         !is_uncertain && self.is_match(visibility, object)
@@ -289,7 +295,8 @@ impl<'a> AuditTarget<'a> {
     }
 }
 
-/// Returns the uuid of the object with this name, within the cluster if one is given.
+/// Returns the uuid of the visible object with this name. A group or a primary is found by its name only if `cluster`
+/// is its cluster.
 fn find_uuid<S: Resource>(model: &Model, cluster: Option<Uuid>, name: &str) -> Option<Uuid> {
     S::index(model).find(cluster, name).map(|object| object.meta.uuid)
 }
@@ -300,8 +307,9 @@ fn read_time(query: &QueryString, name: &'static str) -> Result<Option<Timestamp
 }
 
 /// The part of the audit that the caller can see. A caller that is bound to a cluster sees the changes of objects that
-/// are of a shared kind, or that were in that cluster before or after the change. Of the entries without objects, such
-/// a caller sees those of the principals and nodes of that cluster.
+/// are of a kind that every principal can read, or that were in that cluster before or after the change. If an entry
+/// does not contain the clusters of an object, such a caller sees the change if the object is in its cluster now. Of
+/// the entries without objects, such a caller sees those of the principals and nodes of that cluster.
 pub(super) struct AuditVisibility<'a> {
     model: &'a Model,
 }
@@ -346,7 +354,7 @@ impl<'a> AuditVisibility<'a> {
     }
 
     /// Returns the name of the cluster that a group or a primary was in. Earlier versions recorded the cluster of a
-    /// primary only as a uuid.
+    /// primary only as a uuid. For such an entry, returns the present name of the cluster.
     fn cluster_name(&self, object: &AuditedObject) -> Option<String> {
         let by_uuid = || {
             let cluster = object.clusters.first().filter(|_| object.kind == Kind::Primary)?;
@@ -361,9 +369,9 @@ impl<'a> AuditVisibility<'a> {
         Some(self.model.clusters.get(group.spec.cluster.0)?.meta.name.to_string())
     }
 
-    /// Returns whether an entry without objects is visible to the caller. A caller that is bound to a cluster must see
-    /// the principal or node that caused the entry. A principal is identified by its uuid, because another principal
-    /// may have the name now.
+    /// Returns whether an entry without objects is visible to the caller. A caller that is bound to a cluster sees the
+    /// entry only if it can see the principal or the node that caused the entry. A principal is identified by its uuid,
+    /// because another principal may have the name now.
     fn is_actor_visible(&self, principal: &str, principal_ref: Option<PrincipalRef>, time: Timestamp) -> bool {
         let is_node = || {
             let uuid = principal.strip_prefix("node/").and_then(|id| id.parse().ok());

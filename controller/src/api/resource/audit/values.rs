@@ -31,7 +31,7 @@ use crate::registry::names::{ModelNames, PastNames};
 use crate::registry::{damaged_record, store_error};
 use crate::store::{Revision, Snapshot};
 
-/// Maximum number of objects of one entry that are shown with their changes.
+/// Maximum number of objects of one entry whose stored versions are read to show their changes.
 const MAX_OBJECTS: usize = 100;
 /// Maximum number of changes shown for one object.
 const MAX_CHANGES: usize = 100;
@@ -44,9 +44,10 @@ const MAX_PAGE_BYTES: usize = 32 * 1024 * 1024;
 
 /// The changes of one object by a write, or the reason why they are omitted.
 pub(super) enum AuditedChanges {
-    /// Each changed field, as `{"field", "before", "after"}`. If `before` or `after` is missing, the field was at its
-    /// default or did not exist at that time. A field whose values are hidden has `sensitive` instead of them. If there
-    /// are too many changes, the last entry counts the others.
+    /// Each changed field, as `{"field", "before", "after"}`. If no value differs, the owners that differ are listed in
+    /// the same form. If `before` or `after` is missing, the field was at its default or did not exist at that time. A
+    /// field whose values are hidden has `sensitive` instead of them. If there are too many changes, the last entry
+    /// counts the others.
     Changes(Vec<Value>),
     /// The changes are not shown.
     Omitted(OmitReason),
@@ -59,7 +60,8 @@ pub(super) enum OmitReason {
     NotRequested,
     /// The history no longer has the object's version before or after the write.
     NotRetained,
-    /// The caller cannot see the object before or after the write, or the API shows no objects of its kind.
+    /// The caller cannot see the object as it was before the write, or as it was after the write, or the API shows no
+    /// objects of its kind.
     NotVisible,
     /// The objects of the entry that were read before are too many or too large.
     TooManyObjects,
@@ -75,7 +77,7 @@ struct VersionPair {
 /// The object before and after a write. `None` if it did not exist then.
 type ObjectPair<S> = [Option<Object<S>>; 2];
 
-/// The reader of the changes for one page.
+/// The reader of the changes of objects for one page of the audit.
 pub(super) struct ChangeReader<'a> {
     api: &'a Api,
     /// The fleet as the caller sees it.
@@ -93,7 +95,8 @@ pub(super) struct ChangeReader<'a> {
 }
 
 impl AuditedChanges {
-    /// Adds the changes to the body of an object.
+    /// Adds the field `changes` to the row of an object in an audit entry. If the changes are omitted, that field is
+    /// `null`, and the field `changes_left_out` has the reason.
     pub(super) fn write_into(self, object: &mut Value) {
         let (changes, reason) = match self {
             Self::Changes(changes) => (changes.into(), Value::Null),
@@ -133,7 +136,7 @@ impl<'a> ChangeReader<'a> {
         self.page_bytes >= MAX_PAGE_BYTES
     }
 
-    /// Resets the counters at the start of an entry.
+    /// Resets the counters of the current entry at the start of an entry. The counter of the page continues.
     pub(super) fn begin_entry(&mut self) {
         self.entry_bytes = 0;
         self.entry_objects = 0;
@@ -161,8 +164,8 @@ impl<'a> ChangeReader<'a> {
     }
 
     /// Returns whether the caller could see the object both before and after the write, as far as the entry shows. For
-    /// a caller that is bound to a cluster, the object must be of a shared kind, or must have been only in that
-    /// cluster.
+    /// a caller that is bound to a cluster, the object must be of a kind that every principal can read, or must have
+    /// been only in that cluster.
     fn is_visible_throughout(&self, object: &AuditedObject) -> bool {
         let Some(cluster) = self.model.visible_cluster else { return true };
         object.kind.is_shared() || (object.left.is_none() && object.clusters.iter().eq([&cluster]))
@@ -196,8 +199,8 @@ impl<'a> ChangeReader<'a> {
         self.page_bytes += bytes;
     }
 
-    /// Compares two versions of an object by its kind. The changes of kinds that are reserved for a later version are
-    /// not shown.
+    /// Compares the versions of an object before and after a write, and returns the changes. The comparison depends on
+    /// the kind of the object. Kinds that are reserved for a later version of Stemma have no changes to show.
     async fn compare_versions(
         &mut self,
         object: &AuditedObject,
@@ -220,7 +223,8 @@ impl<'a> ChangeReader<'a> {
         }
     }
 
-    /// Compares an object of a kind that has a body in the API.
+    /// Compares the two versions of an object whose kind implements [`ApiResource`], by the fields that its authors
+    /// set.
     async fn compare_resource<S: ApiResource + AuditReference>(
         &mut self,
         versions: &VersionPair,
@@ -234,7 +238,8 @@ impl<'a> ChangeReader<'a> {
         Ok(AuditedChanges::Changes(truncate(self.field_changes(before, after, &names))))
     }
 
-    /// Compares an object of a kind that does not implement [`ApiResource`], by the JSON that `render` returns for it.
+    /// Compares the two versions of an object whose kind does not implement [`ApiResource`], by the JSON that `render`
+    /// returns for each version.
     async fn compare_plain<S: AuditReference>(
         &mut self,
         versions: &VersionPair,
@@ -402,7 +407,7 @@ fn is_secret_name(name: &str) -> bool {
     name.contains("password") || ["key", "secret", "token"].contains(&name.rsplit('_').next().unwrap_or_default())
 }
 
-/// Returns a change in the format of an audit entry.
+/// Returns a change in the format of an audit entry. Long values are truncated.
 fn change_with_values(change: FieldDiff) -> Value {
     let mut entry = json!({"field": change.field});
     for (name, value) in [("before", change.old), ("after", change.new)] {
@@ -433,7 +438,8 @@ fn truncate(mut changes: Vec<Value>) -> Vec<Value> {
 mod tests {
     use super::*;
 
-    /// A task is hidden if it is sensitive before or after the change. A list that becomes empty is hidden as a whole.
+    /// The values of a task are hidden if the task is sensitive before or after the change. If a list with a sensitive
+    /// task becomes empty, the value of the whole list is hidden.
     #[test]
     fn y09_compare_fields_omits_values_of_sensitive_tasks() {
         let task = |id: &str, command: &str| json!({"id": id, "parameters": {"command": command}});

@@ -26,7 +26,8 @@ use crate::registry::admit::{bad_field, part_refusal};
 use crate::registry::work::{PendingWrite, check_unprotected};
 
 /// Returns the spec of a catalogue namespace after `edit` has changed the list of its items of one type. The new list
-/// is written and checked as the body of an update with this one field.
+/// is checked like an update whose body has only this field, and the caller then owns the field. The namespace in the
+/// store is not changed.
 fn edit_list<M: NamespaceItem>(
     api: &Api,
     work: &PendingWrite<'_>,
@@ -90,7 +91,7 @@ fn item_answer<M: NamespaceItem>(status: u16, namespace: &Namespace, name: &str)
     StoredAnswer::json(status, shown.unwrap_or_default())
 }
 
-/// `POST`: adds an item (an association or an object) to a namespace.
+/// `POST`: adds an item (a resource type association or an object definition) to a namespace of the catalogue.
 pub(in super::super) async fn create<M: NamespaceItem>(api: &Api, request: &HttpRequest) -> HandlerResult {
     add_item(api, request, read_item::<M>(request)?).await
 }
@@ -111,14 +112,15 @@ async fn add_item<M: NamespaceItem>(api: &Api, request: &HttpRequest, member: M)
     writes::change(api, request, &caller, edit, answer).await
 }
 
-/// Handles `GET` of an item (an object or a tag) of a namespace of the catalogue.
+/// Handles `GET` of an item (an object definition or a tag) of a namespace of the catalogue.
 pub(in super::super) fn get<M: NamespaceItem>(api: &Api, request: &HttpRequest) -> HandlerResult {
     let namespace = NamespaceSpec::locate(&api.model(), request)?;
     let member = find_item::<M>(&namespace, request.param(M::NAME_PARAM))?;
     Ok(HttpResponse::ok(member.to_json(&namespace).into()).with_etag(namespace.meta.resource_version))
 }
 
-/// `PUT`: replaces an item. If the body has another name, the item is renamed.
+/// `PUT`: replaces an item (an object definition or a tag) of a namespace of the catalogue. If the body has another
+/// name, the item is renamed.
 pub(in super::super) async fn put<M: NamespaceItem>(api: &Api, request: &HttpRequest) -> HandlerResult {
     let (caller, name, new_item) = (request.caller()?, request.param(M::NAME_PARAM), read_item::<M>(request)?);
     let edit = |work: &PendingWrite<'_>, namespace: &mut Namespace| {
@@ -152,7 +154,8 @@ pub(in super::super) async fn remove<M: NamespaceItem>(api: &Api, request: &Http
     writes::change(api, request, &caller, edit, |_, _| StoredAnswer::empty(204)).await
 }
 
-/// `DELETE` of all items of one type. Fails if the namespace is protected.
+/// `DELETE` of all items of one type (object definitions or tags) of a namespace of the catalogue. Fails if the
+/// namespace is protected.
 pub(in super::super) async fn clear<M: NamespaceItem>(api: &Api, request: &HttpRequest) -> HandlerResult {
     let caller = request.caller()?;
     let edit = |work: &PendingWrite<'_>, namespace: &mut Namespace| {
@@ -171,8 +174,8 @@ pub(in super::super) async fn create_tag(api: &Api, request: &HttpRequest) -> Ha
     add_item(api, request, NamespaceTag { name: request.param(NamespaceTag::NAME_PARAM).to_owned() }).await
 }
 
-/// `POST` of a list of tags: replaces the tags of a namespace or, with the header `X-Openstack-Append`, adds to them.
-/// A tag that exists is an error if tags are added. An empty list changes nothing.
+/// `POST` of a list of tags: replaces the tags of a namespace or, with the header `X-Openstack-Append: True`, adds to
+/// them. If tags are added, a tag that the namespace already has is an error. An empty list changes nothing.
 pub(in super::super) async fn replace_tags(api: &Api, request: &HttpRequest) -> HandlerResult {
     let caller = request.caller()?;
     let tags = read_tags(request)?;

@@ -30,8 +30,8 @@ use crate::registry::work::{PendingWrite, not_found};
 
 /// Maximum number of namespaces on a page if the request has no `limit`.
 const DEFAULT_PAGE_ROWS: usize = 25;
-/// The fields that a PUT replaces. If the body of a PUT lacks such a field, the stored field is removed. If the body
-/// lacks `owner`, the caller becomes the owner.
+/// The fields of a namespace that a PUT replaces even if its body lacks them. If the body lacks such a field, the
+/// stored field is removed. If the body lacks `owner`, the caller becomes the owner.
 const REPLACED_FIELDS: [&str; 5] = ["display_name", "description", "visibility", "protected", "owner"];
 /// The fields with the items of a namespace. A PUT checks the items in its body, and leaves the stored items unchanged.
 const ITEM_FIELDS: [&str; 4] = [Association::LIST, "properties", Definition::LIST, NamespaceTag::LIST];

@@ -87,7 +87,8 @@ impl SortedPageQuery {
     }
 }
 
-/// Reads the parameter `limit`. With 0 the page has no rows.
+/// Reads the parameter `limit`. A higher value than [`MAX_PAGE_ROWS`] is lowered to it. With 0 the page has no rows.
+/// Returns `None` if the request has no `limit`.
 ///
 /// # Errors
 /// [`BadQuery`].

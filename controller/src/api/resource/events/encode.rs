@@ -34,11 +34,11 @@ pub(super) fn is_commit(change: &Change) -> bool {
     change.events.iter().any(|event| event.key.starts_with(key::AUDIT.as_bytes()))
 }
 
-/// Returns the events of a commit as text, one for each object. Only the last event has the revision as its id, so that
-/// a client never resumes in the middle of a commit.
+/// Returns the events of a commit as text, one for each changed object that the filter selects and the caller can see.
+/// Only the last event has the revision as its id, so that a client never resumes in the middle of a commit.
 ///
 /// # Errors
-/// Fails if the store fails.
+/// Fails if the store fails or a stored record cannot be decoded.
 pub(super) async fn encode_objects(api: Api, filter: Arc<EventFilter>, change: Arc<Change>) -> Result<String, ApiError> {
     let Some(commit) = audit_event(&change)? else { return Ok(String::new()) };
     let selector = filter.selector.as_ref();
@@ -96,7 +96,7 @@ pub(super) fn encode_statuses(api: &Api, filter: &EventFilter, nodes: &[Uuid]) -
 }
 
 /// Returns a node's state from the table of states. If the table may not include the caller's own writes yet, the state
-/// is computed from the model.
+/// is computed from the model. Returns `None` if the table does not have the node, or in a test without agents.
 fn node_status(api: &Api, model: &Model, node: &Node) -> Option<NodeStatus> {
     let desired = api.desired.as_ref()?;
     if !api.is_stale {
@@ -144,7 +144,9 @@ async fn is_selected(reader: &VersionReader<'_>, object: &AuditedObject, new: Op
     Ok(reader.decode_version(object.kind, &entry.value, previous_revision)?.as_ref().is_some_and(is_visible_match))
 }
 
-/// Returns the name of the cluster that an object is in, or was in before it was deleted.
+/// Returns the name of the cluster that an object is in. If the commit deleted the object or hid it from the caller,
+/// `version` is `None`, and the cluster is one that the object was in and that the caller can see. Returns `None` if
+/// the object is in no cluster.
 fn object_cluster(model: &Model, object: &AuditedObject, version: Option<&ObjectSnapshot>) -> Option<String> {
     let id = match version.map(|version| version.scope) {
         Some(AccessScope::Cluster(cluster)) => Some(cluster),
@@ -165,8 +167,8 @@ struct ObjectSnapshot {
     /// The place of the object at the revision: in a cluster, shared by all clusters, or in none.
     scope: AccessScope,
     /// True if the selector matches the object, or if there is no selector. The object's own labels are those of the
-    /// revision. Its inherited and reported labels are the present ones. Terms about reported labels of a deleted node
-    /// count as met.
+    /// revision. Its inherited and reported labels are the present ones. Terms about labels that the host of a deleted
+    /// node reported, or that a rule or the host filled, count as met.
     is_selected: bool,
 }
 
@@ -181,8 +183,8 @@ struct VersionReader<'a> {
 }
 
 impl VersionReader<'_> {
-    /// Decodes a stored version of an object. Returns `None` for a kind that has no body in the API, or whose body is
-    /// not visible to every caller.
+    /// Decodes a stored version of an object. Returns `None` for a kind that does not implement [`ApiResource`], such
+    /// as principals. Events do not show the content of these objects.
     fn decode_version(&self, kind: Kind, value: &[u8], written: Revision) -> Result<Option<ObjectSnapshot>, ApiError> {
         match kind {
             Kind::Release => self.decode_object::<ReleaseSpec>(value, written).map(Some),

@@ -28,22 +28,24 @@ use crate::store::{Change, EventKind, Revision, Watch, WatchError};
 
 /// Maximum number of streams of all clients.
 const MAX_STREAMS: u64 = 1_000;
-/// Maximum number of texts that are queued for one client. A text contains encoded events, or a comment with the
-/// revision of the stream.
+/// Maximum number of texts that are queued for one client, without the last text of the stream, which has a place of
+/// its own. A text contains encoded events, or a comment with the revision of the stream.
 const MAX_QUEUED_TEXTS: usize = 8;
-/// Maximum time that a client may take to accept one text.
+/// Maximum time that a stream waits until the queue of its client has a free place for a text, or until memory for the
+/// text is free. After this time the stream ends.
 const SEND_TIMEOUT: Duration = Duration::from_secs(10);
 /// Interval of keep-alive comments, by which both ends notice a broken connection.
 const KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(30);
 /// Time between a change of a state and its event. All changes of states within this time are sent together.
 const STATUS_DEBOUNCE: Duration = Duration::from_millis(100);
-/// Maximum number of revisions by which a stream may be behind without a blocking thread. A stream that is further
-/// behind may read from the disk, so it catches up on a blocking thread.
+/// Maximum number of revisions that a new stream reads without a blocking thread. A new stream that is further behind
+/// the fleet in memory reads the older changes on a blocking thread, because they may be on the disk.
 const CATCH_UP_LAG: u64 = 1_024;
-/// Maximum number of streams that encode a commit at the same time. Encoding uses the blocking threads, which requests
-/// need too.
+/// Maximum number of blocking threads that all streams use together, to encode events and to read old changes. Requests
+/// need blocking threads too.
 const MAX_ENCODE_THREADS: usize = 4;
-/// Maximum number of bytes that are queued for all clients.
+/// Maximum number of bytes that all streams together reserve for queued texts. A small text in the empty queue of a
+/// client needs no reservation, so more bytes may be queued.
 const MAX_QUEUED_BYTES: u64 = 64 * 1024 * 1024;
 /// Estimated size of the events of a commit, as a multiple of the bytes that the commit stored. The actual size is
 /// known only after the events are encoded.
@@ -113,7 +115,7 @@ impl EventStreams {
     }
 }
 
-/// The reason why a stream ends.
+/// The reason why a stream ends. The end of all streams, when the controller stops, is an error too.
 enum StreamEnd {
     /// The client disconnected.
     Disconnected,
@@ -133,7 +135,8 @@ pub(super) struct EventSender {
     request: StreamRequest,
     /// The last revision that was handled.
     revision: Revision,
-    /// The position of the last state change that was sent. `None` until the states of all nodes are sent.
+    /// The position of the last state change that was sent. `None` until the stream begins to send the states of all
+    /// nodes.
     status_position: Option<StatusPosition>,
     /// The queue of texts for the client.
     events: Sender<Bytes>,
@@ -144,7 +147,8 @@ pub(super) struct EventSender {
 }
 
 impl EventSender {
-    /// Creates a stream that begins after a revision, and the receiver of its texts.
+    /// Creates the sender of a stream that begins after a revision, and the receiver of its texts. `slot` is the place of the
+    /// stream among the [`MAX_STREAMS`] that may run at once.
     pub(super) fn new(request: StreamRequest, revision: Revision, slot: Share) -> (Self, Receiver<Bytes>) {
         let (events, receiver) = channel(MAX_QUEUED_TEXTS + 1);
         let final_permit = events.clone().try_reserve_owned().expect("a new queue is empty");
@@ -214,7 +218,8 @@ impl EventSender {
         self.send(format!(": {comment}\nid: {}\n\n", self.revision), share).await
     }
 
-    /// Fails if the caller's access has ended since the stream began.
+    /// Fails if the caller's credential is no longer valid, or if its role or cluster has changed since the stream
+    /// began.
     fn recheck(&self) -> Result<(), StreamEnd> {
         let StreamRequest { api, requester, .. } = &self.request;
         api.recheck(requester).map_err(StreamEnd::Error)
@@ -317,8 +322,9 @@ impl EventSender {
         Ok((change, Some(share)))
     }
 
-    /// Sends a text to the client. Fails if the client does not read it in time. `share` is the memory that the text
-    /// occupies in the budget for responses; it is released when the text was sent.
+    /// Sends a text to the client, unless the text is empty. Fails if the client does not read it in time. `share` is
+    /// the memory that the text occupies in the budget of all streams ([`MAX_QUEUED_BYTES`]). The share is released
+    /// when the text was passed to the client's connection.
     async fn send(&self, text: String, share: Option<Share>) -> Result<(), StreamEnd> {
         if text.is_empty() {
             return Ok(());
@@ -396,8 +402,8 @@ mod tests {
         assert!(streams.admit(&viewer("e")).is_ok());
     }
 
-    /// Two principals that are bound to cluster 1 have 500 of the 1000 slots. A third principal of that cluster is
-    /// refused, and callers outside the cluster are not.
+    /// In this test, two principals that are bound to cluster 1 take 500 of the 1000 slots. A third principal of that
+    /// cluster is refused, and callers outside the cluster are not.
     #[test]
     fn x03_admit_limits_principals_of_cluster_to_half_of_slots() {
         let streams = EventStreams::default();

@@ -52,7 +52,8 @@ fn tag_json(name: &TagName, tag: &TagSpec, declared: &str) -> Value {
 }
 
 /// Handles a request that creates, replaces or deletes a tag that users declare in a cluster. Fails for a tag that the
-/// release's content declares, and for the deletion of a tag that is assigned to nodes of the cluster.
+/// release's content declares or that a role gives without a declaration, and for the deletion of a tag that is
+/// assigned to nodes of the cluster.
 pub(crate) async fn write_tag(api: &Api, request: &HttpRequest, call: TagCall) -> HandlerResult {
     let caller = request.caller()?;
     let write = TagDefinitionWrite::read(request, call)?;

@@ -16,12 +16,12 @@ use crate::api::Api;
 use crate::api::http::request::{HandlerResult, HttpRequest, HttpResponse};
 use crate::api::resource::changes::{Changes, LostLabels};
 use crate::api::resource::objects::ApiResource;
-use crate::api::resource::role_table::release_for_node;
+use crate::api::resource::role_table::node_release;
 use crate::api::resource::writes::{commit, with_warnings};
 use crate::cache::Model;
 
-/// Returns the tags that users declared for a release in addition to its content. They apply to all versions of the
-/// release.
+/// Returns the object with the tags that users declared for a release in addition to its content. They apply to all
+/// versions of the release. Returns `None` if users have not declared any.
 fn release_tags<'a>(model: &'a Model, release: &Release) -> Option<&'a Arc<ReleaseTags>> {
     model.release_tags.get_by_name(None, &release.meta.name.name)
 }
@@ -36,9 +36,10 @@ fn tag_map(api: &Api, request: &HttpRequest) -> Result<BTreeMap<TagName, Value>,
     Ok(tags.map(|((name, tag), predefined)| (name.clone(), tag_json(name, tag, predefined))).collect())
 }
 
-/// Returns a release and its role table: which tags each role gives, without the changes that clusters apply. The path
-/// of the request names the release. If the release does not compile, its imports cannot be resolved. Then the table
-/// has only the release's own roles and tags.
+/// Returns a release and its role table, which lists the tags that each role gives. A cluster can change the tags that
+/// a role gives to its nodes; the table does not contain these changes. The table contains the tags that users declare
+/// for the release. The path of the request names the release. If the release does not compile, its imports cannot be
+/// resolved. Then the table lacks the imported roles and tags.
 fn release_role_table(api: &Api, request: &HttpRequest) -> Result<(Arc<Release>, RoleTable), ApiError> {
     let model = api.model();
     let release = ReleaseSpec::locate(&model, request)?;
@@ -86,8 +87,9 @@ pub(crate) fn tag(api: &Api, request: &HttpRequest) -> HandlerResult {
 }
 
 /// Handles a request that creates, replaces or deletes a tag that users declare for a release. The content of the
-/// release is not changed. Fails for a tag that the content declares, and for the deletion of a tag that is assigned to
-/// nodes which run any version of the release.
+/// release is not changed. Fails for a tag that the content declares, for a tag to create that exists, and for a tag to
+/// replace or delete that does not exist. Also fails for the deletion of a tag that is assigned to a node whose release
+/// is any version of this one.
 pub(crate) async fn write_tag(api: &Api, request: &HttpRequest, call: TagCall) -> HandlerResult {
     let caller = request.caller()?;
     let write = TagDefinitionWrite::read(request, call)?;
@@ -105,7 +107,7 @@ pub(crate) async fn write_tag(api: &Api, request: &HttpRequest, call: TagCall) -
         let changes = Changes::default().field_changes(&old_fields, &json!({"tags": spec.tags}));
         if write.is_delete() {
             check_unassigned(&work.model, name, |node| {
-                release_for_node(&work.model, node).is_some_and(|node_release| node_release.name == release.meta.name.name)
+                node_release(&work.model, node).is_some_and(|full_name| full_name.name == release.meta.name.name)
             })?;
         }
         match old_tags {

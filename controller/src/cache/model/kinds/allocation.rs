@@ -77,10 +77,10 @@ impl Resource for AllocationSpec {
         Err(ApiError::new(ErrorType::FieldInvalid, message).detail("delete it and create another"))
     }
 
-    /// Chooses the node of a new allocation, in the fleet with the changes that the write has made so far. An
-    /// allocation that was already decided is returned unchanged. If the caller is bound to a cluster
-    /// (`visible_cluster`), only the nodes of that cluster are considered, and the allocation stores the cluster as
-    /// `within`.
+    /// Chooses the node of a new allocation, in the fleet with the changes that the write has made so far, and stores
+    /// the decision in the spec. If no node qualifies, the decision is a failure with its reason. An allocation that
+    /// was already decided is returned unchanged. If the caller is bound to a cluster (`visible_cluster`), only the
+    /// nodes of that cluster are considered, and the allocation stores the cluster as `within`.
     fn normalized(self, _uuid: Uuid, _old_model: &Model, new_model: &Model) -> Self {
         match self.decision {
             Some(_) => self,
@@ -93,7 +93,9 @@ impl Resource for AllocationSpec {
 }
 
 impl Model {
-    /// Returns the allocation for which this node was chosen, or `None` if the node is free.
+    /// Returns the allocation for which this node was chosen. Returns `None` if the node's `instance_uuid` is not set,
+    /// or is not the uuid of an allocation that is visible and has chosen this node. In the second case, something
+    /// other than an allocation may use the node.
     pub fn node_allocation(&self, node: &Node) -> Option<&Arc<Allocation>> {
         self.allocations.get(node.spec.instance()?).filter(|allocation| allocation.spec.chosen_node() == Some(node.id()))
     }

@@ -27,7 +27,7 @@ pub struct ObjectIndex<S: Resource> {
 /// The order of a list. The index has a map for each order, so that a list need not be sorted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ListOrder {
-    /// By the time of creation, oldest first.
+    /// By the revision of the store that created the object, oldest first.
     Created,
     /// By scope (the uuid of the parent, for example the cluster of a group), and then by name. Objects without a name
     /// come first.
@@ -47,7 +47,8 @@ struct VisibilityFilter {
 /// are listed directly, without a scan of all objects.
 const SHORT_LIST_RATIO: usize = 8;
 
-/// An object with the revision at which it was created. This revision determines its place in lists.
+/// An object with the revision at which it was created. This revision determines its place in lists. It is the maximum
+/// number for an object that a pending write has created.
 #[derive(Clone)]
 struct IndexedObject<S: Resource> {
     create_revision: u64,
@@ -86,8 +87,9 @@ impl<S: Resource> ObjectIndex<S> {
         self.by_name.get(&(scope, name.to_owned())).copied()
     }
 
-    /// Limits the index to the objects for which `is_visible` is true. `short_list(n)` returns the visible objects. It
-    /// returns `None` if there are more than `n`, or if only a scan of all objects could find them.
+    /// Hides the objects for which `is_visible` is false. They stay in the index. `short_list(n)` returns the uuids of
+    /// the visible objects. It returns `None` if there are more than `n`, or if only a scan of all objects could find
+    /// them.
     pub(in crate::cache::model) fn show_only(
         &mut self,
         is_visible: impl Fn(Uuid) -> bool + Send + Sync + 'static,
@@ -147,10 +149,10 @@ impl<S: Resource> ObjectIndex<S> {
         uuids.filter_map(|uuid| self.get(uuid))
     }
 
-    /// Iterates by name over the objects after `after`, or over those before it in reverse order if `is_reversed` is
-    /// true. Objects without a name come first, in the order of creation. They are in another map, so the iterators of
-    /// both maps are chained. Each of them starts at the position of `after`. A map whose objects all precede this
-    /// position is left out.
+    /// Iterates over the uuids of the objects after `after` in the order [`ListOrder::Name`], or over those before it
+    /// in reverse order if `is_reversed` is true. Hidden objects are included. Objects without a name come first (last
+    /// in reverse order), in the order of creation. They are in another map, so the iterators of both maps are chained.
+    /// Each of them starts at the position of `after`. A map whose objects all precede this position is left out.
     fn iter_names(&self, after: Option<&Object<S>>, is_reversed: bool) -> Box<dyn Iterator<Item = Uuid> + '_> {
         let start = after.map(|object| (S::name_text(&object.meta.name), object));
         // For each map, `None` leaves the map out, and `Some(None)` iterates over the whole map.
@@ -190,10 +192,10 @@ impl<S: Resource> ObjectIndex<S> {
         sort_keys.into_iter().map(|(.., uuid)| uuid).collect()
     }
 
-    /// Returns the visible objects in the order of creation, if they are at most one in [`SHORT_LIST_RATIO`] of all
-    /// objects. Otherwise returns `None`, also if the index has no filter or if only a scan of all objects could find
-    /// them. The result includes objects that a pending write has created since the filter was set. These have no
-    /// create revision yet, so they have the maximum one.
+    /// Returns the uuids of the visible objects in the order of creation, if these objects are at most one in
+    /// [`SHORT_LIST_RATIO`] of all objects. Otherwise returns `None`, also if the index has no filter or if only a scan
+    /// of all objects could find them. The result includes objects that a pending write has created since the filter
+    /// was set. These have no create revision yet, so they have the maximum one.
     fn short_list(&self) -> Option<Vec<Uuid>> {
         let visible = (self.visible.as_ref()?.short_list)(self.by_uuid.len() / SHORT_LIST_RATIO)?;
         let stored = visible.into_iter().filter_map(|uuid| Some((self.by_uuid.get(&uuid)?.create_revision, uuid)));

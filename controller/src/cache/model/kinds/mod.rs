@@ -220,14 +220,15 @@ pub trait Resource: Spec + ClassifyFields + UnimplementedFields + 'static {
         objects.iter().flat_map(|object| Self::put_changes(model, object).unwrap_or_default()).collect()
     }
 
-    /// Returns the cluster of an object. A write of the object can change the primaries of this cluster. Returns `None`
-    /// if the object is in no cluster.
+    /// Returns the cluster that an object is in (for a cluster, the cluster itself), or `None` if it is in no cluster.
+    /// For a stored choice of a primary, a deletion of the object can change the primaries of this cluster.
     fn cluster(_model: &Model, _object: &Object<Self>) -> Option<ClusterId> {
         None
     }
 
-    /// Returns the access scope of an object: a cluster, all clusters, or no cluster. A caller can only use the object
-    /// if its rights include this scope.
+    /// Returns the access scope of an object, from which the rights of a caller follow. It is the cluster of the
+    /// object. Objects of a shared kind, such as releases, are in no cluster, and every caller can read them. Any other
+    /// object without a cluster is visible only to callers that are not bound to a cluster.
     fn access_scope(model: &Model, object: &Object<Self>) -> AccessScope {
         if Self::KIND.is_shared() {
             return AccessScope::Shared;
@@ -256,13 +257,15 @@ pub trait Resource: Spec + ClassifyFields + UnimplementedFields + 'static {
         Ok(())
     }
 
-    /// Returns the errors for which every host would refuse this spec. Errors that `old_spec` (the spec before the
-    /// write) already has are omitted. Only writes are checked in this way, and not stored objects.
+    /// Returns the errors for which a write of this spec is refused although the spec compiles. For a release, these
+    /// are the errors of tasks that every host would refuse, and a cycle of tasks through a stage. Errors that
+    /// `old_spec` (the spec before the write) already has are omitted. Only writes are checked in this way, and not
+    /// stored objects.
     fn host_errors(&self, _old_spec: Option<&Self>) -> Vec<ReleaseError> {
         Vec::new()
     }
 
-    /// Checks whether an object may be changed in this way.
+    /// Checks whether a write may change `old_object` into `new_object`.
     ///
     /// # Errors
     /// Fails if the change is not allowed.
@@ -289,13 +292,14 @@ pub(super) struct KindOps {
     pub(super) apply_entry: fn(&mut Model, Uuid, &StoredValue<'_>) -> Result<AffectedNodes, BadRecord>,
     /// The function that returns the changes to the fleet after all objects were loaded: [`Resource::load_changes`].
     pub(super) load_changes: fn(&mut Model) -> Vec<FleetChange>,
-    /// The function that returns the full titles ([`Resource::full_title`]) of the visible objects that refer to an
-    /// object: [`Resource::referrers`].
+    /// The function that returns the full titles ([`Resource::full_title`]) of the objects that [`Resource::referrers`]
+    /// returns: those that refer to an object and are visible in the model.
     pub(super) referrers: for<'m> fn(&'m Model, &ObjectReference) -> Box<dyn Iterator<Item = String> + 'm>,
-    /// The function that returns the access scope of an object, or `None` if it does not exist:
+    /// The function that returns the access scope of an object, or `None` if it does not exist or is not visible:
     /// [`Resource::access_scope`].
     pub(super) access_scope: fn(&Model, Uuid) -> Option<AccessScope>,
-    /// The function that returns the title of an object, or `None` if it does not exist: [`Resource::title`].
+    /// The function that returns the title of an object, or `None` if it does not exist or is not visible:
+    /// [`Resource::title`].
     pub(super) title: fn(&Model, Uuid) -> Option<String>,
     /// The function that hides the objects that a caller bound to the given cluster must not see. The second argument
     /// is the model in which nothing is hidden.

@@ -64,7 +64,8 @@ impl Resource for PrincipalSpec {
         None
     }
 
-    /// Returns the keys of all certificates and tokens of the principal, by which a caller is found.
+    /// Returns the keys by which the index finds the principal of a caller: one for the serial number of each of its
+    /// certificates, and one for the id of each of its bearer tokens.
     fn lookup_keys(&self) -> Vec<String> {
         let certificates = self.certificates.iter().map(|certificate| certificate_key(&certificate.serial));
         certificates.chain(self.tokens.iter().map(|token| token_key(&token.id))).collect()

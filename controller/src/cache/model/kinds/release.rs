@@ -36,8 +36,8 @@ impl Resource for ReleaseSpec {
     }
 
     /// Compiles all stored releases, and returns them as changes to the fleet. A release may fail to compile, because
-    /// another version of the controller accepted it by different rules. Such a release is logged and recorded as
-    /// broken. The other releases are compiled without it.
+    /// another version of the controller accepted it by different rules. Such a release is recorded as broken, and the
+    /// caller logs it later. The other releases are compiled without it.
     fn load_changes(model: &mut Model) -> Vec<FleetChange> {
         let specs = model.releases.iter().map(|object| (object.meta.name.clone(), object.spec.clone())).collect();
         let (compiled, broken) = compile_each(&specs, &SyntaxReader);

@@ -37,9 +37,9 @@ async fn x03_check_counts_allows_change_but_no_node_when_over_limit() {
     }
 }
 
-/// If a held node moves to another cluster, its record counts for the quota of that cluster. Regression: an operator
-/// moved held nodes into a cluster until the records of the cluster used three times the quota. A write that removes a
-/// node from a cluster is always accepted.
+/// The record of a node is the stored task set that was released to the node. If a held node moves to another cluster,
+/// its record counts for the quota of that cluster. Regression: an operator moved held nodes into a cluster until the
+/// records of the cluster used three times the quota. A write that removes a node from a cluster is accepted.
 #[tokio::test]
 async fn x03_f07_check_records_counts_held_node_when_moved() {
     /// Quota of a cluster with two nodes, in bytes: 32 MiB, and 16 KiB for each node.

@@ -66,7 +66,7 @@ fn caller() -> Caller {
 }
 
 /// Returns a release with a cycle: task ta of tag a waits for task tb on the nodes with tag b, and tb waits for ta on
-/// the nodes with tag a. So a write after which a cluster has nodes with both tags is refused.
+/// the nodes with tag a. So a write is refused if a cluster then has a node with tag a and another node with tag b.
 fn release() -> ReleaseSpec {
     let task = |id: &str, own_tag: &str, awaited_task: &str, awaited_tag: &str| json!({"id": id, "type": "shell", "tags": [own_tag], "cross_depends": [{"name": awaited_task, "tags": [awaited_tag]}], "parameters": {"script": "true"}});
     let spec = json!({
@@ -77,7 +77,8 @@ fn release() -> ReleaseSpec {
 }
 
 impl WriteSite {
-    /// Creates a store with the release, two clusters, and a group for each role, without nodes.
+    /// Creates a store with the release and two clusters without nodes. The first cluster has a group for each role of
+    /// the release. The second cluster has the group o, whose role the release does not have.
     async fn new() -> Self {
         let directory = tempfile::tempdir().unwrap();
         let create = CreateOptions { epoch: Epoch::new([7; 16]), base: Revision::default(), fleet: Bytes::new() };
@@ -85,7 +86,8 @@ impl WriteSite {
             Arc::new(RedbStore::create(&directory.path().join("store.redb"), &create, RedbOptions::default()).unwrap());
         let cache = Arc::new(Cache::load(store.as_ref()).await.unwrap());
         let (cache_follower, followed_store) = (Arc::clone(&cache), Arc::clone(&store));
-        // The cache follows the store on a separate thread, so that it continues while a decision blocks the test.
+        // The cache follows the store on a separate thread. So it continues while the closure `decide` of a write
+        // blocks the thread of the test until a rival write has committed.
         std::thread::spawn(move || runtime().block_on(cache_follower.follow(followed_store.as_ref())));
         let registry = Registry::new(store, cache, Arc::new(FixedClock(1_000_000)));
         let site = Self { registry, caller: caller(), _directory: directory };
@@ -206,9 +208,9 @@ async fn w10_05_decision_ends_without_commit_when_canceled() {
     assert_eq!(site.registry.cache().model().nodes.iter().count(), 0, "nothing was changed");
 }
 
-/// The last of 200 new nodes has more labels than an agent accepts, so the write fails. The decision often checks
-/// whether the client has disconnected. In each round, the client disconnects at another of these checks. No node may
-/// be committed in any round.
+/// The labels of the last of 201 new nodes are larger than an agent accepts, so the write fails. The decision often
+/// checks whether the client has disconnected. In each round, the client disconnects at another of these checks. No node
+/// may be committed in any round.
 #[tokio::test]
 async fn decision_commits_nothing_when_canceled_during_checks() {
     let site = WriteSite::new().await;
@@ -272,8 +274,9 @@ fn move_node(number: u128, role: &str) -> impl Fn(&mut PendingWrite<'_>) -> Resu
 /// The message for a write after which task ta of n1 and task tb of n2 would wait for each other.
 const CYCLE_MESSAGE: &str = "tasks wait for each other: n1/ta -> n2/tb -> n1/ta; remove one of these dependencies, or place a task elsewhere; nothing was changed";
 
-/// Nodes with tags a and b in one cluster close a cycle of tasks (see [`release`]). In each case, two concurrent writes
-/// place the two nodes in the cluster. The one that commits later is refused.
+/// A node with tag a and a node with tag b in one cluster close a cycle of tasks (see [`release`]). In each case, two
+/// concurrent writes give the cluster these two nodes: by a new node, a move, other roles, or a tag that a role gets. The
+/// write that commits later is refused.
 #[tokio::test]
 async fn check_order_refuses_second_write_when_cycle_closes_concurrently() {
     let change_cluster_role = |work: &mut PendingWrite<'_>| {
@@ -322,8 +325,8 @@ async fn check_order_refuses_second_write_when_cycle_closes_concurrently() {
 
 #[tokio::test]
 async fn check_order_finds_cycle_when_node_left_concurrently() {
-    // The write adds n3 with the profile of n2, and is decided while n2 exists. Before its commit, n2 is deleted, and
-    // the new node n1 would close a cycle with that profile.
+    // The write adds n3 with the profile of n2, and is decided while n2 exists. Before the commit of this write, other
+    // writes delete n2 and add n1. With n1, the new node n3 would close a cycle.
     let site = WriteSite::new().await;
     site.write(add_node(2, "b")).await.unwrap();
     let attempts = AtomicUsize::new(0);
@@ -363,7 +366,7 @@ async fn check_order_decides_once_when_cycle_is_impossible() {
 }
 
 /// A cluster has two marks, which order concurrent writes. Every write that places a node writes `placed`. A write that
-/// brings a new kind of node to the cluster also writes `order`. The deletion of the cluster deletes both.
+/// gives a node a profile that no node of the cluster had also writes `order`. The deletion of the cluster deletes both.
 #[tokio::test]
 async fn check_order_writes_marks_only_for_placements() {
     let site = WriteSite::new().await;
@@ -459,8 +462,8 @@ fn replace_tasks(tasks: serde_json::Value) -> impl Fn(&mut PendingWrite<'_>) -> 
     }
 }
 
-/// Task ta waits for itself on the other nodes with tag a. One such node waits for none. Two such nodes would wait for
-/// each other.
+/// Task ta waits for itself on the other nodes that have the task. A single node with the task waits for no other node.
+/// Two such nodes would wait for each other.
 #[tokio::test]
 async fn check_order_refuses_second_node_when_task_waits_for_itself() {
     let message = "tasks wait for each other: n1/ta -> n2/ta -> n1/ta; remove one of these dependencies, or place a task elsewhere; nothing was changed";
@@ -652,8 +655,8 @@ async fn cache_lists_broken_release_when_loaded() {
     assert!(broken.len() == 1 && broken[0].starts_with("bad: ") && broken[0].contains("ghost"), "{broken:?}");
 }
 
-/// Checks the releases of the cache, and of a new cache of the same store: none is broken, and `app` has the task
-/// `needed` of its import `lib`.
+/// Checks the releases of the cache, and of a new cache of the same store: none is broken, and `app` is compiled with
+/// its import `lib`.
 async fn check_app_compiles(site: &WriteSite) {
     for model in [site.registry.cache().model(), Cache::load(site.registry.store().as_ref()).await.unwrap().model()] {
         assert_eq!(model.broken_releases.keys().map(ToString::to_string).collect::<Vec<_>>(), [""; 0]);
@@ -662,8 +665,8 @@ async fn check_app_compiles(site: &WriteSite) {
     }
 }
 
-/// The cache applies the changes of a commit in the order of the uuids. So it applies the edit of `app`, which has the
-/// lower uuid, before `lib` exists.
+/// The cache applies the changes of a commit in the order of their keys, which is the order of the uuids for objects of
+/// one kind. So it applies the edit of `app`, which has the lower uuid, before `lib` exists.
 #[tokio::test]
 async fn cache_accepts_release_with_import_of_same_commit() {
     let site = WriteSite::new().await;
@@ -676,7 +679,7 @@ async fn cache_accepts_release_with_import_of_same_commit() {
 }
 
 /// The test stores `lib` directly with content that does not compile, as if an earlier version of the controller had
-/// accepted it. The loaded cache has no `app` either, because its import is missing.
+/// accepted it. After a reload, the cache lists `app` as broken too, because its import `lib` is broken.
 #[tokio::test]
 async fn cache_compiles_importers_again_when_broken_import_is_corrected() {
     let site = WriteSite::new().await;

@@ -41,7 +41,7 @@ async fn x04_check_privileged_refuses_second_write_when_placed_by_both() {
     }
 }
 
-/// Returns a release with these tasks, in which role z gives tag z. `has_primary` is the field of the tag.
+/// Returns a release with these tasks, in which role z gives tag z. `has_primary` is the field of this name of tag z.
 fn release_with_primary(has_primary: bool, tasks: serde_json::Value) -> ReleaseSpec {
     let tags = json!({"a": {}, "b": {}, "x": {}, "z": {"has_primary": has_primary}});
     ReleaseSpec { tags: serde_json::from_value(tags).unwrap(), tasks: serde_json::from_value(tasks).unwrap(), ..release() }
@@ -58,8 +58,9 @@ fn name_primary(node: &'static str) -> WriteFn {
     })
 }
 
-/// One write names a node that does not exist yet as the primary. The other write gives the group a release with a
-/// privileged task for the primary. In both orders, the write that commits later is refused.
+/// In this test, an operator makes both writes. One write names a node that does not exist yet as the primary. The
+/// other write gives the group a release with a privileged task for the primary. In both orders, the write that
+/// commits later is refused.
 #[tokio::test]
 async fn x07_second_write_is_refused_when_primary_gets_privileged_task() {
     let privileged_tasks =
@@ -80,7 +81,8 @@ async fn x07_second_write_is_refused_when_primary_gets_privileged_task() {
     }
 }
 
-/// An admin may give the group any release. A concurrent write by an operator who names the node must see that release.
+/// An operator names a node that does not exist yet as the primary of tag z. At the same time, an admin gives the group
+/// a release with a privileged task for that primary. The write of the operator commits later, so it is refused.
 #[tokio::test]
 async fn x07_operator_names_no_primary_when_admin_writes_release_concurrently() {
     let privileged_tasks =
@@ -94,10 +96,10 @@ async fn x07_operator_names_no_primary_when_admin_writes_release_concurrently() 
     assert_eq!((refusal.kind, attempts), (ErrorType::AuthForbidden, 1), "{}", refusal.message);
 }
 
-/// With the release that the first decision read, a primary that does not exist is only a warning. With the release
-/// that the rival write stored, the tag has no primary, so the write is refused.
+/// The write names a node that does not exist as the primary of tag z. With the release that its first decision read,
+/// that is only a warning. The rival write sets `has_primary` of the tag to false, so the write is then refused.
 #[tokio::test]
-async fn x07_named_primary_is_refused_when_tag_loses_holder_concurrently() {
+async fn x07_named_primary_is_refused_when_has_primary_is_removed_concurrently() {
     let site = WriteSite::new().await;
     site.write(create_release(50, "plain", release_with_primary(true, json!([])))).await.unwrap();
     site.write(run_release("plain")).await.unwrap();
@@ -204,8 +206,8 @@ async fn x04_check_privileged_requires_admin_when_task_begins_to_run() {
     }
 }
 
-/// The privileged task runs on n1 if n1 has the label `go` or `also`. An operator may make every write that does not
-/// start it.
+/// In this test, the privileged task runs on n1 if n1 has the label `go` or `also`. The writes of an operator are
+/// accepted as long as they do not start the task. The last write would start the task again, and is refused.
 #[tokio::test]
 async fn x04_check_privileged_allows_write_when_task_already_runs_or_stops() {
     let mut site = site_with_condition("has(labels.go) || has(labels.also)").await;

@@ -11,7 +11,6 @@ use crate::store::{Health, Precondition, Revision, Store, StoreError, Transactio
 
 const EIO: i32 = 5;
 
-/// Creates a store on a disk.
 fn create(disk: &MemoryDisk) -> Arc<RedbStore> {
     let store = RedbStore::create_on(disk.backend(), Path::new("disk"), &create_options(), RedbOptions::default());
     Arc::new(store.unwrap())
@@ -114,7 +113,8 @@ async fn writer_becomes_read_only_with_unknown_outcome_when_flush_fails() {
     }
 }
 
-/// The store is dropped while one commit is blocked in its flush and two wait. The reopened store has all three.
+/// The test gives up its reference to the store before it waits for the results of one blocked and two queued commits.
+/// The tasks of the commits hold the store until then. The reopened store has all three commits.
 #[tokio::test]
 async fn writer_finishes_queued_commits_when_store_is_dropped() {
     let disk = MemoryDisk::default();

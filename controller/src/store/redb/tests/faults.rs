@@ -9,9 +9,10 @@ use crate::store::{Health, ListQuery, OpenError, Revision, Store, StoreError, Tr
 const EIO: i32 = 5;
 const ENOSPC: i32 = 28;
 
-/// Opens the store as a host does after it lost power.
+/// Opens the store on a copy of the disk's present content, as after a restart of the host.
 fn open(disk: &MemoryDisk) -> Result<RedbStore, OpenError> {
-    // The content is copied to a new disk, because a power loss also ends the lock on the store.
+    // The content is copied to a new disk, because a restart also ends the lock on the store. The copy has no planned
+    // faults.
     RedbStore::open_on(MemoryDisk::with_bytes(disk.bytes()).backend(), Path::new("disk"), RedbOptions::default())
 }
 
@@ -99,8 +100,8 @@ async fn f03_store_keeps_acknowledged_commits_whole_when_power_is_lost() {
     }
 }
 
-/// Each operation of a kind fails in turn. The reopened store has all commits that succeeded. It may also have the
-/// commit that failed, if its outcome is unknown.
+/// In each round, one of the first operations of a kind fails. The reopened store has all commits that succeeded. It may
+/// also have the commit that failed, if the outcome of that commit is unknown.
 #[tokio::test]
 async fn f05_and_f06_store_becomes_read_only_when_write_fails() {
     // The file grows in large steps, so its length is rarely set. Only the first such operation is made to fail.
@@ -163,7 +164,8 @@ async fn crashed_disks() -> Vec<(String, MemoryDisk, u64)> {
     disks
 }
 
-/// A crashed disk is opened, and the power is lost again after each operation of the opening.
+/// The store on a disk is opened after a power loss, a killed controller or an orderly close. Then the power is lost
+/// after each operation of the opening. The store still has all its commits.
 #[tokio::test]
 async fn f03_store_loses_no_commit_when_power_is_lost_while_opening() {
     let mut random = Random(0x09e2);
@@ -204,7 +206,7 @@ async fn open_returns_io_error_when_disk_is_unreadable() {
     failing_disk.fail(DiskOperation::Read, 0, DiskFault::Errno(EIO));
     let result = RedbStore::open_on(failing_disk.backend(), Path::new("disk"), RedbOptions::default());
     assert!(matches!(result, Err(OpenError::Io { .. })));
-    // `open` copies the content to a disk without faults. So the failed attempt did not damage the content.
+    // `open` copies the content to a disk without faults. If it succeeds, the failed attempt did not damage the content.
     assert!(open(&failing_disk).is_ok());
 }
 
@@ -224,8 +226,8 @@ async fn open_returns_error_with_advice_when_redb_panics() {
     assert_eq!(disk.bytes(), bytes_before);
 }
 
-/// F12: if one bit of a closed store is flipped, opening the store fails, or the flip has no effect. The store never
-/// returns wrong data and never panics.
+/// F12: in each round, one random bit of a closed store is flipped. Opening the store then fails and leaves the file
+/// unchanged, or the store opens and has all its data. More than a quarter of the flips are refused.
 #[tokio::test]
 async fn f12_store_refuses_or_survives_flipped_bit() {
     let disk = MemoryDisk::default();

@@ -123,7 +123,8 @@ async fn f30_open_fails_when_store_is_locked() {
     drop(store);
 }
 
-/// Writes another schema version into a store, as a program of that version would.
+/// Writes another schema version and the program name `stemma-controller 9.9.9` into a store, as a program of that
+/// version would.
 fn set_version(path: &Path, version: u32) {
     set_meta(path, "schema", Some(&version.to_be_bytes()));
     set_meta(path, "program", Some(b"stemma-controller 9.9.9"));
@@ -236,8 +237,8 @@ async fn w10_01_store_reuses_pages_when_superseded_bytes_reach_limit() {
     reopened_store.commit(large_write(7)).await.unwrap();
 }
 
-/// Old values are dropped after 512 KiB, or after four times that size while an open watch has not read them. Eight
-/// values of 250 KiB are below the second limit.
+/// In this test, `kept_bytes` is 1 MiB. Old values are dropped after half of this size (512 KiB), or after four times
+/// that half (2 MiB) while an open watch has not read them. Eight values of 250 KiB are below 2 MiB.
 #[tokio::test]
 async fn w10_01_store_retains_superseded_up_to_limit_for_follower() {
     let directory = tempfile::tempdir().unwrap();

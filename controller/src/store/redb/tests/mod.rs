@@ -8,19 +8,19 @@ use std::sync::Arc;
 
 use super::testing::{FileEngine, Memory};
 use crate::store::conformance::{TestBounds, TestEngine, assert_matches_model, conformance_tests};
-use crate::store::delayed::{DelayedStore, READ_DELAY};
+use crate::store::delayed::{ANSWER_DELAY, DelayedStore};
 use crate::store::{CreateOptions, Store};
 
-/// An engine whose stores are files, with delayed reads.
+/// An engine whose stores are files. The answers to reads and commits are delayed by [`ANSWER_DELAY`].
 struct DelayedFileEngine(FileEngine);
 
 impl TestEngine for DelayedFileEngine {
     fn create(&self, create: &CreateOptions, bounds: &TestBounds) -> Arc<dyn Store> {
-        Arc::new(DelayedStore::new(self.0.create(create, bounds), READ_DELAY))
+        Arc::new(DelayedStore::new(self.0.create(create, bounds), ANSWER_DELAY))
     }
 
     fn reopen(&self, bounds: &TestBounds) -> Arc<dyn Store> {
-        Arc::new(DelayedStore::new(self.0.reopen(bounds), READ_DELAY))
+        Arc::new(DelayedStore::new(self.0.reopen(bounds), ANSWER_DELAY))
     }
 }
 

@@ -28,7 +28,7 @@ use crate::object::NodeId;
 
 /// Number of 64-bit words in a block of bits.
 const BLOCK_WORDS: usize = 8;
-/// Number of places in a block: one bit for each node.
+/// Number of bits in a block: one for each place (the number of a node in the index).
 const BLOCK_BITS: u32 = 512;
 
 /// The bits of one block. Each bit is set if the node at its place belongs to a set.

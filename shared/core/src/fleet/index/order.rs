@@ -19,7 +19,7 @@ const MAX_SORTED_NODES: u32 = 2048;
 const SPARSE_RATIO: usize = 16;
 /// Minimum number of members of a set in a block for which all nodes of the block are read and filtered. In a block
 /// with fewer members, only the members are looked up.
-const MAX_SCANNED_NODES: u32 = 16;
+const MIN_SCANNED_MEMBERS: u32 = 16;
 
 /// An iterator over the nodes of a set in the order in which they were added, or in reverse.
 struct NodeWalk<'f> {
@@ -50,9 +50,9 @@ impl Fleet {
         Some(index.walk(set, after, is_descending))
     }
 
-    /// Returns the nodes of a set in the order of their names, or in reverse. Nodes without a name come before the
-    /// named nodes, in the order in which they were added. Starts after the node `after`, if there is one. Returns
-    /// `None` if the fleet has no index.
+    /// Returns the nodes of a set: first those without a name, in the order in which they were added, then the others
+    /// in the order of their names. `is_descending` reverses the whole order. Starts after the node `after`, if there
+    /// is one. Returns `None` if the fleet has no index.
     pub fn walk_by_name<'f>(
         &'f self,
         set: &NodeSet,
@@ -139,7 +139,7 @@ impl NodeIndex {
             let is_member = |place: u32| Self::contains(std::slice::from_ref(words), place - first_place);
             match words.iter().map(|word| word.count_ones()).sum::<u32>() {
                 0 => {}
-                1..MAX_SCANNED_NODES => {
+                1..MIN_SCANNED_MEMBERS => {
                     let places = (first_place..first_place + BLOCK_BITS).filter(|place| is_member(*place));
                     nodes.extend(places.filter_map(|place| self.nodes.get(&place)));
                 }

@@ -29,9 +29,9 @@ pub enum IndexTerm {
     Never,
     /// The node has no name.
     Nameless,
-    /// The node is parked.
+    /// The node was parked by an operator. A park that was set on its host does not count.
     Parked,
-    /// The node is in use.
+    /// The node has an `instance_uuid`: an instance, possibly of an allocation, uses the node.
     InUse,
     /// The node has this provision state, in the words of Ironic.
     ProvisionState(Cow<'static, str>),
@@ -41,7 +41,8 @@ pub enum IndexTerm {
     Role(Name),
     /// The node has this tag.
     Tag(TagName),
-    /// The node has this trait.
+    /// The node has this trait from an operator, or its host detected the trait and no operator suppressed it. A trait
+    /// from an inspection rule does not count.
     Trait(Trait),
     /// The node provides labels that replace the inherited labels.
     ReplacesLabels,
@@ -53,7 +54,8 @@ pub enum IndexTerm {
     TombstonesLabel(LabelKey),
     /// The host of the node reports this label with this value.
     ReportedLabel(Arc<str>, Arc<str>),
-    /// The node has this property with this JSON text. `None` represents every text that is too long to be indexed.
+    /// The spec of the node has this property with this JSON text. `None` represents every text that is too long to be
+    /// indexed. A property from an inspection rule does not count.
     Property(Arc<str>, Option<Arc<str>>),
     /// The node has this field (one of [`IRONIC_FIELDS`]) with this text. `None` represents every text that is too long
     /// to be indexed.

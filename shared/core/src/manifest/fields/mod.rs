@@ -47,9 +47,11 @@ pub trait SpecFields: Sized + Clone + 'static {
     /// The tables of the maps whose keys have their own owners, such as labels. They also contain `merge_labels`, and
     /// `reports` of a node.
     const KEYED_FIELDS: &'static [&'static [FieldDef]] = &[];
-    /// The fields that identify the object. They are removed from the body before it is written.
+    /// The fields that identify the object, and `include` of a release, which names files to merge into its manifest.
+    /// They are removed from the body before it is written.
     const IDENTITY_FIELDS: &'static [FieldDef];
-    /// Passthrough fields: fields of Ironic's or Magnum's bodies that are stored and returned, but have no effect.
+    /// Passthrough fields: fields of Ironic's or Magnum's bodies that are stored and returned. Most passthrough fields
+    /// have no effect. A few fields of a node have an effect: for example, allocations compare `resource_class`.
     const PASSTHROUGH_FIELDS: &'static [PassthroughField] = &[];
     /// The names of the fields that responses hide from everybody if the object is sensitive.
     const SENSITIVE_FIELDS: &'static [&'static str] = &[];
@@ -66,7 +68,8 @@ pub trait SpecFields: Sized + Clone + 'static {
         Ok(())
     }
 
-    /// Returns whether the field with this name is a passthrough field: it is stored and returned, but has no effect.
+    /// Returns whether the field with this name is one of the [`Self::PASSTHROUGH_FIELDS`], which are fields of Ironic
+    /// or Magnum that are stored and returned.
     fn is_passthrough(name: &str) -> bool {
         Self::PASSTHROUGH_FIELDS.iter().any(|field| field.name == name)
     }
@@ -83,11 +86,13 @@ pub trait SpecFields: Sized + Clone + 'static {
     fn owners_mut(&mut self) -> &mut FieldOwners;
     /// Returns the owners of each field.
     fn owners(&self) -> &FieldOwners;
-    /// Returns the maps that lower levels inherit, to change them. `None` if the kind is not a level.
+    /// Returns the labels, annotations, parameters and lifecycle fields that this level provides, to change them.
+    /// `None` if the kind is not a level.
     fn inherited_mut(&mut self) -> Option<&mut Inherited> {
         None
     }
-    /// Returns the maps that lower levels inherit. `None` if the kind is not a level.
+    /// Returns the labels, annotations, parameters and lifecycle fields that this level provides. `None` if the kind is
+    /// not a level.
     fn inherited(&self) -> Option<&Inherited> {
         None
     }
@@ -99,8 +104,9 @@ pub trait SpecFields: Sized + Clone + 'static {
     fn node(&self) -> Option<&NodeSpec> {
         None
     }
-    /// Updates the dates of the items that changed since `_previous`, the spec before the write. Only a namespace has
-    /// such dates, so other kinds do nothing.
+    /// Sets the dates of the items of a namespace (its resource types, objects and tags) that are new or changed since
+    /// `_previous`, the spec before the write. Removes the dates of deleted items. Other kinds have no such dates and
+    /// do nothing.
     fn update_dates(&mut self, _previous: &Self, _now: Timestamp) {}
 }
 
@@ -123,7 +129,8 @@ macro_rules! field {
     };
 }
 
-/// Generates the table row of a lifecycle field, which is stored with the values that lower levels inherit.
+/// Generates the table row of a lifecycle field: a number of seconds that lower levels inherit, such as
+/// `node_drain_timeout`.
 macro_rules! lifecycle {
     ($spec:ty, $name:ident, $field:ident, $help:expr) => {
         Field {

@@ -14,14 +14,15 @@ use crate::object::{
 };
 use crate::unimplemented;
 
-/// A kind of manifest with its fields.
+/// A kind of object with the fields of its manifest, or of its body in the API if it has no manifest.
 #[derive(Clone, Debug)]
 pub struct KindFields {
     /// The name of the kind, such as `NodeGroup`.
     pub kind: &'static str,
-    /// The fields that identify an object, then the other fields.
+    /// The fields that identify an object, then the other fields except the passthrough fields.
     pub fields: Vec<FieldDef>,
-    /// Fields of other systems that are accepted, stored and shown, and have no effect.
+    /// The names of the passthrough fields: fields of Ironic or Magnum that are accepted, stored and shown. Most have
+    /// no effect.
     pub passthrough: Vec<&'static str>,
 }
 
@@ -38,7 +39,7 @@ pub fn kinds() -> [KindFields; 7] {
     ]
 }
 
-/// Returns the kinds that have a body in the API but no manifest.
+/// Returns the kinds of object that have a table of fields and a body in the API, but no manifest: only allocations.
 pub fn api_only_kinds() -> [KindFields; 1] {
     [kind_fields::<AllocationSpec>()]
 }

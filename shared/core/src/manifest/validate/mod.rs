@@ -147,7 +147,7 @@ fn check_max_chars(text: &str, max_chars: usize) -> Result<(), BodyError> {
 
 /// Maximum length of the name of a property, object, tag or resource type of a namespace, and of the `prefix` and
 /// `properties_target` of a resource type, in characters.
-const MAX_MEMBER_NAME_CHARS: usize = 80;
+const MAX_MEMBER_TEXT_CHARS: usize = 80;
 
 /// Checks a new name of a property, object, tag or resource type of a namespace.
 ///
@@ -157,7 +157,7 @@ const MAX_MEMBER_NAME_CHARS: usize = 80;
 pub fn check_member_name(name: &str) -> Result<(), BodyError> {
     check_name_characters(name)?;
     check_path_segment(name)?;
-    check_max_chars(name, MAX_MEMBER_NAME_CHARS)
+    check_max_chars(name, MAX_MEMBER_TEXT_CHARS)
 }
 
 /// Reads the properties of a namespace, a map from names to properties. Fails if a new name is `.`, `..` or too long,
@@ -191,14 +191,14 @@ fn drop_redundant_name(key: &str, property: &mut Property, old: Option<&Property
 fn check_properties(properties: &Properties, old: &Properties) -> Result<(), BodyError> {
     properties.iter().try_for_each(|(key, property)| {
         if !old.contains_key(key) {
-            check_max_chars(key, MAX_MEMBER_NAME_CHARS)?;
+            check_max_chars(key, MAX_MEMBER_TEXT_CHARS)?;
         }
         let Some(name) = property.name.as_deref() else { return Ok(()) };
         if old.get(key).is_some_and(|stored| stored.name == property.name) {
             return Ok(());
         }
         check_name_characters(name)
-            .and_then(|()| check_max_chars(name, MAX_MEMBER_NAME_CHARS))
+            .and_then(|()| check_max_chars(name, MAX_MEMBER_TEXT_CHARS))
             .map_err(|error| error.prefixed("name").prefixed(key))
     })
 }
@@ -255,15 +255,15 @@ pub(super) fn read_associations(list: &mut Vec<Association>, raw: &RawValue, nam
         }
         for (field, text) in [("prefix", &entry.prefix), ("properties_target", &entry.properties_target)] {
             let Some(text) = text.as_deref() else { continue };
-            let checked = check_name_characters(text).and_then(|()| check_max_chars(text, MAX_MEMBER_NAME_CHARS));
+            let checked = check_name_characters(text).and_then(|()| check_max_chars(text, MAX_MEMBER_TEXT_CHARS));
             checked.map_err(|error| error.prefixed(field))?;
         }
         Ok(())
     })
 }
 
-/// Reads the objects of a namespace, which are groups of properties. Fails if `required` of an object lists a property
-/// twice, or if the name of a new property is invalid.
+/// Reads the objects of a namespace, which are groups of properties. Fails if the name of a new object or property is
+/// invalid, if two objects have the same name, or if `required` of an object lists a property twice.
 pub(super) fn read_definitions(target: &mut Vec<Definition>, raw: &RawValue, names: &dyn NameResolver) -> Result<(), BodyError> {
     let old = target.clone();
     read_members(target, raw, names)?;
@@ -366,7 +366,7 @@ fn check_patterns_not_empty(field: &str, patterns: &[String]) -> Result<(), Body
 }
 
 /// Reads the rollout settings of a cluster. Fails if `freeze`, the end of a freeze of rollouts, is not a time, or if no
-/// group can have a name in `order`. Unchanged values are accepted.
+/// group can have a name in `order`. Unchanged values are accepted, except a blank `freeze`.
 pub(super) fn read_rollout(target: &mut Option<Rollout>, raw: &RawValue, _: &dyn NameResolver) -> Result<(), BodyError> {
     fn freeze_time(rollout: Option<&Rollout>) -> Option<&str> {
         rollout?.freeze.as_deref()
@@ -457,7 +457,7 @@ fn check_tag_names(name: &TagName, tag: &TagSpec, old: Option<&TagSpec>) -> Resu
     role.map_or(Ok(()), check_declared_role).map_err(|error| error.prefixed("role"))
 }
 
-/// Reads the roles of a release. Checks their names and the tags that they produce.
+/// Reads the roles of a release. Checks the name, tags, conflicts, fault tolerance and limits of each role.
 pub(super) fn read_roles(target: &mut BTreeMap<Name, RoleSpec>, raw: &RawValue, _: &dyn NameResolver) -> Result<(), BodyError> {
     let mut old = replace_value(target, raw)?;
     // The stored roles are normalized too, so that a number which an older version stored as `1.0` equals the new `1`.

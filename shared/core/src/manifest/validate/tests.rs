@@ -1,4 +1,5 @@
-//! Tests of the values that each field accepts and refuses. A value that an older version stored may be written again.
+//! Tests of the checks of fields beyond their JSON type. Most fields accept an invalid value again that an older
+//! version stored.
 
 use super::super::testing::AnyNameResolver;
 use super::*;
@@ -46,8 +47,8 @@ fn x06_rollout_rejects_empty_freeze_date() {
     }
 }
 
-/// The end of a hold and the end of a freeze are refused with the same message, for example for a leap second. The last
-/// second that can be represented is accepted.
+/// An invalid end of a hold and an invalid end of a freeze give the same message, except for the name of the field. An
+/// example is a leap second. A hold may end at the last second that can be represented.
 #[test]
 fn y04_hold_and_rollout_reject_nonexistent_time() {
     for text in ["2026-12-31T23:59:60Z", "2026-12-31T23:59:59+25:00", "2026-12-31T23:59:59Z[Europe/Berlin]", "soon"] {
@@ -232,7 +233,8 @@ fn y04_invalid_stored_names_are_accepted_when_unchanged() {
     }
 }
 
-/// Selectors give the words `self`, `master` and `null` a special meaning, so a role or tag cannot have such a name.
+/// Selectors give the words `self`, `master` and `null` a special meaning, so a new role or tag cannot have such a
+/// name, whatever the case of its letters.
 #[test]
 fn y04_roles_and_tags_reject_reserved_words() {
     for word in ["self", "Self", "MASTER", "null"] {
@@ -263,8 +265,9 @@ fn y04_roles_and_tags_reject_reserved_words() {
     read_role_changes(&mut changes, &raw(existing), &AnyNameResolver::default()).unwrap();
 }
 
-/// Selectors know the words `self`, `master` and `null` in this spelling only. Regression: another spelling selected a
-/// role that cannot exist, so the task waited for nothing.
+/// Selectors know the words `self` and `master` in this spelling only, and `null` only as the JSON value. A new task
+/// with another spelling is refused. Regression: another spelling selected a role that cannot exist, so the task waited
+/// for nothing.
 #[test]
 fn y04_selector_words_are_case_sensitive() {
     let task = |field: &str, value: &Value| serde_json::json!([{"id": "a", "type": "shell", field: value}]).to_string();
@@ -407,7 +410,8 @@ fn role_limit_accepts_whole_number_or_fuel_expression() {
     }
 }
 
-/// The limit is that of Glance's schema.
+/// In a namespace, the name of a property, and the fields `prefix` and `properties_target` of a resource type, have at
+/// most 80 characters, as in Glance's schema.
 #[test]
 fn catalog_texts_have_at_most_80_characters() {
     let (longest, too_long) = ("n".repeat(80), "n".repeat(81));
@@ -473,7 +477,7 @@ fn y04_group_and_node_references_reject_impossible_names() {
     assert_eq!(read_error(r#"{"order": ["default-master", "g.1"]}"#, read_rollout), "valid");
 }
 
-/// Fuel's releases contain whole numbers from 0, and percentages.
+/// In Fuel's releases, the `fault_tolerance` of a role is a whole number from 0, or a percentage.
 #[test]
 fn y05_fault_tolerance_accepts_number_or_percentage() {
     let role = |value: &Value| serde_json::json!({"web": {"fault_tolerance": value}}).to_string();
@@ -486,13 +490,14 @@ fn y05_fault_tolerance_accepts_number_or_percentage() {
         let body = role(&serde_json::from_str(invalid).unwrap());
         let error = read_error(&body, read_roles);
         assert!(error.starts_with("web.fault_tolerance: ") && error.contains("write one as 1 or \"10%\""), "{invalid}: {error}");
-        // A value that an older version stored is accepted again.
+        // If the role already has this invalid value, stored by an older version, the same value is accepted.
         let mut roles: BTreeMap<Name, RoleSpec> = serde_json::from_str(&body).unwrap();
         read_roles(&mut roles, &raw(&body), &AnyNameResolver::default()).unwrap();
     }
 }
 
-/// Regression: a whole number such as `1.0` was refused here. A whole number is valid in any notation (`docs/api.md`).
+/// Regression: a whole number such as `1.0` was refused in `fault_tolerance` and `limits` of a role. A whole number is
+/// valid in any notation (`docs/api.md`).
 #[test]
 fn y04_role_whole_numbers_are_normalized() {
     for (number, normalized) in [("1e0", "1"), ("1.0", "1"), ("2e1", "20"), ("-0", "0"), ("-0.0", "0")] {
@@ -508,7 +513,7 @@ fn y04_role_whole_numbers_are_normalized() {
         let body = format!(r#"{{"web": {{"fault_tolerance": {invalid}}}}}"#);
         let error = read_error(&body, read_roles);
         assert!(error.starts_with("web.fault_tolerance: "), "{invalid}: {error}");
-        // A value that an older version stored is accepted again.
+        // If the role already has this invalid value, stored by an older version, the same value is accepted.
         let mut stored_roles: BTreeMap<Name, RoleSpec> = serde_json::from_str(&body).unwrap();
         read_roles(&mut stored_roles, &raw(&body), &AnyNameResolver::default()).unwrap();
     }
@@ -593,7 +598,8 @@ fn y05_property_is_stored_without_redundant_name() {
     assert_eq!((properties["p"].title.as_str(), &properties["p"].name), ("B", &None));
 }
 
-/// An object's own labels accept the same keys and values as the labels of a level.
+/// The labels of a release, namespace or inspection rule are inherited by no other object. They accept the same keys
+/// and values as the labels of a level.
 #[test]
 fn y05_object_label_follows_rules_of_level_labels() {
     let label_map = |key: &str, value: &str| serde_json::json!({key: value}).to_string();

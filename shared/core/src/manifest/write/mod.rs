@@ -45,7 +45,8 @@ pub struct MapConflict {
     pub key: String,
     /// The manager that owns the key or field, with the operation (apply or update) by which it wrote the value.
     pub owner: Owner,
-    /// The current value; `null` for a tombstone or a trait. A tag of a node is `"assigned"` or `"unassigned"`.
+    /// The current value. It is `null` for a tombstone, a trait, a field at its default and a hidden field of a
+    /// sensitive object. A number at its default is not `null`. A tag of a node is `"assigned"` or `"unassigned"`.
     pub value: Value,
 }
 
@@ -152,7 +153,7 @@ fn apply_body<S: SpecFields>(
 }
 
 /// Returns the conflicts without the values of hidden fields, if the object is sensitive. Such a value becomes `null`.
-fn hide_sensitive_values<S: SpecFields>(mut conflicts: Vec<MapConflict>, spec: &S) -> Vec<MapConflict> {
+pub(super) fn hide_sensitive_values<S: SpecFields>(mut conflicts: Vec<MapConflict>, spec: &S) -> Vec<MapConflict> {
     for item in conflicts.iter_mut().filter(|item| spec.is_sensitive() && S::SENSITIVE_FIELDS.contains(&item.key.as_str())) {
         item.value = Value::Null;
     }
@@ -248,7 +249,8 @@ impl BodyWriter<'_> {
     }
 
     /// Writes one map of a level, such as its labels. If the body omits the map, an apply of the whole object removes
-    /// the manager's keys from it, and any other write leaves it unchanged. In an update, `null` removes the map.
+    /// the keys that only its manager applied, and any other write leaves the map unchanged. In an update, `null`
+    /// removes the map.
     fn write_layer<K, V>(&mut self, layer: &mut Layer<K, V>, map_name: &'static str) -> Result<(), BodyError>
     where
         K: Ord + Clone + fmt::Display + FromStr<Err: fmt::Display>,
@@ -272,9 +274,9 @@ impl BodyWriter<'_> {
         layer.check_key_count().map_err(|why| BodyError::new(map_name, why.to_string()))
     }
 
-    /// Removes the manager's keys from a map that its manifest omits. If this removes the last key, the map is removed
-    /// too, as if nobody had provided it. A map in which the manager has no key is unchanged. Only a manifest has this
-    /// effect.
+    /// Removes the keys that only the manager applied from a map that its manifest omits. A key with another owner
+    /// stays, and the manager no longer owns it. If this removes the last key, the map is removed too, as if nobody had
+    /// provided it. A map in which the manager has no key is unchanged. Only a manifest has this effect.
     fn give_up_map<K, V>(&self, layer: &mut Layer<K, V>)
     where
         K: Ord + Clone + fmt::Display,

@@ -54,7 +54,8 @@ pub(super) fn read_tags(raw: &RawValue, null_clears: bool) -> Result<NodeTagsInp
     }
 }
 
-/// Checks the names of the tags in a body, except those that the node already has in the same set.
+/// Fails if a body assigns or unassigns a tag with a reserved name, such as `self`. A tag that the node already has in
+/// the same set is not checked. A tag to unassign may begin with `primary-`, and a tag to assign may not.
 pub(super) fn check_new_names(input: &NodeTagsInput, old: &NodeTags) -> Result<(), BodyError> {
     let contains = |set: &OwnedSet<TagName>, tag: &TagName| set.members().any(|member| member == tag);
     let assigned_check = check_declared_tags(input.assigned.iter().flatten(), |tag| contains(&old.assigned, tag));
@@ -108,7 +109,7 @@ fn set_with_choice(choices: &OwnedMap<TagName, TagChoice>, choice: TagChoice) ->
     OwnedMap::from_entries(entries.map(|(tag, entry)| (tag.clone(), entry_with_value(entry, ProvidedValue::Value(())))))
 }
 
-/// Returns an entry with the same owners and another value.
+/// Returns a copy of an entry with another value. The owners and the time of the entry are unchanged.
 fn entry_with_value<A, B>(entry: &OwnedEntry<A>, value: ProvidedValue<B>) -> OwnedEntry<B> {
     OwnedEntry { value, owners: Arc::clone(&entry.owners), since_ms: entry.since_ms }
 }

@@ -27,7 +27,8 @@ fn owners_of<S: SpecFields>(spec: &S, field: &str) -> Vec<String> {
 }
 
 /// A manager that adopts the values of another owner changes them without a conflict. It adopts only the keys and
-/// fields in its body, and only if the owner wrote them by the same operation.
+/// fields in its body. If the adopted owner is given with an operation, such as `ops:apply`, the adoption covers only
+/// what `ops` wrote by this operation.
 #[test]
 fn apply_adopts_only_values_of_named_owner() {
     let mut spec = ClusterSpec::default();
@@ -51,6 +52,8 @@ fn apply_adopts_only_values_of_named_owner() {
     assert_eq!((spec.description.as_str(), spec.owners["description"].len()), ("b", 1));
 }
 
+/// A write in the mode `Add` sets the keys and fields of its body, and gives up nothing that the body omits. `force`
+/// takes over values of other owners.
 #[test]
 fn y09_add_removes_nothing_and_keeps_owners_of_equal_values() {
     let mut spec = ClusterSpec::default();
@@ -84,8 +87,8 @@ fn apply_resets_omitted_field_only_for_owning_manager() {
     assert_eq!(spec.owners.keys().collect::<Vec<_>>(), ["description", "min_ready_seconds"]);
 }
 
-/// A manifest without the labels that its manager applied before gives them up, and `merge_labels` with them. Labels of
-/// another manager remain.
+/// A manifest without a map that its manager applied before gives up the keys of this manager. A manifest that omits
+/// the labels gives up `merge_labels` with them. Labels of another manager remain.
 #[test]
 fn y05_apply_gives_up_omitted_maps_and_merge_labels() {
     for manifest in [
@@ -346,18 +349,19 @@ fn magnum_flag_name_is_rejected_with_replacement() {
     assert!(read_document(r#"{"kind": "Cluster", "name": "c"}"#).is_ok());
 }
 
-/// The text in `integer` is the form of `number` in canonical JSON (RFC 8785), which hosts receive.
+/// The text in `canonical_text` is the form of `number` in canonical JSON (RFC 8785), which hosts receive.
 #[test]
 fn y04_free_json_whole_number_is_one_value_in_any_notation() {
-    for (number, integer) in [("1e2", "100"), ("100.0", "100"), ("-0", "0"), ("1e16", "10000000000000000"), ("1.5", "1.5")] {
+    for (number, canonical_text) in [("1e2", "100"), ("100.0", "100"), ("-0", "0"), ("1e16", "10000000000000000"), ("1.5", "1.5")]
+    {
         for field in ["parameters", "properties", "instance_info", "extra", "driver_info"] {
             let body_with = |number: &str| format!(r#"{{"{field}": {{"a": {{"b": [{number}]}}}}}}"#);
             let mut spec = NodeSpec::default();
             apply(&mut spec, "a", &body_with(number)).unwrap();
             let stored = serde_json::to_string(&spec).unwrap();
-            let expected = format!(r#"{{"b":[{integer}]}}"#);
+            let expected = format!(r#"{{"b":[{canonical_text}]}}"#);
             assert!(stored.contains(&expected), "{field} {number}: {stored}");
-            apply(&mut spec, "b", &body_with(integer)).expect("another manager applies the same value");
+            apply(&mut spec, "b", &body_with(canonical_text)).expect("another manager applies the same value");
             // An older version stored the number in the author's notation.
             let older_json = stored.replace(&expected, &format!(r#"{{"b":[{number}]}}"#));
             let older_spec: NodeSpec = serde_json::from_str(&older_json).unwrap();
@@ -367,11 +371,11 @@ fn y04_free_json_whole_number_is_one_value_in_any_notation() {
             r#"[{{"id": "a", "type": "shell", "parameters": {{"command": "x", "env": {{"A": {number}}}}}, "foreign": {{"b": [{number}]}}}}]"#
         );
         let tasks = read_tasks(&RawValue::from_string(tasks_json).unwrap()).unwrap();
-        assert_eq!(tasks[0].parameters["env"]["A"].to_string(), integer, "{number}");
-        assert_eq!(tasks[0].foreign["b"].to_string(), format!("[{integer}]"), "{number}");
+        assert_eq!(tasks[0].parameters["env"]["A"].to_string(), canonical_text, "{number}");
+        assert_eq!(tasks[0].foreign["b"].to_string(), format!("[{canonical_text}]"), "{number}");
         let mut release = ReleaseSpec::default();
         apply(&mut release, "a", &format!(r#"{{"foreign": {{"b": {number}}}}}"#)).unwrap();
-        assert_eq!(release.foreign["b"].to_string(), integer, "{number}");
+        assert_eq!(release.foreign["b"].to_string(), canonical_text, "{number}");
         // As in Ironic, an inspection rule turns numbers into texts. So the numbers retain the notation of the author.
         let mut rule = InspectionRuleSpec::default();
         let body = format!(
@@ -525,7 +529,7 @@ fn y05_rule_is_rejected_when_label_or_trait_is_impossible() {
         let args = serde_json::json!({"name": name});
         assert_eq!(error_field("add-trait", args, json(items)), expected, "{name} {items}");
     }
-    // An action that removes a label is accepted: it may name a label that an older version added.
+    // An action that removes a label is accepted. It has no value to check.
     assert_eq!(error_field("del-attribute", serde_json::json!({"path": "labels/a"}), no_items), "");
     // An invalid action that is stored may be sent again unchanged.
     let stored_actions = r#"[{"op":"add-trait","args":{"name":"{item}"},"loop":["bad"]}]"#;

@@ -28,8 +28,8 @@ pub(crate) fn catalog_findings(fleet: &Fleet, id: ClusterId) -> Vec<Finding> {
     findings
 }
 
-/// Returns the findings about the keys of all cluster templates, clusters, groups and nodes, as one list for each
-/// object. They show the effect of a change of the catalogue.
+/// Returns the findings about the keys that do not agree with the catalogue, for all cluster templates, clusters,
+/// groups and nodes, as one list for each object.
 pub fn all_catalog_findings<'a>(
     fleet: &'a Fleet,
     suggestions: &'a SuggestionCache,
@@ -42,7 +42,7 @@ pub fn all_catalog_findings<'a>(
     templates.chain(clusters).chain(groups).chain(nodes)
 }
 
-/// Returns the findings about the keys of one object.
+/// Returns the findings about the keys of one object that do not agree with the catalogue.
 pub fn object_catalog_findings(fleet: &Fleet, suggestions: &SuggestionCache, id: LevelId) -> Vec<Finding> {
     let checker = CatalogChecker { catalog: fleet.catalog(), suggestions };
     let findings = match id {
@@ -56,7 +56,8 @@ pub fn object_catalog_findings(fleet: &Fleet, suggestions: &SuggestionCache, id:
     findings.unwrap_or_default()
 }
 
-/// Returns the findings about the keys of one object that did not exist before a write.
+/// Returns the findings that a write causes about keys of one object that do not agree with the catalogue. Omits the
+/// findings that the object had before the write.
 pub fn newly_uncatalogued(fleet_before: &Fleet, fleet_after: &Fleet, id: LevelId) -> Vec<Finding> {
     let mut findings = object_catalog_findings(fleet_after, &SuggestionCache::default(), id);
     if !findings.is_empty() {
@@ -79,7 +80,7 @@ struct CatalogChecker<'a> {
 }
 
 impl CatalogChecker<'_> {
-    /// Returns the findings about the keys that an object uses.
+    /// Returns the findings about the keys that an object uses and that do not agree with the catalogue.
     fn check_object<S: Spec + UsesKeys>(self, object: &Arc<Object<S>>, name: &str) -> Vec<Finding> {
         self.catalog.findings(&format!("{}/{name}", S::KIND.word()), object.spec.key_usage(), self.suggestions)
     }

@@ -71,8 +71,10 @@ impl ClusterCheck<'_> {
         self.findings.push(Finding::new(rule, object, message));
     }
 
-    /// Adds the findings about the levels above the nodes: `null` labels where nothing is merged, fields that are not
-    /// implemented, labels that would be the same variable of `labels.env`, and requirements that resemble an operator.
+    /// Adds the findings about the levels above the nodes. For the template, the cluster and each group, these are
+    /// about `null` labels where nothing is merged, and about fields that are not implemented. For the cluster and each
+    /// group, they are about labels that would be the same variable of `labels.env`. For each group, they are about
+    /// requirements that resemble an operator.
     fn check_levels(&mut self, groups: &[&Arc<ResolvedGroup>]) {
         let cluster = Arc::clone(self.cluster);
         let (fleet, id) = (self.fleet, ClusterId(cluster.meta.uuid));
@@ -176,9 +178,8 @@ impl ClusterCheck<'_> {
     }
 
     /// Adds the findings about undeclared roles, conflicting roles and undeclared tags. Nodes of one profile have the
-    /// same roles and tags, so only the nodes of profiles with such a problem are checked. A profile has the tasks of
-    /// all nodes with the same release, roles, tags and primaries. Tags that extensions decided are checked for every
-    /// node.
+    /// same roles and tags, so only the nodes of profiles with such a problem are checked. Tags that extensions decided
+    /// are checked for every node.
     fn check_roles(&mut self, groups: &[&Arc<ResolvedGroup>]) {
         for resolved_group in groups {
             self.check_decided_tags(resolved_group);
@@ -289,7 +290,7 @@ impl ClusterCheck<'_> {
     }
 
     /// Returns the number of nodes of a group that have a role. Without a release the nodes have no profile, so each
-    /// node is checked. A profile has the tasks of all nodes with the same release, roles, tags and primaries.
+    /// node is checked.
     fn count_holders(&self, resolved_group: &ResolvedGroup, role: &Name) -> usize {
         let group = GroupId(resolved_group.group.meta.uuid);
         if resolved_group.release.is_some() {
@@ -332,8 +333,7 @@ fn undeclared_roles(object: &str, resolved_group: &ResolvedGroup, roles: &[Name]
     undeclared.map(finding).collect()
 }
 
-/// Returns whether a node of this profile may have a finding about its roles or tags. A profile has the tasks of all
-/// nodes with the same release, roles, tags and primaries.
+/// Returns whether a node of this profile may have a finding about its roles or tags.
 fn may_have_findings(resolved_group: &ResolvedGroup, profile: &Profile) -> bool {
     let key = &profile.key;
     key.roles.iter().any(|role| !is_role_declared(resolved_group, role))

@@ -10,7 +10,7 @@ use crate::name::ReleaseRef;
 use crate::object::NodeId;
 use crate::resolve::{ResolveCache, ResolvedNode, resolve_node};
 
-/// The rules whose findings about single hosts are combined into one finding for all hosts.
+/// The rules whose findings about single hosts are combined into one finding for each task of a release.
 const SHARED_RULES: [Rule; 2] = [rule::CONDITION_FAILED, rule::TASK_PATH];
 
 /// The tasks whose condition cannot be evaluated, or that have no usable path, with their hosts. The hosts are added

@@ -17,8 +17,8 @@ pub fn level_findings(fleet: &Fleet, id: LevelId) -> Vec<Finding> {
     collisions.into_iter().map(|message| Finding::new(rule::LABEL_VARIABLE, object.clone(), message)).collect()
 }
 
-/// Returns the findings about labels that would be the same variable of `labels.env`, for a level and the levels below
-/// it. Omits those that existed before a write.
+/// Returns the findings about labels that would be the same variable of `labels.env`, for a level and the clusters and
+/// groups below it. Nodes are not checked. Omits those that existed before a write.
 pub fn newly_colliding_below(fleet_before: &Fleet, fleet_after: &Fleet, id: LevelId) -> Vec<Finding> {
     let findings_of = |fleet: &Fleet, levels: &[LevelId]| -> Vec<Finding> {
         levels.iter().flat_map(|level| level_findings(fleet, *level)).collect()
@@ -75,20 +75,23 @@ fn collisions_at(fleet: &Fleet, id: LevelId) -> Vec<String> {
     }
 }
 
-/// Returns the messages about labels of a template. Returns none if a cluster of the template has a node.
+/// Returns a message for each variable of `labels.env` that several labels of a template would be. Returns none if a
+/// cluster of the template has a node.
 fn template_collisions(fleet: &Fleet, id: TemplateId) -> Vec<String> {
     let collisions = label_collisions(&InheritedMaps::from_levels(&fleet.template_levels(id)).labels);
     let has_nodes = || clusters_of_template(fleet, id).any(|cluster| fleet.nodes_in_cluster(cluster).next().is_some());
     if collisions.is_empty() || has_nodes() { Vec::new() } else { collisions }
 }
 
-/// Returns the messages about labels of a cluster. Returns none if the cluster has a node.
+/// Returns a message for each variable of `labels.env` that several labels of a cluster would be. Returns none if the
+/// cluster has a node.
 fn cluster_collisions(fleet: &Fleet, id: ClusterId) -> Vec<String> {
     let has_nodes = fleet.nodes_in_cluster(id).next().is_some();
     if has_nodes { Vec::new() } else { label_collisions(&InheritedMaps::from_levels(&fleet.cluster_levels(id)).labels) }
 }
 
-/// Returns the messages about labels of a group. Returns none if the group has a node.
+/// Returns a message for each variable of `labels.env` that several labels of a group would be. Returns none if the
+/// group has a node.
 fn group_collisions(fleet: &Fleet, id: GroupId) -> Vec<String> {
     let has_nodes = fleet.nodes_in_group(id).next().is_some();
     let resolved_group = fleet.resolved_group(id).ok().filter(|_| !has_nodes);

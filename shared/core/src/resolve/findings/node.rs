@@ -126,8 +126,9 @@ pub fn report_findings(node: &Node, reported: &[&str]) -> Option<Finding> {
     Some(node_finding(rule::REPORT_FINDINGS, node, message))
 }
 
-/// Returns the finding that a node's agent cannot store or apply its desired state, with the reason that the agent
-/// reports.
+/// Returns the finding that a node's agent is stuck, with the reason that the agent reports. Either the agent cannot
+/// store or apply its desired state and begins no task, or its tasks run and it only cannot write all that other
+/// programs and people read on the host.
 pub fn host_stuck(node: &Node, StuckAgent { reason, can_run_tasks }: &StuckAgent) -> Finding {
     let problem = if *can_run_tasks {
         "its agent cannot write all of what services and people read on its host, and its tasks run on"
@@ -304,9 +305,9 @@ impl Resolution {
         }
     }
 
-    /// Returns why the node cannot be used. Either it lacks traits that its instance (the allocated use of the host)
-    /// requires, or does not meet a requirement of its group, or an object above it is missing. `None` if it can be
-    /// used.
+    /// Returns why the node cannot be deployed through Ironic's API. The reasons are traits that its instance (the
+    /// allocated use of the host) requires and the node lacks, unmet requirements of its group, or missing objects
+    /// above the node. `None` if there is no such reason.
     pub fn unusable_reason(&self) -> Option<String> {
         let reasons: Vec<String> = match self {
             Self::Complete(node) => {
@@ -498,7 +499,7 @@ mod tests {
     }
 
     #[test]
-    fn refused_traits_finding_gives_reason_of_each_trait() {
+    fn refused_traits_finding_lists_unknown_traits_and_counts_others() {
         let beyond = format!("2 beyond the {MAX_TRAITS} that one source may give");
         let rule =
             format!("(a standard name, or CUSTOM_ and then capitals, digits and '_', at most {MAX_TRAIT_CHARS} characters)");
@@ -508,7 +509,7 @@ mod tests {
             (3, 0, format!("\"a\" and 2 more {rule}")),
             (1, 2, format!("\"a\" {rule}; {beyond}")),
         ] {
-            // At most one of the unknown traits is listed. The others are only counted.
+            // In this test, the record lists one of the unknown traits, and only counts the others.
             let unknown: Vec<Box<str>> = vec!["\"a\"".into(); usize::from(unknown_count > 0)];
             let refused = RefusedTraits { unknown: unknown.into(), unknown_count, surplus };
             let finding = refused_traits_finding("node/n", &refused);

@@ -23,8 +23,7 @@ const PLACEMENT_RULES: &[Rule] = &[
     rule::TASK_UNPLACED,
 ];
 
-/// The tasks that some nodes lose, because their profile changes in the same way. A profile has the tasks of all nodes
-/// with the same release, roles, tags and primaries.
+/// The tasks that some nodes lose, because their profile changes in the same way.
 struct LostTasks<'a> {
     tasks: Vec<&'a str>,
     first_node: NodeId,
@@ -41,8 +40,9 @@ pub fn new_placement_findings(fleet_before: &Fleet, fleet_after: &Fleet, cluster
 
 /// Removes the findings about a cluster that existed before a write.
 ///
-/// In a cluster without nodes, tags without a node and tasks without a node are not reported. So if the write adds the
-/// first node, these findings are removed too, because the write did not cause them.
+/// In a cluster without nodes, tags without a node and tasks without a node are not reported. So these findings are
+/// removed too if no node of the cluster had a profile before the write, for example because the write adds the first
+/// node. The write did not cause them.
 pub fn retain_new_findings(findings: &mut Vec<Finding>, fleet_before: &Fleet, cluster: ClusterId) {
     if fleet_before.profiles_in_cluster(cluster).next().is_none() {
         findings.retain(|finding| ![rule::TAG_UNHELD, rule::TASK_UNPLACED].iter().any(|rule| finding.code == rule.code));
@@ -58,8 +58,7 @@ pub fn retain_new_findings(findings: &mut Vec<Finding>, fleet_before: &Fleet, cl
 }
 
 /// Returns the findings about tasks that a write removes from nodes. The results of these tasks remain on the hosts.
-/// Nodes whose profile changes in the same way lose the same tasks, so they share one finding. A profile has the tasks
-/// of all nodes with the same release, roles, tags and primaries.
+/// Nodes whose profile changes in the same way lose the same tasks, so they share one finding.
 pub fn newly_orphaned(fleet_before: &Fleet, fleet_after: &Fleet, nodes: impl Iterator<Item = NodeId>) -> Vec<Finding> {
     let mut lost: BTreeMap<(ProfileHash, Option<ProfileHash>), LostTasks<'_>> = BTreeMap::new();
     for id in nodes.filter(|id| fleet_after.node(*id).is_some()) {
@@ -89,14 +88,13 @@ pub fn newly_orphaned(fleet_before: &Fleet, fleet_after: &Fleet, nodes: impl Ite
 }
 
 /// Returns the ids of the tasks of phase `apply` that the previous profile has and the current profile lacks. Without a
-/// current profile, returns all such tasks of the previous profile. A profile has the tasks of all nodes with the same
-/// release, roles, tags and primaries.
+/// current profile, returns all such tasks of the previous profile.
 fn lost_tasks<'a>(previous: &'a Profile, current: Option<&Profile>) -> Vec<&'a str> {
     let current_ids: BTreeSet<&str> = current.into_iter().flat_map(task_ids).collect();
     task_ids(previous).filter(|id| !current_ids.contains(id)).collect()
 }
 
-/// Returns the ids of the tasks of a profile.
+/// Returns the ids of the tasks of phase `apply` of a profile.
 fn task_ids(profile: &Profile) -> impl Iterator<Item = &str> {
     profile.tasks.iter().map(|ix| &*profile.release.task(*ix).task.id)
 }

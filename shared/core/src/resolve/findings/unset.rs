@@ -33,13 +33,14 @@ struct TaskSetHosts {
 }
 
 /// A reference whose value some hosts lack: these hosts, the tasks that need the value, and the number of all hosts
-/// that read it.
+/// that read it. For a finding about groups without hosts, only the tasks and the names of the groups are set.
 #[derive(Default)]
 struct MissingReference {
     tasks: BTreeSet<String>,
     first_node: Option<NodeId>,
     host_count: usize,
     total_hosts: usize,
+    /// The names of hosts that lack the value, or of the groups without hosts.
     host_names: Vec<String>,
 }
 
@@ -55,7 +56,8 @@ impl UnsetReferences {
         self.add_except(node, BTreeSet::new());
     }
 
-    /// Adds a host without the references in `known_references`. The host lacked their values before the write too.
+    /// Adds a host with all references whose values it lacks, except those in `known_references`. The host lacked the
+    /// values of these before the write too. A host without a task set or a release is ignored.
     fn add_except(&mut self, node: &ResolvedNode, known_references: BTreeSet<Reference>) {
         let Some((set, release)) = node.task_set().zip(node.release()) else { return };
         let first_node = node.node().id();
@@ -157,7 +159,8 @@ impl MissingReference {
         self.build_finding(UNSET_INFO, release, need, &hosts, "there")
     }
 
-    /// Returns the first names of hosts, followed by an ellipsis if `total` is larger than their number.
+    /// Returns at most [`MAX_NAMES`] of the names in `host_names`, the first in natural order. An ellipsis follows if
+    /// `total` is larger than the number of returned names.
     fn first_names(&self, total: usize) -> String {
         let mut names = self.host_names.clone();
         truncate_names(&mut names);
@@ -190,10 +193,12 @@ fn truncate_names(names: &mut Vec<String>) {
     names.truncate(MAX_NAMES);
 }
 
-/// The rule of findings that are only an info, because a task may succeed in spite of the missing value.
+/// The rule of findings that are only an info: a task may succeed in spite of the missing value, or the group has no
+/// hosts yet.
 const UNSET_INFO: Rule = Rule { severity: Severity::Info, ..rule::REFERENCE_UNSET };
 
-/// Returns a reference as a template writes it.
+/// Returns the text of a reference for a message: the reference as a template writes it. For a look-up with `nodes(…)`,
+/// the text describes a node of the look-up, or a field of such a node.
 fn reference_text(reference: &Reference) -> String {
     let field = |fields: &FieldSet| fields.iter().map(Path::to_string).collect::<String>();
     match reference.read() {

@@ -11,7 +11,8 @@ use stemma_core::unimplemented::UnimplementedFields;
 
 use super::site::{NodeStates, PropagationSite};
 
-/// A field, its propagation (how a change reaches hosts), and an edit of the field that has an effect in the site.
+/// A field, its propagation (how a change reaches hosts), and an edit of the field that shows this propagation in the
+/// site.
 pub(super) type EditRow<S> = (&'static str, Propagation, fn(&mut S));
 
 /// The kinds and fields whose edit sets something that nothing uses yet, each with the field that the finding names.
@@ -45,8 +46,8 @@ pub(super) const UNUSED_BY_HOSTS: &[(Kind, &str, &[&str])] = &[
     (Kind::Primary, "the next choice", &["since", "epoch"]),
 ];
 
-/// Checks that the edit sets an unused field only if [`UNIMPLEMENTED`] lists the field. Checks that [`UNUSED_BY_HOSTS`]
-/// lists every other field that is not sent to hosts, and no further field.
+/// Checks that the edit sets exactly the unused fields that [`UNIMPLEMENTED`] lists for the field. Checks that
+/// [`UNUSED_BY_HOSTS`] lists every other field that is not sent to hosts, and no further field.
 pub(super) fn check_unimplemented<S: Spec + UnimplementedFields>(field: &str, propagation: Propagation, old: &S, new: &S) {
     let unused_fields = |spec: &S| spec.unimplemented_fields().into_iter().map(|(field, _)| field).collect::<BTreeSet<_>>();
     let new_unused: Vec<_> = unused_fields(new).difference(&unused_fields(old)).cloned().collect();
@@ -62,8 +63,8 @@ pub(super) fn check_unimplemented<S: Spec + UnimplementedFields>(field: &str, pr
     );
 }
 
-/// Checks that the rows cover every field of the spec, and that each edit has the listed propagation. Returns each
-/// field with its propagation and the edited spec.
+/// Checks the rows with [`edited_values`], and each edit with [`check_unimplemented`]. Returns each field with its
+/// propagation and the edited spec.
 pub(super) fn edited_versions<S: Spec + ClassifyFields + UnimplementedFields>(
     old: &S,
     edit_rows: &[EditRow<S>],
@@ -77,7 +78,8 @@ pub(super) fn edited_versions<S: Spec + ClassifyFields + UnimplementedFields>(
 
 /// Checks that the rows cover every field of the type, and that each edit changes only its field, with the listed
 /// propagation. Returns each field with its propagation and the edited value. A change of `owners` alone has no
-/// propagation. The field `inherited` consists of the four maps and settings that lower levels inherit.
+/// propagation. Instead of the field `inherited`, the rows have its four parts: labels, annotations, parameters and
+/// lifecycle.
 pub(super) fn edited_values<S: ClassifyFields + Clone + PartialEq>(
     old: &S,
     edit_rows: &[EditRow<S>],
@@ -100,10 +102,11 @@ pub(super) fn edited_values<S: ClassifyFields + Clone + PartialEq>(
     edit_rows.iter().map(edit_field).collect()
 }
 
-/// Checks the effect of one change on nodes. `dirty` contains the nodes that were marked dirty (to be resolved
-/// again). Only the nodes in `below` may be affected, in the way that the propagation permits: another known part,
-/// another task digest, or both. A state of a node is its known part and its task digest. `label` names the change in
-/// error messages.
+/// Checks the effect of one change on nodes. `dirty` contains the nodes that were marked dirty (to be resolved again).
+/// The nodes in `below`, and no others, must be affected in the way that the propagation requires: another known part
+/// or another task digest. With `InPlaceAndRolledOut`, these nodes get another known part, and at least one node of the
+/// site gets another task digest. With `ControllerOnly`, no node may be affected. Each affected node must be in
+/// `dirty`. A state of a node is its known part and its task digest. `label` names the change in error messages.
 pub(super) fn check_dirty_nodes(
     label: &str,
     propagation: Propagation,

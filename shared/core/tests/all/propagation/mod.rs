@@ -1,5 +1,6 @@
-//! Changes every field of every kind once, and checks that the change reaches hosts as the propagation of the field
-//! states. For a field that is not sent to hosts, the test must list another user, or a finding must report that
+//! Changes each field that has a declared propagation (the way in which a change of the field reaches hosts), and
+//! checks that the change reaches hosts in that way. Each row of a test has a field, its propagation, and an edit of
+//! the field. For a field that is not sent to hosts, the test must list another user, or a finding must report that
 //! nothing uses the field.
 
 mod check;
@@ -78,7 +79,7 @@ fn extra() -> serde_json::Map<String, Value> {
     json!({"free": 1}).as_object().expect("an object").clone()
 }
 
-/// Returns a rule that exports the label `free` to hosts.
+/// Returns a rule that exports the label `free` to the host label map, a file on the host that other programs read.
 fn host_labels() -> HostLabels {
     HostLabels { patterns: vec!["free".into()], ..HostLabels::default() }
 }
@@ -108,8 +109,8 @@ macro_rules! level_field_rows {
     }};
 }
 
-/// Each row has a field, its declared propagation (the way in which a change reaches hosts), and an edit of the field.
-/// A release that changes only for the controller has the same content as before.
+/// The function `has_same_content` returns true for two versions of a release that differ only in fields that no host
+/// receives.
 #[test]
 fn release_fields_have_declared_propagation() {
     let edit_rows: &[EditRow<ReleaseSpec>] = &[
@@ -152,10 +153,10 @@ fn release_fields_have_declared_propagation() {
     }
 }
 
-/// Ready probes test whether the software of a tag is ready. Hosts receive the probes, but they are not part of the
-/// content of a release.
+/// Ready probes test whether the software of a tag is ready. Hosts receive the probes in the known part, and the task
+/// digest does not cover them. Release `site@3` differs from `site@1` only in the probes of a tag.
 #[test]
-fn release_with_same_content_propagates_only_ready_probes() {
+fn release_with_other_ready_probes_keeps_task_digest() {
     let mut site = PropagationSite::new();
     let mut release = site.releases[&"site@1".parse().expect("a release")].clone();
     release.tags.get_mut("mysql").expect("the tag").ready = vec![json!({"tcp": 3306})];
@@ -170,8 +171,8 @@ fn release_with_same_content_propagates_only_ready_probes() {
 }
 
 /// An object `ReleaseTags` adds tags to all versions of one release. Here it adds tag `user`, which role `db` gives
-/// except in the first row. Each row has a field, its propagation, the dirty nodes or the affected nodes, and an edit
-/// of the field.
+/// except in the first row. Each row has a field, its propagation, a list of nodes, and an edit of the field. The list
+/// has the nodes whose state changes, and for `tags.ready` the nodes that are marked dirty.
 #[test]
 fn release_tags_fields_have_declared_propagation() {
     let spec_with = |edit: fn(&mut TagSpec)| {
@@ -217,7 +218,6 @@ fn release_tags_fields_have_declared_propagation() {
     }
 }
 
-/// Each row has a field, its declared propagation (the way in which a change reaches hosts), and an edit of the field.
 #[test]
 fn cluster_template_fields_have_declared_propagation() {
     let mut edit_rows: Vec<EditRow<ClusterTemplateSpec>> = vec![
@@ -233,7 +233,6 @@ fn cluster_template_fields_have_declared_propagation() {
     check_object_edits(old, &edit_rows, FleetChange::Template, |_| ALL_NODES);
 }
 
-/// Each row has a field, its declared propagation (the way in which a change reaches hosts), and an edit of the field.
 #[test]
 fn cluster_fields_have_declared_propagation() {
     let mut edit_rows: Vec<EditRow<ClusterSpec>> = vec![
@@ -267,7 +266,6 @@ fn cluster_fields_have_declared_propagation() {
     });
 }
 
-/// Each row has a field, its declared propagation (the way in which a change reaches hosts), and an edit of the field.
 #[test]
 fn node_group_fields_have_declared_propagation() {
     let mut edit_rows: Vec<EditRow<NodeGroupSpec>> = vec![
@@ -313,7 +311,6 @@ fn mode_change_to_apply_is_rolled_out_without_new_digest() {
     check_dirty_nodes("Node mode", mode_propagation, &["db-2"], &dirty, &old_states, &site.node_states());
 }
 
-/// Each row has a field, its declared propagation (the way in which a change reaches hosts), and an edit of the field.
 /// Node db-2 reports trait `CUSTOM_SEEN`. `tags` has two rows, for assigned tags and for tags from an extension.
 #[test]
 fn node_fields_have_declared_propagation() {
@@ -431,7 +428,6 @@ fn name_change_has_declared_propagation() {
     }
 }
 
-/// Each row has a field, its declared propagation (the way in which a change reaches hosts), and an edit of the field.
 /// The edited choice of a primary replaces the choice of db-1.
 #[test]
 fn primary_fields_have_declared_propagation() {
@@ -458,7 +454,6 @@ fn primary_fields_have_declared_propagation() {
     }
 }
 
-/// Each row has a field, its declared propagation (the way in which a change reaches hosts), and an edit of the field.
 /// Each edited namespace replaces first an empty one, and then one that restricts the values of a label.
 #[test]
 fn namespace_fields_have_declared_propagation() {
@@ -494,7 +489,8 @@ fn namespace_fields_have_declared_propagation() {
 }
 
 /// If a change alters the effects of a rule, the change concerns every node. Other changes of a rule concern no node. A
-/// second rule sets the same values, because the priority of the rules decides which value a label gets.
+/// second rule sets the same labels to other values, because the priority of the rules decides which value a label
+/// gets.
 #[test]
 fn inspection_rule_fields_have_declared_propagation() {
     let edit_rows: &[EditRow<InspectionRuleSpec>] = &[
@@ -549,8 +545,8 @@ fn inspection_rule_fields_have_declared_propagation() {
     assert!(site.apply(FleetChange::RemoveRule(id)).is_empty(), "the rule was removed before");
 }
 
-/// Returns actions whose result depends on every field of a rule: the value of a label, whether a restricted label is
-/// set, and the message of a log entry.
+/// Returns actions whose result depends on every field of a rule that has an effect on nodes. The result is the value
+/// of a label, whether a restricted label is set, and the message of a log entry.
 fn rule_actions(value: &str) -> Vec<RuleAction> {
     parse_list(&json!([
         {"op": "log", "args": {"msg": value}},
@@ -566,7 +562,7 @@ fn binding_fields() -> (Vec<Association>, Properties) {
     (parse_list(&json!([{"name": "Stemma::Label"}])), serde_json::from_value(property).expect("properties of the test"))
 }
 
-/// Parses a JSON array of fields.
+/// Parses a JSON array into values of the type `T`. Panics if an item of the array is not such a value.
 fn parse_list<T: DeserializeOwned>(list: &Value) -> Vec<T> {
     serde_json::from_value(list.clone()).expect("a list of the test")
 }
@@ -613,8 +609,7 @@ fn principal_fields_have_declared_propagation() {
     assert_eq!(edited_versions(&PrincipalSpec::default(), edit_rows).len(), <PrincipalSpec as ClassifyFields>::FIELDS.len());
 }
 
-/// Each row has a field, its declared propagation (the way in which a change reaches hosts), and an edit of the field.
-/// The template accepts the reported label `host`.
+/// In this test, the cluster template lets hosts report the label `host`.
 #[test]
 fn observation_fields_have_declared_propagation() {
     let edit_rows: &[EditRow<Observation>] = &[
@@ -644,7 +639,6 @@ fn observation_fields_have_declared_propagation() {
     }
 }
 
-/// Each row has a field, its declared propagation (the way in which a change reaches hosts), and an edit of the field.
 /// The state is what root set on the host itself: a pause, a hold or a park.
 #[test]
 fn reported_state_fields_have_declared_propagation() {
@@ -661,7 +655,8 @@ fn reported_state_fields_have_declared_propagation() {
     }
 }
 
-/// A task of the databases reads label `read`.
+/// In this test, a task of the databases reads label `read`. So a change of the label changes the known part and the
+/// task digest of the node.
 #[test]
 fn label_read_by_task_also_changes_digest() {
     let mut site = PropagationSite::new();

@@ -54,7 +54,8 @@ pub(super) struct PropagationSite {
     pub(super) releases: BTreeMap<ReleaseRef, ReleaseSpec>,
 }
 
-/// For each node name, the text of its known part and its task digest.
+/// For each node name, the text of its known part and its task digest. The digest is `None` if the node has no task
+/// set.
 pub(super) type NodeStates = BTreeMap<String, (String, Option<String>)>;
 
 impl PropagationSite {
@@ -112,8 +113,8 @@ impl PropagationSite {
     }
 }
 
-/// Returns as text what a host receives at once, without a release of tasks: for example labels, traits, and lifecycle
-/// fields.
+/// Returns as text what a host receives at once, whether or not a task set is released: for example labels, traits, and
+/// lifecycle fields. The text also has values that only the controller uses, such as unmet requirements.
 pub(super) fn known_part(resolved_node: &ResolvedNode) -> String {
     let resolved = resolved_node.resolved_group().expect("every node of the test is placed");
     let names = [resolved.template.as_ref().map(|entry| &entry.meta.name), Some(&resolved.cluster.meta.name)];

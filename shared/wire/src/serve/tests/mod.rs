@@ -86,7 +86,7 @@ impl TestServer {
         (String::from_utf8_lossy(&answer).into_owned(), start.elapsed())
     }
 
-    /// Returns the number of requests and connections that the server has refused for this reason.
+    /// Returns the number of rejections that the server has counted for this reason.
     fn refused_count(&self, reason: &str) -> u64 {
         self.rejections.counts().get(reason).copied().unwrap_or(0)
     }
@@ -129,8 +129,8 @@ async fn server_keeps_bodies_apart_when_requests_are_split_anywhere() {
         let path = request.uri().path().to_owned();
         let declared_length = request.headers().get("content-length").map(|length| length.to_str().map(str::to_owned));
         let body = request.into_body().collect(100).await.expect("a small body");
-        // If the body arrived in one read, the handler gets no such header, because the body object has a length. If
-        // the header is present, it must be correct.
+        // If the body arrived in one read with its head, the server removes the header `content-length` before the
+        // handler runs. If the header is present, its value must be the length of the body.
         let declared_length = declared_length.and_then(Result::ok).map(|length| length.parse::<usize>().expect("a length"));
         assert!(declared_length.is_none_or(|length| length == body.len()), "{path}");
         Response::new(Full::from([path.as_bytes(), b"=", &body, b";"].concat()))
@@ -661,7 +661,7 @@ async fn server_echoes_body_of_any_size() {
     let mut client =
         Client::with_connector(server.connector.clone(), test_target(), Some(Arc::new(tls)), ClientLimits::default());
     for size in [0, 1, 100, 4000, 8000, 8192, 9000, 16_384, 70_000, 1 << 20, 3] {
-        // The bytes do not repeat before 64 KiB, so a lost or exchanged piece changes the body.
+        // The sequence of bytes repeats only after 64 KiB, so a lost or exchanged piece changes the body.
         let body: Bytes = (0..size).map(|n: u32| n.to_le_bytes()[0] ^ n.to_le_bytes()[1]).collect();
         let request = Request::post("/x").body(body.clone()).expect("a request");
         assert!(client.send(request).await.expect("an answer").into_body() == body, "{size} bytes");

@@ -130,7 +130,8 @@ fn x05_apply_explains_and_cleans_up_when_root_cannot_replace_file() {
 }
 
 /// A directory that is immutable or read-only prevents the creation of the file, or of a directory above the file. The
-/// message names the directory, and the entry that is missing. An append-only directory prevents neither.
+/// message names the directory, and the entry that is missing. An append-only directory does not prevent the creation
+/// of a directory in it.
 #[test]
 fn x05_apply_names_directory_when_subdirectory_cannot_be_created() {
     for (blocker, reason, cure) in [
@@ -157,7 +158,7 @@ fn x05_apply_names_directory_when_subdirectory_cannot_be_created() {
     assert_eq!(host.text("/etc/t/deep/f").as_deref(), Some("new"), "an append-only directory accepts new entries");
 }
 
-/// The commands in two messages quote the path for the shell.
+/// In this test, two messages advise a command that contains the path of the file. Both quote the path for the shell.
 #[test]
 fn x05_advice_quotes_path_as_one_word() {
     let host = MemoryHost::new();
@@ -166,7 +167,7 @@ fn x05_advice_quotes_path_as_one_word() {
     host.set_blocker("/etc/it's mine", Some(ReplaceBlocker::Immutable));
     assert!(apply(&host, &parameters).unwrap_err().message.contains(r"until `chattr -i '/etc/it'\''s mine'` or"));
     host.set_blocker("/etc/it's mine", None);
-    host.put_hard_link("/etc/it's mine");
+    host.increase_link_count("/etc/it's mine");
     assert!(refusal(&host, &parameters).contains(r"(`find / -samefile '/etc/it'\''s mine'` lists them)"));
 }
 
@@ -185,7 +186,8 @@ fn x05_apply_gives_advice_when_disk_is_full() {
     assert_eq!(host.text("/etc/f").as_deref(), Some("old"));
 }
 
-/// Each apply stores the file that it replaces or deletes as the undo note of the path.
+/// In this test, the files are small and hold no secret. So each apply stores the file that it replaces or deletes as
+/// the undo note of the path, in place of the earlier note.
 #[test]
 fn apply_backs_up_replaced_or_deleted_file() {
     let host = MemoryHost::new();
@@ -227,8 +229,9 @@ fn task_with_label(parameters: &Value, value: &str) -> HostTask {
     HostTask::new(&ProfileTask { id: "conf".into(), definition, references, after, barriers }, &inputs).unwrap()
 }
 
-/// `{path}` in the value of a label stays as it is. A value that contains the internal placeholder of the path is
-/// refused.
+/// In the command `validate`, only a `{path}` that the author of the task wrote stands for the path of the new file. A
+/// `{path}` in the value of a label stays as it is. A value that contains the agent's internal placeholder of the path
+/// is refused.
 #[test]
 fn y03_validate_ignores_placeholder_when_value_contains_path() {
     let host = MemoryHost::new();
@@ -267,7 +270,8 @@ fn y09_apply_rejects_validate_without_program_before_writing() {
     }
 }
 
-/// Each change of the list is done to the staged (new) file by `validate`.
+/// In this test, the command `validate` makes each change of the list to the staged file (the new file under its
+/// temporary name). The apply then fails, removes the staged file and keeps the old file.
 #[test]
 fn x05_apply_discards_new_file_when_validate_modifies_file() {
     type EditFile = fn(&MemoryHost, &str);
@@ -277,7 +281,7 @@ fn x05_apply_discards_new_file_when_validate_modifies_file() {
         |host, staged| host.chown(staged, 7),
         |host, staged| host.set_extras(staged, Some(extras())),
         |host, staged| host.put(staged, "new and more"),
-        |host, staged| host.put_hard_link(staged),
+        |host, staged| host.increase_link_count(staged),
         // The content is the same, but the file is another one.
         |host, staged| {
             host.delete(staged);
@@ -308,7 +312,7 @@ fn x05_apply_keeps_foreign_change_when_made_during_validate() {
         (|host| host.chown("/etc/f", 7), Some("old")),
         (|host| host.chgrp("/etc/f", 7), Some("old")),
         (|host| host.set_extras("/etc/f", Some(extras())), Some("old")),
-        (|host| host.put_hard_link("/etc/f"), Some("old")),
+        (|host| host.increase_link_count("/etc/f"), Some("old")),
         (|host| host.put("/etc/f", "edited"), Some("edited")),
         (|host| host.delete("/etc/f"), None),
         (|host| host.put("/etc/new", "made"), Some("old")),
@@ -333,8 +337,9 @@ fn x05_apply_keeps_foreign_change_when_made_during_validate() {
     }
 }
 
-/// Real programs change the new file, and the kernel reports each change: a rename, added text, and another mode. Then
-/// `validate` replaces the directory, and at last it changes the mode or the text of the old file.
+/// On a real host, the command `validate` first only reads the new file, and the apply succeeds. Then `validate`
+/// changes the new file: by a rename, by added text, and by another mode. After that, it replaces the directory, and at
+/// last it changes the mode or the text of the old file. The apply notices each of these changes, and fails.
 #[test]
 fn x05_apply_detects_changes_during_validate_when_host_is_real() {
     use std::os::unix::fs::PermissionsExt as _;
@@ -387,8 +392,8 @@ fn apply_writes_blob_from_ledger() {
     assert_eq!(host.text("/f").as_deref(), Some("blob"));
 }
 
-/// Fuel writes `data` for `content`, `permissions` for `mode` and `dir_permissions` for `dir_mode`. Its other
-/// parameters have no effect.
+/// Fuel writes `data` for `content`, `permissions` for `mode` and `dir_permissions` for `dir_mode`. Its parameters
+/// `timeout`, `overwrite` and `parents` have no effect.
 #[test]
 fn parameters_accept_fuel_spelling() {
     let host = MemoryHost::new();
@@ -400,8 +405,8 @@ fn parameters_accept_fuel_spelling() {
     assert_eq!(root.dir("fuel").unwrap().unwrap().stat("f").unwrap().unwrap().mode, 0o600);
 }
 
-/// A blob above the limit for memory is written and compared by its hash. If the blob in the ledger is damaged, the
-/// apply fails and removes the blob.
+/// A blob above the limit for memory is copied from the ledger in pieces, and compared by its hash. If the blob in the
+/// ledger is damaged, the apply fails and removes the blob.
 #[test]
 fn apply_streams_blob_when_large() {
     let host = MemoryHost::new();
@@ -459,7 +464,7 @@ fn check_names_parameter_when_invalid() {
 fn s65_apply_rejects_path_when_not_regular_single_link_file() {
     let host = MemoryHost::new();
     host.put("/t/hard", "theirs");
-    host.put_hard_link("/t/hard");
+    host.increase_link_count("/t/hard");
     host.put_special("/t/fifo");
     host.put_link("/t/link");
     host.put("/t/dir/f", "");
@@ -489,7 +494,7 @@ fn apply_replaces_and_removes_file_when_oversized() {
     {
         let host = MemoryHost::new();
         host.put("/big", &"x".repeat(64 * 1024 * 1024 + 1));
-        host.put_hard_link("/big");
+        host.increase_link_count("/big");
         assert!(refusal(&host, &parameters).contains("2 hard links"), "the other name may belong to another program");
         // This file has no further hard link.
         host.put("/big", &"x".repeat(64 * 1024 * 1024 + 1));
@@ -502,8 +507,9 @@ fn apply_replaces_and_removes_file_when_oversized() {
     }
 }
 
-/// A file task must not write the host label map, even if the config of the agent gives the map another path. Otherwise
-/// the agent and the task would overwrite each other's file.
+/// A file task must not write the host label map (the file in which the agent shares labels with other programs of the
+/// host), even if the config of the agent gives the map another path. Otherwise the agent and the task would overwrite
+/// each other's file.
 #[test]
 fn y01_check_rejects_host_label_map_wherever_configured() {
     let host = MemoryHost::new();

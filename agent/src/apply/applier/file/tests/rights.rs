@@ -49,7 +49,7 @@ fn x05_apply_fails_and_keeps_file_when_extras_cannot_be_preserved() {
     assert_eq!(apply(&host, &parameters).unwrap_err().message, message);
     host.set_extras("/etc/f", Some(extras()));
     // The file system refuses extras for new files.
-    host.drop_extras();
+    host.refuse_extras();
     let message = apply(&host, &parameters).unwrap_err().message;
     let expected = "cannot give the new file user.note of the old one, which is left as it was: unsupported: remove it from the old file if it may \
                 go (`setfattr -x` an attribute, `setfacl -b` a list, `chattr` a flag)";
@@ -72,7 +72,7 @@ fn x05_apply_ignores_extras_when_another_user_created_file() {
         host.put("/spool/f", "x");
         host.chown("/spool", 65_534);
         host.chown("/spool/f", 65_534);
-        // The mode would give rights to group and others, but the list may deny them to some users.
+        // The mode 0664 would give rights to group and others, but the unreadable list may deny them to some users.
         host.chmod("/spool/f", if old_extras.is_none() { 0o664 } else { 0o660 });
         host.set_extras("/spool/f", old_extras);
         let result = apply(&host, &json!({"path": "/spool/f", "content": "new"})).unwrap();
@@ -121,7 +121,7 @@ fn y09_apply_fails_without_writing_when_file_system_ignores_mode() {
 
 /// A change of the owner clears setuid, as on Linux. So the mode 4755 shows that the mode was set after the owner.
 #[test]
-fn s67_apply_sets_upper_mode_bits_after_owner_on_staged_file() {
+fn s67_apply_sets_upper_mode_bits_after_owner() {
     let host = MemoryHost::new();
     let parameters = json!({"path": "/bin/tool", "content": "", "owner": "www-data", "mode": "4755"});
     apply(&host, &parameters).unwrap();
@@ -129,8 +129,10 @@ fn s67_apply_sets_upper_mode_bits_after_owner_on_staged_file() {
     assert_eq!((stat.user, stat.mode), (33, 0o4755));
 }
 
-/// User `nobody` owns the directory, and could have created the old file. The new file belongs to root or to the owner
-/// that the task sets. A content with a secret gives others no rights.
+/// In this test, user `nobody` owns the directory, and could have created the old file. The new file belongs to root or
+/// to the owner that the task sets. The mode of the old file is preserved only if that file belongs to root or to the
+/// owner in the task. Setuid is removed from a file that does not belong to root, even if the owner stays. If the task
+/// sets no mode, a content with a secret gives others no rights.
 #[test]
 fn w10_07_apply_ignores_mode_and_owner_when_another_user_created_file() {
     let nobody = 65_534;
@@ -259,7 +261,7 @@ fn x05_apply_clears_setuid_and_setgid_when_owner_changes_without_mode() {
         // Otherwise group 42 could now run the file as root, or www-data could now write a file that runs as group 7.
         (0o4750, json!({"group": "42"}), (0, 42, 0o750)),
         (0o2755, json!({"owner": "www-data"}), (33, 7, 0o755)),
-        // The sticky bit is cleared with the other two, and remains on a file that has neither of them.
+        // The sticky bit is cleared if the owner changes, and remains if only the group changes.
         (0o7755, json!({"owner": "www-data"}), (33, 7, 0o755)),
         (0o1644, json!({"group": "42"}), (0, 42, 0o1644)),
         // Owner and group do not change, or the task sets the mode.
