@@ -28,9 +28,8 @@ fn log_format() -> impl TypedValueParser<Value = LogFormat> {
     PossibleValuesParser::new(LogFormat::NAMES).try_map(|word| word.parse::<LogFormat>())
 }
 
-/// Returns the argument `name` of `explain`, or the task id of `resolve-unknown`, unchanged. Fails if the argument is
-/// empty or has only white space and invisible characters, because an unset variable of a script results in such an
-/// argument.
+/// Returns the argument unchanged. Fails if it has only white space and invisible characters or is empty, because an
+/// unset variable of a script results in such an argument.
 fn parse_name(text: &str) -> Result<String, &'static str> {
     if is_blank(text) { Err("it is empty: give a value") } else { Ok(text.to_owned()) }
 }

@@ -105,8 +105,7 @@ pub struct Ceiling {
 }
 
 impl Ceiling {
-    /// Returns whether `task_types` contains exactly this name, or is `None`. A task may write a Fuel name of its type.
-    /// So the caller asks for the type's own name and for the name that the task writes.
+    /// Returns whether `task_types` contains exactly this name (perhaps a Fuel name), or is `None`.
     #[must_use]
     pub fn allows(&self, name: &str) -> bool {
         self.task_types.as_ref().is_none_or(|types| types.iter().any(|allowed| allowed == name))

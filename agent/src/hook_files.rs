@@ -17,9 +17,8 @@ pub(crate) fn findings(host: &dyn Host) -> Vec<String> {
 /// Lists the hooks directory. Returns the names of the hooks to run, and findings about the entries that the agent does
 /// not run.
 ///
-/// A file that other users can write is not run, because hooks run as root. If other users can write the
-/// directory or a directory above it, no hook is run. Files without execute permission and hidden files are ignored
-/// without a finding.
+/// A file that other users can write is not run, because hooks run as root. If they can write the directory or one
+/// above it, no hook is run. Files without execute permission and hidden files cause no finding.
 pub(crate) fn list_hooks(host: &dyn Host) -> Result<(Vec<String>, Vec<String>), HostError> {
     let Some(dir) = host.dir(&HostPath::from_static(paths::HOOKS))? else { return Ok((Vec::new(), Vec::new())) };
     let (mut names, mut findings) = (Vec::new(), Vec::new());

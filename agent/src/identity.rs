@@ -38,8 +38,7 @@ pub enum IdentityError {
     /// The identity file, or its directory, cannot be read.
     #[error("the identity of this host cannot be read")]
     Read(#[from] HostError),
-    /// The identity file does not contain an identity, is too large, has several hard links, or is not a regular file.
-    /// The text is the reason.
+    /// The identity file has no identity, is too large, or is not a plain file with one hard link. The text says why.
     #[error("{STATE}/{FILE_NAME} is damaged ({0})", STATE = paths::STATE)]
     Damaged(String),
 }

@@ -7,13 +7,11 @@ pub use stemma_core::task::{
 
 use crate::host::HostPath;
 
-/// Directory of the hooks: executables of the host's owner that the agent runs after a change of the node's labels,
-/// annotations, traits, tags or primaries.
+/// Directory of the hooks: programs that the agent runs after a change of labels, annotations, traits or tags.
 pub const HOOKS: &str = "/etc/stemma/hooks.d";
 
-/// Directory with the state of the root half of the agent (`apply`), which runs the tasks. It is one of the two
-/// directories in [`STATE`]. The network half (`sync`) writes the other one. The command `join` writes the identity
-/// file in [`STATE`], and the first files of the network half.
+/// Directory with the state of the root half of the agent (`apply`), which runs the tasks. The network half (`sync`)
+/// writes the other directory in [`STATE`]. The command `join` writes the identity file there.
 pub const APPLY_STATE: &str = "/var/lib/stemma-agent/apply";
 
 /// Returns whether a path is the hooks directory or below it, so that the agent may execute a file at this path.

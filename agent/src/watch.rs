@@ -42,9 +42,8 @@ pub struct FileWatch {
     snapshot: WatchSnapshot,
 }
 
-/// The identities of directories and files at one moment. It contains the directories of the watch list, each
-/// [`WatchScope::All`] directory, and the entries of such a directory. It contains no file that is watched alone
-/// ([`WatchScope::File`]). Paths that do not exist are absent.
+/// The identities of the directories of the watch list, of each [`WatchScope::All`] directory and of its entries, at
+/// one moment. A file that is watched alone ([`WatchScope::File`]) and a path that does not exist are absent.
 type WatchSnapshot = BTreeMap<PathBuf, FileIdentity>;
 
 /// Identifies a file or directory and its last change.
@@ -62,8 +61,8 @@ struct FileIdentity {
 struct WatchState {
     /// Notified when a watched path may have changed.
     change_notify: Notify,
-    /// True if the kernel watches must be set again, because a directory may have been replaced or the list
-    /// of directories changed.
+    /// True if the kernel watches must be set again, because a directory may have been replaced or the list of
+    /// directories changed.
     is_stale: AtomicBool,
     watch_list: Mutex<WatchList>,
 }
@@ -73,8 +72,7 @@ struct WatchState {
 struct WatchList {
     /// The paths that the caller passed, with their scopes.
     paths: WatchedPaths,
-    /// All directories above the watched paths, up to the agent's root (`--root`), and the fully watched directories
-    /// ([`WatchScope::All`]) themselves.
+    /// All directories above the watched paths, up to the agent's root, and each [`WatchScope::All`] directory.
     dirs: BTreeSet<PathBuf>,
 }
 
@@ -114,9 +112,8 @@ impl FileWatch {
         self.shared.change_notify.notified().await;
     }
 
-    /// Returns whether a fully watched directory ([`WatchScope::All`]) or one of its entries differs from the last
-    /// snapshot, or whether a directory above a watched path was replaced. This also finds changes for which the kernel
-    /// sends no event. It does not find a change of a file that is watched alone ([`WatchScope::File`]).
+    /// Returns whether a new snapshot differs from the last one. This also finds changes for which the kernel sends no
+    /// event, but no change of a file that is watched alone ([`WatchScope::File`]).
     pub fn is_outdated(&self) -> bool {
         self.take_snapshot() != self.snapshot
     }
@@ -145,8 +142,6 @@ impl FileWatch {
         }
     }
 
-    /// Returns the current identities of the directories in the watch list, of each fully watched directory
-    /// ([`WatchScope::All`]), and of the entries of such a directory.
     fn take_snapshot(&self) -> WatchSnapshot {
         let (dirs, full_dirs) = {
             let watch_list = self.shared.lock_watch_list();
@@ -265,9 +260,8 @@ mod tests {
         }
     }
 
-    /// Regression test: a change of the permissions of a directory above `labels.d` was not noticed at once. So a
-    /// finding about these permissions appeared or disappeared up to an hour late. The permissions determine whether
-    /// hooks run and labels are read.
+    /// Regression test: a change of the permissions of a directory above `labels.d` was noticed up to an hour late.
+    /// These permissions determine whether hooks run and labels are read.
     #[tokio::test(flavor = "current_thread")]
     async fn y08_watch_reports_mode_change_of_parent_directory() {
         use std::os::unix::fs::PermissionsExt as _;
@@ -333,8 +327,6 @@ mod tests {
         }
     }
 
-    /// In this test, only the file `map` is watched. A new file next to it is not reported, and the replacement of
-    /// `map` is.
     #[tokio::test(flavor = "current_thread")]
     async fn watch_ignores_neighbours_of_single_file() {
         let root = tempfile::tempdir().unwrap();
@@ -347,7 +339,6 @@ mod tests {
         assert!(drain_events(&mut watch).await);
     }
 
-    /// In this test, the watch is created without paths, and then set to one file.
     #[tokio::test(flavor = "current_thread")]
     async fn set_watches_new_file_but_not_neighbour() {
         let dir = tempfile::tempdir().unwrap();

@@ -126,8 +126,7 @@ enum NameSource {
     Tasks,
 }
 
-/// Returns the names from a source. Returns no names if the controller does not respond in time, or after any other
-/// error.
+/// Returns the names from a source, or none after an error, for example if the controller does not respond in time.
 fn read_names(source: NameSource) -> Vec<String> {
     let try_read = || {
         let matches = crate::command_line().ignore_errors(true).try_get_matches_from(command_words())?;

@@ -22,8 +22,7 @@ const SOCKET_PREFIX: &str = "unix:";
 /// The path of root's socket in the packaged controller.
 const ROOT_SOCKET: &str = "/var/lib/stemma-controller/admin.sock";
 
-/// The name of the context that is used if neither `--context` nor `STEMMA_CONTEXT` names one. Root on the controller's
-/// own machine uses root's socket instead if this context does not exist.
+/// The name of the context that is used if neither `--context` nor `STEMMA_CONTEXT` names one.
 const DEFAULT_NAME: &str = "default";
 
 /// The content of a context file: the controller's URL, and the files with the credentials. In the file, their paths are

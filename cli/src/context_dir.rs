@@ -21,8 +21,7 @@ pub(crate) enum ContextSecret<'a> {
     Token(&'a str),
 }
 
-/// A new directory for a context. It is removed on drop, unless a write of the context into it has begun. In a dry run,
-/// no directory is created.
+/// A new directory for a context. It is removed on drop, unless a write of the context into it has begun.
 pub(crate) struct ContextDir {
     directory: PathBuf,
     is_written: bool,
@@ -90,8 +89,7 @@ fn write_file(path: &Path, text: &str) -> Result<()> {
     file.write_all(text.as_bytes()).and_then(|()| file.sync_all()).with_context(|| path.display().to_string())
 }
 
-/// Replaces the content of a file atomically, by renaming a temporary file. Afterwards, only the owner can read and
-/// write the file.
+/// Replaces the content of a file atomically, by renaming a temporary file that only its owner can read and write.
 ///
 /// # Errors
 /// Fails if the temporary file can't be written or renamed.

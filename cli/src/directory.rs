@@ -32,14 +32,12 @@ const MAX_NAMES: usize = 5;
 pub(crate) struct Listing {
     /// The files to read.
     pub(crate) files: Vec<PathBuf>,
-    /// The files that are not read although their names are or resemble those of files to read: backups, hidden files
-    /// and their like, and special files (pipes, sockets or devices).
+    /// The files that are not read although they resemble files to read: backups, hidden files, pipes and their like.
     pub(crate) skipped: Vec<PathBuf>,
 }
 
 impl Listing {
-    /// Lists the files of a directory to read, and the files to skip. A file to read has one of these extensions and a
-    /// valid name. The files to read can include directories and dangling links with such a name.
+    /// Lists the files of a directory. A file to read has one of these extensions and a valid name.
     ///
     /// # Errors
     /// Fails if the directory can't be read.

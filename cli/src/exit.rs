@@ -9,8 +9,7 @@ pub(crate) enum Exit {
     Error = 1,
     /// The arguments are incomplete or invalid.
     Usage = 2,
-    /// Something that the command names does not exist: an object, or for example a task, a suppressed trait or a
-    /// field. Also if a selection finds no object to wait for.
+    /// Something that the command names does not exist, or a selection finds no object to wait for.
     NotFound = 3,
     /// The controller refused the request as a conflict (HTTP status 409 or 412). For example, another manager owns the
     /// value, the object has a newer revision, the name is taken, or other objects use the object to delete.

@@ -96,9 +96,8 @@ fn is_true(explained: &Value, field: &str) -> bool {
 }
 
 /// Returns the text about one task of one node: why it runs there or not, its last result, and what to do if it failed.
-/// If the host retains an older task set with the task, and the next task set does not have the task, the text names
-/// the retained release and the next release. In the response, `told` is true if the host has confirmed the task set that
-/// was released to it.
+/// If the host retains an older task set with this task, which the next one lacks, the text names both releases. In the
+/// response, `told` is true if the host has confirmed the task set that was released to it.
 pub(crate) fn explain_task(node: &str, id: &str, explained: &Value) -> String {
     let runs = is_true(explained, "runs");
     let reason = cell_text(explained.get("why"));
@@ -170,9 +169,8 @@ fn run_lines(node: &str, explained: &Value) -> Vec<(&'static str, String)> {
     lines
 }
 
-/// Returns whether the task was released to the host, and whether the host has confirmed it. Fields of the response:
-/// `told` is true if the host has confirmed the task set that was released to it last. `keeps` is the release of this
-/// task set if a newer one is withheld.
+/// Returns whether the task was released to the host, and whether the host has confirmed it. In the response, `told` is
+/// as in [`explain_task`], and `keeps` is the release of the host's task set if a newer one is withheld.
 fn release_line(explained: &Value) -> String {
     let retained = explained.get("keeps").and_then(Value::as_str);
     match (is_true(explained, "released"), is_true(explained, "told"), published_line(explained)) {
@@ -259,9 +257,8 @@ fn unsent_reason(explained: &Value) -> Option<&str> {
     explained.get("untold").and_then(Value::as_str)
 }
 
-/// Returns whether the node's agent is connected, and when the agent was last seen. Adds why the controller sends nothing
-/// to the host, or else that the host has not confirmed its latest desired state. Nothing reaches a host while its agent
-/// is not connected.
+/// Returns whether the node's agent is connected, and when it was last seen. Adds why the controller sends nothing to
+/// the host, or else that the host has not confirmed its latest desired state.
 pub(crate) fn contact_line(explained: &Value) -> String {
     let last_seen = explained.get("last_seen").filter(|time| !time.is_null());
     let last_seen = last_seen.map_or_else(|| "never".to_owned(), |time| time_with_age(Some(time)));
@@ -358,8 +355,7 @@ pub(crate) fn explain_key(kind: KeyKind, key: &str, explained: &Value) -> String
     printable_lines(&text)
 }
 
-/// Returns the text in the result column for a level. The text is `merges` for a level that does not provide the key and
-/// does not replace the labels of the levels above it.
+/// Returns the text in the result column for a level: `merges` if it lacks the key and replaces no labels.
 fn level_result(level: &Value) -> String {
     match level.get("result").and_then(Value::as_str) {
         Some("wins") => "WINS: nearest level that sets it".to_owned(),

@@ -16,8 +16,7 @@ use crate::args::GlobalArgs;
 use crate::exit::Exit;
 use crate::output::printable;
 
-/// The maximum number of hosts that a write may reach without confirmation. If a selector found several objects and the
-/// write changes any of them, confirmation is needed for any number of hosts.
+/// The maximum number of hosts that a write may reach without confirmation.
 const CONFIRM_ABOVE: usize = 10;
 /// The maximum number of changed objects that are listed by name before a question.
 const MAX_NAMES: usize = 10;
@@ -36,8 +35,7 @@ pub(crate) struct HostLimit {
     pub(crate) is_dry_run: bool,
     /// The hosts that are reached by the writes that were checked so far.
     reached_hosts: HostSet,
-    /// The reached hosts whose task sets change. `None` if no response reported them, because no write was checked yet or
-    /// the controller is too old.
+    /// The reached hosts whose task sets change. `None` before the first dry run, or with an old controller.
     changed_hosts: Option<HostSet>,
     /// The maximum number of hosts (`--max-nodes`). `None` if the option is not given.
     max_nodes: Option<usize>,
@@ -59,8 +57,7 @@ struct HostSet {
 pub(crate) struct WriteReach {
     /// The number of reached hosts.
     pub(crate) hosts: usize,
-    /// The number of reached hosts whose task set changes. `None` if no response reported it, because the write has no dry
-    /// run or the controller is too old.
+    /// The number of reached hosts whose task set changes. `None` without a dry run, or with an old controller.
     pub(crate) task_sets: Option<usize>,
 }
 
@@ -137,9 +134,8 @@ impl HostLimit {
 
     /// Checks a write of the objects that a selector found. `selected` is their number, and `changed` has the names of
     /// those that the write changes. If several objects are selected and any of them changes, asks the person at the
-    /// terminal for confirmation, because the selector may be wrong. `--yes` replaces this confirmation. `--max-nodes` does
-    /// not replace it, because that option limits the hosts but does not name the objects. Otherwise checks the number of
-    /// hosts as [`Self::check_reach`].
+    /// terminal for confirmation, because the selector may be wrong. `--yes` replaces this confirmation. `--max-nodes`
+    /// does not, because it does not name the objects. Otherwise checks the number of hosts as [`Self::check_reach`].
     ///
     /// # Errors
     /// Fails if the write reaches more hosts than `--max-nodes` allows, or if the person does not confirm.
@@ -214,8 +210,7 @@ pub(crate) fn lost_label_message(response: &Value) -> Option<String> {
     (!labels.is_empty()).then(|| format!("hosts lose the labels {}", printable(&labels.join(", "))))
 }
 
-/// Returns the messages about the primaries that a write moves, from the response of the controller: one message for
-/// each primary in the response, and one with the number of those that the response omits.
+/// Returns one message for each primary that a write moves, and one with the number of those that the response omits.
 pub(crate) fn moved_primary_messages(response: &Value) -> Vec<String> {
     let moved_primaries = response.get("moved_primaries").and_then(Value::as_array).into_iter().flatten();
     moved_primaries.map(moved_primary_message).collect()

@@ -104,9 +104,8 @@ const NAME_ARGUMENTS: [&str; 18] = [
     "id",
 ];
 
-/// Returns clap's command line, with which [`main`] parses the arguments, and from which completion and man pages are
-/// made. The help of a read command hides the options of writes. The help of `pause` and `resume` hides the options that
-/// select nodes.
+/// Returns clap's command line, also for completion and man pages. The help of a read command hides the options of
+/// writes. The help of `pause` and `resume` hides the options that select nodes.
 pub fn command_line() -> clap::Command {
     let command = Args::command();
     let write_options = command.get_arguments().filter(|option| WRITE_OPTIONS.contains(&option.get_id().as_str()));
@@ -148,7 +147,7 @@ pub fn main() -> ExitCode {
         // A write must finish even if the reader of its output has ended.
         output::ignore_broken_pipe();
     }
-    match check_has_visible_character(&command, &matches).and_then(|()| run_command(args)) {
+    match check_not_blank(&command, &matches).and_then(|()| run_command(args)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => exit::report(&error, is_write),
     }
@@ -178,13 +177,13 @@ fn has_empty_part(text: &OsStr) -> bool {
 /// # Errors
 /// Fails with a usage error that names the argument as the help does: by its option, its environment variable or its
 /// placeholder.
-fn check_has_visible_character(command: &clap::Command, matches: &ArgMatches) -> Result<()> {
+fn check_not_blank(command: &clap::Command, matches: &ArgMatches) -> Result<()> {
     let mut arguments = command.get_arguments().filter(|argument| !EMPTY_ALLOWED.contains(&argument.get_id().as_str()));
     arguments.try_for_each(|argument| check_argument(argument, matches))?;
     match matches.subcommand() {
         Some((name, subcommand_matches)) => {
             let command = command.find_subcommand(name).expect("a subcommand that was matched");
-            check_has_visible_character(command, subcommand_matches)
+            check_not_blank(command, subcommand_matches)
         }
         None => Ok(()),
     }
@@ -230,9 +229,8 @@ fn run_command(mut args: Args) -> Result<()> {
     }
 }
 
-/// Runs a command that may need a controller. The hash of the root certificate needs none. The imports of releases and
-/// of the catalogue create their own clients, because they have other default managers, and because an import of a
-/// release may only print.
+/// Runs a command that may need a controller. The hash of the root certificate needs none. The imports create their own
+/// clients, because they have other default managers, and the import of a release may only print.
 async fn run_remote(global: args::GlobalArgs, command: Command) -> Result<()> {
     if let Command::Token(TokenCommand::CaHash) = command {
         outln!("{}", api::ca_hash(&global)?);
@@ -424,7 +422,7 @@ mod tests {
         let check = |line: &[&str]| {
             let mut command = command_line();
             let matches = command.try_get_matches_from_mut([&["stemma"], line].concat()).unwrap();
-            check_has_visible_character(&command, &matches).map_err(|error| error.to_string())
+            check_not_blank(&command, &matches).map_err(|error| error.to_string())
         };
         for line in [
             &["trait", "remove", "n1", ""][..],
@@ -468,7 +466,7 @@ mod tests {
         let check = |line: &[&str]| {
             let mut command = command_line();
             let matches = command.try_get_matches_from_mut([&["stemma"], line].concat()).unwrap();
-            check_has_visible_character(&command, &matches).map_err(|error| error.to_string())
+            check_not_blank(&command, &matches).map_err(|error| error.to_string())
         };
         // The commands that take several nodes, separated by commas.
         let node_commands: [&[&str]; 9] = [

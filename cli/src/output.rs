@@ -63,8 +63,7 @@ pub(crate) fn write_stderr(text: &str) {
     drop(std::io::stderr().lock().write_all(text.as_bytes()));
 }
 
-/// Returns a table without borders, with upper-case headings, that is at most as wide as the terminal. The cells are
-/// escaped as by [`printable`].
+/// Returns a table without borders, with upper-case headings, at most as wide as the terminal. The cells are escaped.
 #[must_use]
 pub(crate) fn table(head: &[&str], rows: impl IntoIterator<Item = Vec<String>>) -> String {
     let mut table = Table::new();
@@ -105,8 +104,7 @@ pub(crate) fn printable_line(line: &str) -> String {
     line.split('\t').map(printable).collect::<Vec<_>>().join("\t")
 }
 
-/// Returns a word in the form in which a shell reads it as one word. The result is in single quotes if the word is
-/// empty or has a character other than ASCII letters, digits and signs without a meaning in a shell.
+/// Returns a word in the form in which a shell reads it as one word, in single quotes if the word needs them.
 #[must_use]
 pub(crate) fn shell_quoted(word: &str) -> String {
     let is_plain = !word.is_empty() && word.chars().all(|c| c.is_ascii_alphanumeric() || "-_./:=@,".contains(c));
@@ -165,9 +163,8 @@ pub(crate) fn is_observed(result: &Value) -> bool {
 /// The maximum number of lines that are shown of a task's output.
 const MAX_OUTPUT_LINES: usize = 5;
 
-/// Returns the last lines of a task's output, without empty lines at its end, each escaped as by [`printable`]. If
-/// earlier lines are omitted, here or by the host, the first item is a mark that reports this. The mark does not count
-/// as one of the [`MAX_OUTPUT_LINES`].
+/// Returns the last lines of a task's output, escaped, without empty lines at its end. If earlier lines are omitted,
+/// here or by the host, a mark that reports this precedes the at most [`MAX_OUTPUT_LINES`] lines.
 #[must_use]
 pub(crate) fn last_lines(output: Option<&Value>) -> Vec<String> {
     let text = output.and_then(Value::as_str).unwrap_or_default();
@@ -230,8 +227,6 @@ mod tests {
         assert_eq!((time_with_age(None), time_with_age(Some(&json!("never")))), ("-".to_owned(), "never".to_owned()));
     }
 
-    /// In this test, the outputs are those of commands such as `seq` and `echo`. Some of them begin with the mark that
-    /// a host writes when it truncates an output.
     #[test]
     fn y09_last_lines_mark_omission_and_end_with_text() {
         const TRUNCATION_MARK: &str = "[the beginning is cut off]";

@@ -204,8 +204,7 @@ impl KindArg {
         }
     }
 
-    /// Returns the path that lists the objects that match a filter. For nodes, the path requests only the uuid and name
-    /// of each node. For other kinds, it is the same path as [`Self::list_path`] returns.
+    /// Returns the path that lists the objects that match a filter, for nodes only with the uuid and name of each.
     ///
     /// # Errors
     /// Fails if the list does not support the filter, and for node groups without a cluster.

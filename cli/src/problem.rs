@@ -7,8 +7,7 @@ use std::fmt;
 pub(crate) struct Problems(Vec<String>);
 
 impl Problems {
-    /// Adds an error, unless the same error was added before. `place` is `FILE:LINE:COLUMN`, or a list of files, or the
-    /// object or task of the error if its line is not known.
+    /// Adds an error, unless the same error was added before. `place` is `FILE:LINE:COLUMN`, if this is known.
     pub(crate) fn add(&mut self, place: impl fmt::Display, message: impl fmt::Display) {
         let line = crate::output::printable_lines(&format!("{place}: {message}"));
         if !self.0.contains(&line) {

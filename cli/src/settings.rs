@@ -31,8 +31,7 @@ const MAX_FILE_BYTES: u64 = 64 * 1024;
 /// manager.
 ///
 /// # Errors
-/// Fails if a settings file cannot be read, is invalid, may be written by every user, or belongs to a user other than
-/// root and the owner of the manifests. Also fails if two settings files set different managers.
+/// Fails as [`read_manager`] for each settings file, and if two settings files set different managers.
 pub(crate) fn directory_manager(files: &ManifestArgs) -> Result<Option<String>> {
     let mut first: Option<(PathBuf, String)> = None;
     for directory in tree::directories(files)? {
@@ -139,8 +138,7 @@ mod tests {
         directory_manager(&ManifestArgs { paths, recursive }).map_err(|error| format!("{error:#}").replace(&site_prefix, ""))
     }
 
-    /// Two directories whose settings files set different managers are refused. A directory below or above the one with
-    /// the settings file does not use that file. Standard input belongs to no directory.
+    /// A settings file applies only to files directly in its directory. Standard input belongs to no directory.
     #[test]
     fn y09_directory_manager_is_read_from_directory() {
         let site = temp_site(&[

@@ -31,9 +31,8 @@ impl<'a> SourceMap<'a> {
         self.find(key, field).or_else(|| self.find(finding.caused_by.as_deref()?, ""))
     }
 
-    /// Returns the place of the object and field that a refusal of the controller is about. If the files do not contain
-    /// that object, returns the place of the object whose write caused the refusal. `None` if the files contain neither
-    /// of them.
+    /// Returns the place of the object and field that a refusal of the controller is about, or else of the object whose
+    /// write caused the refusal. `None` if the files contain neither of them.
     pub(crate) fn locate_refusal(&self, refusal: &ApiRefusal) -> Option<String> {
         let place = refusal.object.as_deref().and_then(|key| self.find(key, refusal.field.as_deref().unwrap_or("")));
         place.or_else(|| self.find(refusal.written_object.as_deref()?, ""))

@@ -69,8 +69,7 @@ struct ServerThread {
     thread: u32,
 }
 
-/// Joins host number `index` to the fleet, and lets it check in until it has its desired state. Returns its TLS
-/// configuration, the request of a further check-in without a change, and the length of the response.
+/// Joins host number `index` to the fleet. Returns its load: check-ins of a host on which nothing changed.
 async fn prepare_load(fleet: &Fleet, index: usize) -> Load {
     let mut host = fleet.join(&format!("host-{index}")).await;
     // Any state will do: the text `gold` and the revision 5 have no effect on the check-in.
@@ -208,8 +207,7 @@ async fn measure_requests(controller: &ServerThread, bare: &ServerThread, loads:
     }
 }
 
-/// Measures new connections with one check-in each, on both servers in turns. Prints for each round the mean CPU time
-/// of a connection on each server.
+/// Measures new connections with one check-in each, on both servers in turns, as [`measure_requests`] does.
 async fn measure_handshakes(controller: &ServerThread, bare: &ServerThread, loads: &Arc<Vec<Load>>) {
     let mut means = [0.0; 2];
     for round in 0..=ROUNDS {
@@ -229,9 +227,8 @@ async fn measure_handshakes(controller: &ServerThread, bare: &ServerThread, load
     }
 }
 
-/// Prints the CPU time per request (or per connection) of both servers in a round, in microseconds. Adds these times,
-/// divided by the number of rounds, to `means`, and prints `means` after the last round. Round 0 fills caches and is
-/// not counted.
+/// Prints the CPU time per request or connection of both servers in a round, in microseconds, and after the last round
+/// the means of all rounds. Round 0 fills caches and is not counted.
 #[expect(clippy::print_stdout, reason = "a benchmark prints its results")]
 fn print_round(title: &str, round: u32, cpu_us: [f64; 2], means: &mut [f64; 2]) {
     let line = |name: &str, [controller, bare]: [f64; 2]| {

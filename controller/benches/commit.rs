@@ -119,8 +119,7 @@ async fn commit_rate(start: Instant, tasks: Vec<tokio::task::JoinHandle<anyhow::
     Ok(commits as f64 / start.elapsed().as_secs_f64())
 }
 
-/// The key-value pairs of one write, and the sender by which the committing thread confirms to the writer that they are
-/// durable.
+/// The key-value pairs of one write, and the sender that confirms to the writer that they are durable.
 type QueuedWrite = (Vec<(Bytes, Bytes)>, oneshot::Sender<()>);
 
 const TABLE: TableDefinition<'static, &[u8], &[u8]> = TableDefinition::new("bare");

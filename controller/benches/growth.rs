@@ -30,8 +30,7 @@ fn cpu_us() -> [f64; 2] {
     [reconcile, process]
 }
 
-/// Returns the ratio of `cost` to `other`, or 1 if `other` is zero. The cost of the thread `reconcile` is zero for an
-/// operation that gives this thread no work.
+/// Returns the ratio of `cost` to `other`, or 1 if `other` is zero, as for the thread `reconcile` if it has no work.
 fn cost_ratio(cost: f64, other: f64) -> f64 {
     if other > 0.0 { cost / other } else { 1.0 }
 }

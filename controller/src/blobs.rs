@@ -47,8 +47,7 @@ pub struct BlobStore {
     /// The lock that is held while a body's file is renamed, gets a new modification time, or is deleted. So a body
     /// that [`Self::put`] reports as stored already is durable, and is not deleted at the same time.
     name_lock: Mutex<()>,
-    /// The length and modification time that a body's file had when its hash was last checked and found right. Only
-    /// checks of this process are included, and at most [`MAX_REMEMBERED`] of them.
+    /// The length and modification time of each body's file when this process last checked it and found it right.
     checked_files: Mutex<BTreeMap<Hash, (u64, SystemTime)>>,
     damaged_counter: Counter,
     max_unnamed_bytes: u64,
@@ -66,8 +65,7 @@ pub struct DiskUsage {
     pub unnamed: u64,
 }
 
-/// The size of all files in the directory, and the size of the unnamed bodies of each known sender. A body is unnamed
-/// if no release and no released task set names it.
+/// The size of all files in the directory, and the size of the unnamed bodies of each known sender.
 #[derive(Debug, Default)]
 struct BlobUsage {
     disk: DiskUsage,
@@ -94,8 +92,7 @@ enum BlobState {
 }
 
 impl SentBlob {
-    /// Returns the number of bytes of the body that count towards its sender's limit for unnamed bodies. For a body
-    /// that a release or a released task set names, this is 0.
+    /// Returns the number of bytes of the body that count towards its sender's limit for unnamed bodies.
     const fn unnamed_bytes(&self) -> u64 {
         match self.state {
             BlobState::Arriving | BlobState::Unnamed => self.bytes,
@@ -105,8 +102,7 @@ impl SentBlob {
 }
 
 impl BlobUsage {
-    /// Adds a body of `bytes` bytes that is about to be written. The body counts as unnamed, because no release or task
-    /// set is known to name it yet. If this hash already had a sender, the new sender replaces it.
+    /// Adds a body of `bytes` bytes that is about to be written. It counts as unnamed, and only for its new sender.
     fn add_incoming(&mut self, hash: Hash, bytes: u64, sender: &ShareHolder) {
         self.disk.all = self.disk.all.saturating_add(bytes);
         self.disk.unnamed = self.disk.unnamed.saturating_add(bytes);
@@ -220,9 +216,8 @@ impl BlobStore {
         self.path(hash).try_exists()
     }
 
-    /// Stores a body under its hash, unless the hash is wrong or a limit is exceeded ([`PutResult`]). A stored body is
-    /// durable when this function returns. If the body was stored already, its modification time becomes the present
-    /// time. The call blocks on disk I/O.
+    /// Stores a body durably under its hash, unless the hash is wrong or a limit is exceeded ([`PutResult`]). A body
+    /// that is stored already gets the present time as its modification time. The call blocks on disk I/O.
     ///
     /// # Errors
     /// Fails with the error of the operating system. After an error the body may be stored, but may not be durable.
@@ -330,9 +325,8 @@ impl BlobStore {
         }
     }
 
-    /// Opens a stored body and checks its hash, unless the file is unchanged since an earlier check. The returned file
-    /// is at its beginning. Returns `None` if the body is not stored or is damaged. A damaged file is renamed. The call
-    /// blocks on disk I/O.
+    /// Opens a stored body at its beginning, and checks its hash, unless the file is unchanged since an earlier check.
+    /// Returns `None` if the body is not stored or is damaged. A damaged file is renamed. The call blocks on disk I/O.
     ///
     /// # Errors
     /// Fails with the error of the operating system.
@@ -377,8 +371,7 @@ impl BlobStore {
     }
 
     /// Renames the file of a damaged body, so that a client can send the body again. Nothing is renamed if a new file
-    /// already has the name. The damaged file can be examined until [`Self::delete_unnamed`] deletes it. Also counts
-    /// the damaged body in the metrics, and logs it.
+    /// already has the name. The damaged file can be examined until [`Self::delete_unnamed`] deletes it.
     fn rename_damaged(&self, hash: Hash, file: &File) -> io::Result<()> {
         let path = self.path(hash);
         let _guard = self.lock_names();
@@ -590,9 +583,8 @@ mod tests {
         assert_eq!(later_blobs.put(hash, &body, &somebody()).unwrap(), PutResult::Stored);
     }
 
-    /// In this test, the whole limit is 16 blocks, and each body has two, except the empty body at the end. Without the
-    /// limits for a sender and a cluster, one sender could use the whole limit until old bodies are deleted. All
-    /// principals that an admin of one cluster creates could do so too.
+    /// In this test, the whole limit is 16 blocks, and each body of `put` has two. Without the limits for a sender and
+    /// a cluster, one sender, or all principals of one cluster, could use the whole limit until old bodies are deleted.
     #[test]
     fn x03_put_limits_sender_to_quarter_and_cluster_to_half() {
         let directory = tempfile::tempdir().unwrap();

@@ -17,8 +17,7 @@ use crate::records::{codec, key};
 use crate::store::{Entry, ListQuery, Revision, Snapshot, Store, StoreError, Transaction};
 
 /// Maximum age of the clock's record in the store while the clock is trusted, in milliseconds. When the controller
-/// starts, the clock is compared with the time in this record. If the last entry of the audit log is later and the record
-/// does not show that the clock was suspect, the clock is compared with that entry.
+/// starts, the clock is compared with the time in this record, or in a later entry of the audit log.
 const RECORD_INTERVAL_MS: u64 = 24 * 3600 * 1000;
 
 /// A clock that is checked for jumps, and the record of whether it is trusted. A period in which it is not trusted is
@@ -36,15 +35,12 @@ pub struct WatchedClock {
 #[derive(Clone, Copy, Debug)]
 struct TrustState {
     trust: ClockTrust,
-    /// Milliseconds by which the clock was ahead of its expected time when the last doubt (a period in which the clock
-    /// was not trusted) ended. The sum if several doubts ended since the last record in the store. Zero after the end of
-    /// the doubt was recorded in the store.
+    /// Milliseconds by which the clock was ahead of its expected time when a doubt (a period in which the clock was not
+    /// trusted) ended. The sum over the doubts whose end is not recorded in the store yet.
     ahead_ms: u64,
 }
 
-/// The last record of the clock in the store. After a start, the time in `record` is that of a later audit entry, if
-/// the store has one and the record does not show that the clock was suspect. If the store has neither a record nor an
-/// audit entry, it is the time of the start.
+/// The last record of the clock in the store. After a start, its time can be that of a later audit entry or the start.
 #[derive(Clone, Debug)]
 struct RecordedClock {
     record: ClockRecord,
@@ -59,12 +55,11 @@ impl WatchedClock {
     }
 
     /// Creates the watched clock of a controller, and compares the clock with the latest time in the store that is not
-    /// from a suspect clock. Records in the store that the clock has become suspect, or is trusted again. If this write
-    /// fails, the error is only logged.
+    /// from a suspect clock. Records a change of the trust in the store. If this write fails, the error is only logged.
     ///
     /// # Errors
-    /// Fails with the error of reading the store, or with [`StoreError::Corrupt`] or [`StoreError::Newer`] if the record
-    /// cannot be decoded.
+    /// Fails with the error of reading the store, or with [`StoreError::Corrupt`] or [`StoreError::Newer`] if the
+    /// record cannot be decoded.
     pub async fn from_store(store: &dyn Store, clock: Arc<dyn Clock>) -> Result<Self, StoreError> {
         let snapshot = store.snapshot().await?;
         let stored = match snapshot.get(key::CLOCK.as_bytes()).await? {
@@ -140,17 +135,16 @@ impl WatchedClock {
         (trust.jump().is_none() && !self.lock_recorded().record.is_suspect).then_some(now)
     }
 
-    /// Returns the time if the clock is trusted, and its last recorded doubt ended at least this long ago or there was no
-    /// doubt. Otherwise returns `None`. Only such a time may decide that a file is too old. A file has no revision that
-    /// shows whether it was written while the clock was suspect.
+    /// Returns the time if the clock is trusted and its last recorded doubt, if any, ended at least this long ago. Only
+    /// such a time may decide that a file is too old: no revision shows whether a file was written while the clock was
+    /// suspect.
     pub fn trusted_for(&self, milliseconds: u64) -> Option<Timestamp> {
         let doubt_end = self.lock_recorded().record.doubts.last_end();
         self.trusted_now().filter(|now| doubt_end.is_none_or(|doubt_end| now.0.saturating_sub(doubt_end.0) >= milliseconds))
     }
 
-    /// Returns the time from which the age of an entry counts. `entry_time` is the time in the entry, and `revision`
-    /// the revision that wrote it. The result can differ from `entry_time` if the clock may have been wrong when the entry
-    /// was written: it is later if the clock may have been behind, and earlier if the clock was ahead.
+    /// Returns the time from which the age of an entry counts. The entry was written at `revision` with the time
+    /// `entry_time`. The result is later if the clock may have been behind then, and earlier if the clock was ahead.
     pub fn age_start(&self, entry_time: Timestamp, revision: Revision) -> Timestamp {
         self.lock_recorded().record.doubts.age_start(entry_time, revision.get(), self.now())
     }
@@ -170,9 +164,8 @@ impl WatchedClock {
         if self.trusted_now().is_some() { Ok(()) } else { self.record(store).await }
     }
 
-    /// Records in the store whether the clock is trusted, and its last trusted time. For a suspect clock, that is
-    /// the time that it should have shown when its last jump was noticed. The record is written if the trust has
-    /// changed, or if the clock is trusted and the record is a day old. Otherwise nothing is written.
+    /// Records in the store whether the clock is trusted, and its last trusted time ([`ClockRecord::at`]). Writes
+    /// nothing if the trust has not changed, unless the clock is trusted and the record is a day old.
     ///
     /// # Errors
     /// Fails with the error of the store.
@@ -284,8 +277,7 @@ mod tests {
 
     const DAY_S: u64 = 24 * 3600;
 
-    /// A clock for tests. `passed_s` sets its monotonic time. Its wall clock shows a fixed start time, plus the monotonic
-    /// time, plus `ahead_s`.
+    /// A clock for tests: `passed_s` is its monotonic time. Its wall clock is at a fixed time plus both fields.
     #[derive(Debug, Default)]
     struct SteppedClock {
         passed_s: AtomicU64,

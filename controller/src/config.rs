@@ -29,15 +29,13 @@ pub enum ConfigError {
     /// No data directory is configured.
     #[error("no data directory: give --data-dir DIR, or data_dir in the file that --config names")]
     NoDataDir,
-    /// The configured path of the data directory is empty, or has only white space, control characters and invisible
-    /// characters.
+    /// The configured path of the data directory has no visible character.
     #[error("data_dir {0:?} is empty: name the directory that `init` made; nothing was changed")]
     BlankDataDir(PathBuf),
     /// A listener's address cannot be used.
     #[error("{field} {value:?}: {why}")]
     Listen {
-        /// The name of the field in the file, `admin_listen` or `agent_listen`. The value may be from the flag
-        /// `--admin-listen` or `--agent-listen` instead.
+        /// The name of the field in the file, `admin_listen` or `agent_listen`. The value may be from the flag instead.
         field: &'static str,
         /// The configured value.
         value: String,
@@ -74,8 +72,7 @@ pub enum ConfigError {
          another address with `systemctl edit {unit}` (an empty ListenStream=, then the new one)"
     )]
     Handed {
-        /// The name of the field in the file, `admin_listen` or `agent_listen`. The value may be from the flag
-        /// `--admin-listen` or `--agent-listen` instead.
+        /// The name of the field in the file, `admin_listen` or `agent_listen`. The value may be from the flag instead.
         field: &'static str,
         /// The configured value.
         value: String,
@@ -312,9 +309,9 @@ const ADMIN_SOCKET_UNIT: &str = "stemma-controller-admin.socket";
 const AGENT_SOCKET_UNIT: &str = "stemma-controller-agents.socket";
 
 impl Config {
-    /// Reads the configuration file that the flags name, if any. A flag overrides the same value of the file. If the
-    /// service manager has bound the socket of a listener, the listener gets the address of that socket, and uses TLS. An
-    /// address for this listener in the flags or in the file is then an error.
+    /// Reads the configuration file that the flags name, if any. A flag overrides the same value of the file. A
+    /// listener whose socket the service manager has bound gets the address of that socket, uses TLS, and must have no
+    /// configured address.
     ///
     /// Refuses plain HTTP for operators with a configuration file, or if other machines can reach the agents' listener.
     ///
@@ -530,7 +527,7 @@ mod tests {
     }
 
     #[test]
-    fn config_error_explains_refusal() {
+    fn config_error_names_cause() {
         for (file, sentence) in [
             ("", "no data directory: give --data-dir DIR, or data_dir in the file that --config names"),
             ("data_dirr = 'x'", "unknown field `data_dirr`, expected one of `data_dir`, `admin_listen`"),
@@ -640,8 +637,7 @@ mod tests {
         );
     }
 
-    /// The URL has the port to which the listener is bound, and not the configured port 0. The unspecified address is
-    /// shown as the loopback address.
+    /// The URL has the port to which the listener is bound, and not the configured port 0.
     #[test]
     fn url_has_bound_port_and_loopback_for_unspecified_address() {
         let url = AdminListen::Plain("127.0.0.1:0".parse().unwrap()).url("127.0.0.1:80".parse().unwrap());

@@ -110,8 +110,7 @@ impl Identities {
         self.read().unknown_nodes.len()
     }
 
-    /// Returns the node whose record has a certificate for this key, or `None` if no record has one. A renewal drops
-    /// the certificates that can no longer be presented.
+    /// Returns the node whose record has a certificate for this key.
     pub fn holder_of_key(&self, spki_sha256: &[u8; 32]) -> Option<Uuid> {
         self.read().keys.get(spki_sha256).copied()
     }
@@ -156,8 +155,7 @@ impl Identities {
         }
     }
 
-    /// Counts a node without a record, and returns true. Returns false and does not count the node if it was counted
-    /// before, if it has a record by now, or if `MAX_UNKNOWN_NODES` nodes are counted.
+    /// Counts a node without a record. Returns false if it was counted before, has a record by now, or is one too many.
     fn record_unknown(&self, node: Uuid) -> bool {
         let mut state = self.write();
         // The node may have joined since the caller read the state.
@@ -191,8 +189,7 @@ mod tests {
     use super::*;
     use crate::records::enrolled::{CertificateRecord, HexBytes};
 
-    /// In this test, the record of the deletion has revision 9, and a record of revision 8 arrives after it. A record
-    /// of revision 10 then enrols the node again.
+    /// In this test, the record of the deletion has revision 9. A record of revision 8 arrives after it.
     #[test]
     fn s26_put_ignores_late_record_when_node_is_deleted() {
         let node = Uuid::from_u128(7);

@@ -20,21 +20,18 @@ use crate::store::BoxFuture;
 /// What the store contains about the reports of a node, and about the desired state that was last sent to its host.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StoredReports {
-    /// The sequence number up to which the host need not send task results again. Each result up to this number was
-    /// stored, dropped because of a limit, or refused. The store retains only the last result of each task.
+    /// The sequence number up to which the host need not send task results again: each was stored, dropped or refused.
     pub acknowledged_sequence: u64,
     /// The digest of the stored Observation (facts, traits and labels).
     pub observation: Option<PartDigest>,
     /// True if the last stored liveness record states that the node is silent.
     pub is_silent: bool,
-    /// The epoch and revision of the desired state that was last sent to the host. If the store has no record of this
-    /// for the host, the epoch and revision at which the first such record of any host was written. The host then
-    /// received no later state. `None` if no sent state was ever recorded for any host.
+    /// The epoch and revision of the desired state that was last sent to the host. Without a record of this host, those
+    /// of the first record of any host, because this host received no later state. `None` without any record.
     pub sent_revision: Option<HeldRevision>,
     /// The digests of the desired state that was last sent to the host. `None` if they were not recorded.
     pub sent_parts: Option<SentParts>,
-    /// True if the store has a record of the desired state that was last sent to the host, and the record does not show
-    /// yet that the host confirmed this state.
+    /// True if the record of the desired state that was last sent to the host does not show that the host confirmed it.
     pub is_unconfirmed: bool,
 }
 
@@ -58,9 +55,7 @@ pub struct ConfirmedState {
     pub parts: SentParts,
 }
 
-/// The state of an agent, without results, as a check-in reports it. The node's slot (the controller's data about the
-/// node in memory) compares it with the last stored state. If it differs, it is passed to [`Intake::store_state`],
-/// which stores only the local state.
+/// The state of an agent, without results, as a check-in reports it. Only the local state is stored.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AgentState {
     /// The kernel's boot id.
@@ -90,9 +85,8 @@ pub enum LivenessChange {
     },
     /// The node has become silent.
     Lost {
-        /// The time from which the silence counts, in seconds since 1970: the end of the node's last check-in. If the
-        /// node has not checked in since the controller started, it is the time at which the controller created the
-        /// node's slot (its data in memory).
+        /// The time from which the silence counts, in seconds since 1970: the end of the node's last check-in, or the
+        /// creation of its slot if there was none since the controller started.
         since_s: u64,
         /// True if the host has not confirmed the desired state that is published for it.
         is_unconfirmed: bool,
@@ -109,16 +103,13 @@ pub enum Acceptance {
     Partial,
 }
 
-/// The reason why a part of a report was not stored. The host sends the part again, except after a refusal or if the
-/// node was deleted.
+/// The reason why a part of a report was not stored. Except after `NoSuchNode` or `Refused`, the host sends it again.
 #[derive(Debug, thiserror::Error)]
 pub enum IntakeError {
-    /// The store could not be written or read at the moment, for example because it is read-only after an I/O error or
-    /// is shutting down.
+    /// The store cannot be written or read now, for example because it is read-only after an I/O error or shuts down.
     #[error("the store takes no writes")]
     Unavailable,
-    /// The host sent more bytes of task results in a short time than the controller stores. Only results have this
-    /// limit.
+    /// The host sent more bytes of task results in a short time than the controller stores.
     #[error("the host sends more than may be stored in this time")]
     TooFast,
     /// The node was deleted.
@@ -158,17 +149,15 @@ impl ReportPart {
     }
 }
 
-/// Parts of the hosts' last reports that could not be stored, with the reasons: either the refused parts, or those that
-/// wait to be sent again. Each is a finding of its node until a later report of the same part is stored. A waiting part
-/// ends also when the part is refused. The reasons are in memory only. After a restart of the controller, a host
-/// reports its current state again, but not the results that were refused.
+/// The parts of the hosts' last reports that could not be stored, with the reasons: the refused parts, or those that
+/// wait to be sent again. Each is a finding of its node until a later report of the same part is stored. The reasons
+/// are in memory only. After a restart, a host reports its current state again, but not the results that were refused.
 #[derive(Debug, Default)]
 pub(crate) struct UnstoredParts(Mutex<HashMap<Uuid, BTreeMap<ReportPart, String>>>);
 
 impl UnstoredParts {
-    /// Records the reason why a part of a node's report could not be stored. With `None`, removes the part, because it
-    /// was stored or because it no longer waits. Returns true if the node had no part here and now has one, or if its
-    /// last part was removed.
+    /// Records the reason why a part of a node's report could not be stored. With `None`, removes the part. Returns
+    /// true if the node had no part here and now has one, or if its last part was removed.
     pub(crate) fn record(&self, node: Uuid, part: ReportPart, reason: Option<&str>) -> bool {
         let mut parts_by_node = self.lock();
         let had_unstored_parts = parts_by_node.contains_key(&node);

@@ -29,8 +29,7 @@ use crate::records::key;
 use crate::status;
 use crate::store::Store;
 
-/// The parts of the store whose sizes are in the metric `stemma_store_bytes`: for each, the value of the metric's label
-/// `of`, and the prefix of the store's keys.
+/// The parts of the store in the metric `stemma_store_bytes`: the value of its label `of`, and the prefix of the keys.
 const MEASURED_PREFIXES: [(&str, &str); 8] = [
     ("objects", key::OBJECTS),
     ("history", key::HISTORY),
@@ -48,15 +47,13 @@ const ENDED_RETENTION_MS: u64 = 31 * 24 * 3600 * 1000;
 /// The events that this process has counted since its start.
 #[derive(Clone, Debug, Default)]
 pub struct Counters {
-    /// Number of check-ins of agents with a valid certificate that could be decoded. Some of them are refused
-    /// afterwards.
+    /// Number of decoded check-ins of agents with a valid certificate, also of those that are refused afterwards.
     pub check_ins: Counter,
     /// Number of agents that joined.
     pub enrolments: Counter,
     /// Number of certificates that agents renewed.
     pub renewals: Counter,
-    /// Number of times that a node was resolved. Nodes that could not be resolved, or whose desired state was too large
-    /// to be sent, are not counted.
+    /// Number of times that a node was resolved and its desired state was not too large to be sent.
     pub resolved: Counter,
     /// Number of full resolves that found a node out of date. A full resolve runs on a slow timer as a check of the
     /// other passes, and should find none.
@@ -67,8 +64,7 @@ pub struct Counters {
     pub blobs: BlobGauges,
 }
 
-/// The metrics of `/metrics`: a registry of the controller's own metrics, and the sources of the metrics of objects,
-/// which are computed for each scrape.
+/// The metrics of `/metrics`: a registry of the controller's own, and the sources of those that each scrape computes.
 pub struct Metrics {
     registry: Registry,
     counters: Arc<Counters>,
@@ -196,8 +192,7 @@ impl MetricSources {
         Some(self.clock.now().0.saturating_sub(created_at.0) / 1000)
     }
 
-    /// Encodes the size of the store's file, and the sizes of the entries of each kind in [`MEASURED_PREFIXES`], in
-    /// bytes. A size that cannot be read, or that is not known yet, is omitted.
+    /// Encodes the sizes of the store's file and of its [`MEASURED_PREFIXES`], in bytes. Unknown sizes are omitted.
     fn encode_sizes(&self, to: &mut DescriptorEncoder<'_>) -> fmt::Result {
         let gauge = |bytes: u64| ConstGauge::new(i64::try_from(bytes).unwrap_or(i64::MAX));
         if let Ok(file) = std::fs::metadata(&self.file) {
@@ -222,8 +217,7 @@ impl fmt::Debug for MetricSources {
 }
 
 impl Collector for MetricSources {
-    /// Encodes the metrics that other parts of the controller count: store, resolved revision, waiting check-ins, hosts
-    /// without a node, connections, refusals, clock and backup.
+    /// Encodes the metrics that other parts of the controller count, such as connections, refusals and the last backup.
     fn encode(&self, mut to: DescriptorEncoder<'_>) -> fmt::Result {
         let backup_gauge = |age| ("stemma_backup_age_seconds", "How long ago the last backup was made", age);
         let backup = self.backup_age().map(backup_gauge);

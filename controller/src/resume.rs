@@ -19,8 +19,7 @@ use crate::running::RunningController;
 /// the store. If no known host is ahead, the text is used only if `is_resumed` returns false.
 const MAY_BE_AHEAD: &str = ", and those that have not may be ahead";
 
-/// The error if a text cannot be written to standard output before the fleet is resumed. An admin cannot agree to a
-/// text that was not shown.
+/// The error if a text cannot be written before the resume. An admin cannot agree to a text that was not shown.
 const WRITE_FAILED: &str = "the text to confirm could not be written; nothing was changed";
 
 /// Shows the effect on the hosts, requests a confirmation unless `--yes` is given, and resumes the fleet. Changes
@@ -109,9 +108,8 @@ fn none_ahead_message(fleet: &Value) -> String {
     }
 }
 
-/// Returns whether an admin began the present epoch with resume-fleet, or resumed the fleet in the epoch of a restore.
-/// In such an epoch, hosts that check in later follow the store too. Each of these epochs has a reason, and the first
-/// epoch has none.
+/// Returns whether an admin began or resumed the present epoch with resume-fleet. In such an epoch, hosts that check in
+/// later follow the store too. Such an epoch has a reason, and the first epoch has none.
 fn is_resumed(fleet: &Value) -> bool {
     fleet["waits"] == false && fleet["reason"].as_str().is_some_and(|reason| !reason.is_empty())
 }
@@ -161,9 +159,8 @@ impl HostCounts {
     }
 }
 
-/// Returns the message that some hosts have not checked in since the controller started, so that it is unknown whether
-/// they are ahead. An old controller does not report these numbers. The message then says that they are unknown.
-/// Returns `None` if all hosts have checked in.
+/// Returns the message that some hosts have not checked in since the controller started, or that an old controller does
+/// not report this. Returns `None` if all hosts have checked in.
 fn unknown_message(fleet: &Value) -> Option<String> {
     let unknown =
         "The running controller is of an earlier version: it is unknown how many hosts have checked in since it started";
@@ -240,8 +237,7 @@ mod tests {
         assert_eq!(HostCounts { enrolled: 5, checked_in: 5, running_seconds: 4 }.checked_in_message(), None);
     }
 
-    /// In this test, one host is ahead of the store. In the first status, all five hosts have checked in. In the
-    /// others, only two of them have.
+    /// In this test, one host is ahead of the store. First, all five hosts have checked in, and then only two of them.
     #[test]
     fn x02_warning_counts_ahead_and_missing_hosts() {
         let text = warning(&fleet(false, 1, [5, 5, 4])).unwrap();

@@ -24,8 +24,7 @@ use uuid::Uuid;
 use crate::intake::{IntakeError, ReportPart, UnstoredParts};
 use crate::store::Revision;
 
-/// Maximum number of changes that the status table retains for clients that read them later, of all nodes together. A
-/// change is a new state of a node, a new reason of its state, a new liveness, or the deletion of the node.
+/// Maximum number of status changes, of all nodes together, that the table retains for clients that read them later.
 const MAX_CHANGES: usize = 16 * 1024;
 /// Maximum time for which a read waits until the table of nodes' states includes the effect of earlier writes.
 const REACH_TIMEOUT: Duration = Duration::from_secs(2);
@@ -43,8 +42,7 @@ pub struct NodeStatus {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, derive_more::Display)]
 #[display("{sequence} of {epoch}")]
 pub struct StatusPosition {
-    /// The random identity of one start of the controller, which is not the epoch of the store. After each start,
-    /// changes are numbered from 1 again.
+    /// The random identity of one start of the controller (not the store's epoch). Each start numbers changes from 1.
     pub epoch: Uuid,
     /// The number of the last change before this position, or 0 at the start.
     pub sequence: u64,
@@ -94,8 +92,7 @@ struct StatusState {
     /// True if the store was restored and waits for an admin to resume the fleet. Until then nothing is sent to any
     /// host.
     is_store_waiting: bool,
-    /// The nodes that began or ceased to hold others up, or to lack their next task set, since the last call of
-    /// `take_blocking_changes`.
+    /// The nodes that the next call of `take_blocking_changes` returns.
     blocking_changes: BTreeSet<Uuid>,
     changes: VecDeque<StatusChange>,
 }
@@ -148,8 +145,7 @@ impl StatusTable {
     }
 
     /// Stores whether the controller waits for a node's host: something was sent to the host in an earlier epoch, and
-    /// nothing in the present epoch. An epoch begins when the store is created or restored, and can begin when an admin
-    /// resumes the fleet.
+    /// nothing in the present epoch.
     pub fn set_host_awaited(&self, node: Uuid, is_host_awaited: bool) {
         self.update(node, |old_inputs| StateInputs { is_host_awaited, ..old_inputs });
     }
@@ -177,7 +173,7 @@ impl StatusTable {
     /// `is_orphaned` is true if the host has paths that no task manages any more.
     pub(crate) fn set_reported(&self, node: Uuid, stuck: Option<&StuckAgent>, is_orphaned: bool) {
         let (is_stuck, can_run_tasks_when_stuck) = (stuck.is_some(), stuck.is_some_and(|stuck| stuck.can_run_tasks));
-        self.update(node, |old| StateInputs { is_stuck, can_run_tasks_when_stuck, has_orphans: is_orphaned, ..old });
+        self.update(node, |old| StateInputs { is_stuck, can_run_tasks_when_stuck, has_orphaned_paths: is_orphaned, ..old });
     }
 
     /// Stores for each of these nodes whether it is blocked. A node is blocked if its tasks wait for a task of another
@@ -234,8 +230,7 @@ impl StatusTable {
     }
 
     /// Records the result of an attempt to store one part of a host's report. A refused part becomes an input of the
-    /// node's state. A part that the host will send again is only added to the waiting parts. A part that was stored is
-    /// no longer refused or waiting.
+    /// node's state. A part that the host will send again is only added to the waiting parts.
     pub(crate) fn record_report<T>(&self, node: Uuid, part: ReportPart, result: &Result<T, IntakeError>) {
         let is_changed = match result {
             Ok(_) => {

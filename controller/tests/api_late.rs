@@ -1,5 +1,5 @@
-//! Four modules of the tests of the operators' API, over a store whose answers arrive 5 ms late. The delay finds
-//! callers that treat a late answer as current.
+//! Modules of the tests of the operators' API, over a store whose answers arrive 5 ms late. The delay finds callers
+//! that treat a late answer as current.
 
 mod served;
 

@@ -54,8 +54,7 @@ async fn list_during_health_checks(api: &TestApi) {
 #[tokio::test]
 async fn w10_05_condition_cost_is_bounded_and_excess_conditions_are_named() {
     let _guard = SERIAL.lock().await;
-    // The cost of each condition counts as that of a scan of all nodes, although the condition is true for the first
-    // node.
+    // Each condition costs as much as a scan of all nodes, although it is true for the first node.
     let condition = |n| format!("nodes(tag='web').exists(n, n.labels.zone==labels.zone || n.name!='nobody-{n}')");
     let mut tasks: Vec<Value> = (0..64).map(|n| task(&format!("t-{n:02}"), &condition(n))).collect();
     tasks.push(task("z", "labels.zone != ''"));

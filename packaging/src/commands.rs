@@ -11,8 +11,7 @@ use clap_mangen::Man;
 /// The shells, each with the name of the subdirectory for its completions.
 const SHELLS: [(Shell, &str); 3] = [(Shell::Bash, "bash"), (Shell::Zsh, "zsh"), (Shell::Fish, "fish")];
 
-/// Writes the manual pages of all programs to `man`, and the completions to `completions`, both below the directory
-/// `out_dir`. `stemma` gets no completions here.
+/// Writes the manual pages to `man` and the completions to `completions`, both below the directory `out_dir`.
 ///
 /// # Errors
 /// Fails if a directory or a file cannot be written.

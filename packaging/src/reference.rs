@@ -9,8 +9,7 @@ use stemma_core::field::FieldDef;
 use stemma_core::manifest::{field_meaning, kinds};
 use stemma_core::task::{Parameter, TASK_TYPES, TaskType};
 
-/// Writes three manual pages to the directory `out_dir`: those of the manifests, of the controller's configuration file
-/// and of the agent's configuration file.
+/// Writes the pages of the manifests and of both configuration files to the directory `out_dir`.
 ///
 /// # Errors
 /// Fails if a file cannot be written.
@@ -29,8 +28,7 @@ pub(crate) fn write(out_dir: &Path) -> Result<()> {
 struct Page(Roff);
 
 impl Page {
-    /// Creates a page for section 5 of the manual. It has only the section NAME, which consists of `name` and
-    /// `summary`.
+    /// Creates a page for section 5 of the manual, with only the section NAME (`name` and `summary`).
     fn new(name: &str, summary: &str) -> Self {
         let mut roff = Roff::new();
         roff.control("TH", [name, "5", "", "", "Stemma"]);
@@ -92,8 +90,7 @@ fn configuration_page(name: &str, path: &str, description: &str) -> Page {
     page
 }
 
-/// Returns the page of the manifest format in roff format, with all kinds, and with the task types that agents of this
-/// version run.
+/// Returns the page of the manifest format in roff format, with all kinds and the task types of this version.
 fn manifest_page() -> String {
     let mut page = Page::new("stemma-manifest", "the manifests that stemma apply reads");
     page.section("DESCRIPTION").paragraph([roman(

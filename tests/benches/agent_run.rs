@@ -41,9 +41,8 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// Applies a release with `files` tasks that write a file and `commands` guarded commands, and a cluster that runs the
-/// release. Joins an agent as the node of that cluster. Returns the agent after it has converged. `name` is the name of
-/// the release, the cluster and the node.
+/// Joins an agent whose tasks are `files` files and `commands` guarded commands. Returns the agent after it has
+/// converged. `name` is the name of its release, cluster and node.
 fn converged_agent(fleet: &TempFleet, name: &str, files: u32, commands: u32) -> Result<TestAgent> {
     let mut text =
         format!("kind: Release\nname: {name}\nversion: '1'\nroles: {{all: {{tags: [x]}}}}\ntags: {{x: {{}}}}\ntasks:\n");

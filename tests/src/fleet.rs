@@ -33,8 +33,7 @@ pub struct TempFleet {
     config: Option<PathBuf>,
     /// URL of the controller for agents that join. If `None`, they get the URL that the controller printed.
     agent_url: Option<String>,
-    /// Command line of a program that executes `stemma-agent join` and the first `stemma-agent run` of each agent that
-    /// joins. If empty, these commands start directly.
+    /// Command line of a program that executes `join` and the first `run` of each agent. If empty, they start directly.
     host_wrapper: Vec<OsString>,
     /// Reservations of the controller's ports, so that no other test uses them while the controller is stopped.
     _ports: Option<[ReservedPort; 2]>,
@@ -63,9 +62,8 @@ impl TempFleet {
         Self::start_with_options(Some(config), &[])
     }
 
-    /// Same as [`TempFleet::start_with_config`], with a host name at which hosts can reach the controller. The
-    /// controller's certificate is valid for this name. Agents use the name only after
-    /// [`TempFleet::set_agent_host_name`].
+    /// Same as [`TempFleet::start_with_config`], with a host name in the controller's certificate. Agents use this name
+    /// only after [`TempFleet::set_agent_host_name`].
     ///
     /// # Errors
     /// As [`TempFleet::start`].
@@ -124,8 +122,8 @@ impl TempFleet {
         self.agent_url = Some(format!("https://{name}:{port}"));
     }
 
-    /// Sets a program that executes `stemma-agent join` and the first `stemma-agent run` of each agent which joins later,
-    /// as [`TestAgent::start_under`] does. `words` is the command line of that program.
+    /// Sets a program that executes `stemma-agent join` and the first `stemma-agent run` of each agent which joins
+    /// later, as [`TestAgent::start_under`] does. `words` is the command line of that program.
     pub fn set_host_wrapper(&mut self, words: Vec<OsString>) {
         self.host_wrapper = words;
     }
@@ -154,8 +152,7 @@ impl TempFleet {
         self.data().join("admin/context.toml")
     }
 
-    /// Returns the controller's log since its last start. The log is empty after [`TempFleet::stop_controller`] or
-    /// [`TempFleet::kill_controller`], and for a controller that the caller runs.
+    /// Returns the controller's log since its last start. It is empty if this value does not run the controller.
     #[must_use]
     pub fn log(&self) -> String {
         self.controller.as_ref().map(RunningProgram::log).unwrap_or_default()
@@ -184,8 +181,7 @@ impl TempFleet {
         self.controller.take().context("the controller runs")?.kill()
     }
 
-    /// Pauses the controller with SIGSTOP. It continues at [`TempFleet::resume_controller`]. While it is paused, only
-    /// SIGKILL ends it, as in [`TempFleet::kill_controller`] or when the fleet is dropped.
+    /// Pauses the controller with SIGSTOP until [`TempFleet::resume_controller`]. Until then, only SIGKILL ends it.
     ///
     /// # Errors
     /// When the controller is not running, or does not stop in time.

@@ -112,8 +112,7 @@ fn corpus(target: &str) -> Vec<Vec<u8>> {
     files.iter().map(|file| std::fs::read(file).expect("a stored case")).collect()
 }
 
-/// Runs the target on one case. If the target panics with a text, panics again with the case and its seed in the
-/// message. A stored case has no seed. A panic without a text is passed on unchanged.
+/// Runs the target on one case. If it panics with a text, panics again with that text, the case and its seed.
 fn run_case(target: &str, seed: Option<u64>, case: &[u8], check: &impl Fn(&[u8])) {
     let Err(panic) = catch_unwind(AssertUnwindSafe(|| check(case))) else { return };
     let source = seed.map_or_else(|| "a stored case".to_owned(), |seed| format!("STEMMA_SEED={seed}"));
@@ -150,8 +149,8 @@ fn draw_byte(rng: &mut SeededRng) -> u8 {
 }
 
 /// Changes a case at a random position: flips a bit, or replaces, removes, repeats or inserts bytes. Some mutations
-/// insert a part of a stored case, or one of [`WORDS`]. A few mutations repeat bytes of the case, or a word, hundreds of
-/// times, so that parsers reach their limits.
+/// insert a part of a stored case, or one of [`WORDS`]. A few mutations repeat bytes of the case, or a word, hundreds
+/// of times, so that parsers reach their limits.
 fn mutate(rng: &mut SeededRng, case: &mut Vec<u8>, stored_cases: &[Vec<u8>]) {
     let start = rng.next_below(case.len() + 1);
     let end = start + rng.next_below((case.len() - start).min(64) + 1);

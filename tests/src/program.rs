@@ -128,8 +128,7 @@ impl RunningProgram {
     /// Waits for the next line of standard output and returns it.
     ///
     /// # Errors
-    /// When no line arrives within [`MAX_WAIT`], or the program closes its standard output before. The error contains the
-    /// log.
+    /// When no line arrives within [`MAX_WAIT`] or before the end of standard output. The error contains the log.
     pub fn next_line(&self) -> Result<String> {
         self.stdout.recv_timeout(MAX_WAIT).with_context(|| format!("{} printed nothing; its log:\n{}", self.name, self.log()))
     }

@@ -34,8 +34,8 @@ impl SeededRng {
         Self(seed)
     }
 
-    /// Creates a generator from `STEMMA_SEED`, or else from the id of this test run of cargo-nextest, or else from the
-    /// time, and prints the seed. A retry in the same run of nextest uses the same seed, so the retry repeats a failure.
+    /// Creates a generator from `STEMMA_SEED`, or else from the id of this run of cargo-nextest or from the time, and
+    /// prints the seed. A retry in the same run of nextest uses the same seed, so the retry repeats a failure.
     ///
     /// # Errors
     /// When `STEMMA_SEED` is not a number.

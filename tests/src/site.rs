@@ -24,8 +24,8 @@ pub fn check_files(web: &TestAgent) -> Result<()> {
     Ok(())
 }
 
-/// Starts a controller with the demo's manifests, and the agent of a frontend. Waits until the files of the frontend are
-/// complete ([`check_files`]). A task that requires these files may still run.
+/// Starts a controller with the demo's manifests, and the agent of a frontend. Waits until the files of the frontend
+/// are complete ([`check_files`]). A task that requires these files may still run.
 ///
 /// # Errors
 /// When a program does not start, or the files are not complete in time.

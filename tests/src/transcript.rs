@@ -68,9 +68,8 @@ fn write_files(head: &str, dir: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Runs one command of a script. Returns its output, and then its status if the status is not 0. The paths of the
-/// demo's manifests and of `dir` are replaced, because the paths differ between machines and runs. Hashes are replaced
-/// too ([`mask_hashes`]).
+/// Runs one command of a script. Returns its output, and then its status if the status is not 0. Hashes, and the paths
+/// of `dir` and of the demo's manifests, are replaced, because they differ between runs.
 fn run(command: &str, dir: &Path) -> Result<String> {
     let words = split_words(command);
     let Some((program, arguments)) = words.split_first() else { bail!("a command without a program") };

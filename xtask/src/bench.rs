@@ -24,8 +24,7 @@ pub(crate) struct BenchOptions {
     name: Option<String>,
 }
 
-/// Builds all programs with `cargo build --release`, then runs all benches or the named one. Runs no bench if the name
-/// is unknown.
+/// Builds the release programs, then runs all benches or the named one. Runs no bench if the name is unknown.
 pub(crate) fn run(options: &BenchOptions) -> Result<()> {
     // Benches that start programs measure the release build, which is what users install.
     run_step("programs, released", command("cargo", &["build", "--quiet", "--release", "--workspace", "--bins"]))?;

@@ -112,8 +112,7 @@ fn join_agents(fleet: &TempFleet) -> Result<Vec<TestAgent>> {
     Ok(agents)
 }
 
-/// Prints how `stemma explain` explains two labels of a host: one that the host inherits, and one that a tombstone of
-/// its group removes.
+/// Prints what `stemma explain` says about an inherited label, and about one that a tombstone of the group removes.
 fn explain(fleet: &TempFleet) -> Result<()> {
     println!("\n3 Why has web-1 tier=gold?   $ stemma explain node web-1 label tier");
     print_indented(&fleet.stemma(&["explain", "node", "web-1", "label", "tier"])?);
@@ -122,8 +121,7 @@ fn explain(fleet: &TempFleet) -> Result<()> {
     Ok(())
 }
 
-/// Prints two files that the agent wrote on a host, once they contain `gold`, the value of the label `tier`. Also prints
-/// the names of the host's tags.
+/// Prints two files of a host once they contain `gold`, the value of the label `tier`, and the names of its tags.
 fn print_host_files(agent: &TestAgent) -> Result<()> {
     println!("\n4 Written on web-1");
     for path in ["run/stemma/labels.json", "etc/nginx/conf.d/site.conf"] {
@@ -136,8 +134,7 @@ fn print_host_files(agent: &TestAgent) -> Result<()> {
     Ok(())
 }
 
-/// Edits a label of the cluster template. Prints how long it takes until the label file of each host, and the file that
-/// the web hosts render from the label, contain the new value.
+/// Edits a label of the cluster template. Prints how long it takes until the files of each host have the new value.
 fn edit_label(fleet: &TempFleet, agents: &[TestAgent]) -> Result<()> {
     println!("\n5 Edit a label of the template   $ stemma label clustertemplate base ntp=ntp2.example.net");
     let start = Instant::now();

@@ -1,5 +1,4 @@
-//! The project's own tasks. They are written in Rust, so that cargo alone can build and start them. Some tasks also need
-//! system programs.
+//! The project's own tasks, in Rust, so that cargo alone can build and start them. Some also need system programs.
 //!
 //! `cargo xtask test` is what CI runs, and `cargo xtask demo` is for newcomers. `cargo xtask bench` prints the figures
 //! of `docs/performance.md`, `cargo xtask packages` builds the packages, and `cargo xtask size` prints the amount of

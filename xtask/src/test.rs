@@ -15,8 +15,7 @@ use crate::runner::{self, Runner};
 /// The release of cargo-deny for which the policy file is written.
 const CARGO_DENY_VERSION: &str = "0.19";
 
-/// The number of random cases for a property test in a long run. A usual run has 256. Some tests use a multiple or a
-/// tenth of this number.
+/// The number of random cases of a property test in a long run. A usual run has 256. Some tests scale the number.
 const LONG_RUN_CASES: &str = "10000";
 
 /// The number of slowest tests that `--times` lists.

@@ -91,9 +91,8 @@ fn set_change(old: &BTreeSet<String>, new: &BTreeSet<String>) -> SetChange {
 /// A message of the agent about each hook that failed, by the name of the hook.
 pub type HookFailures = BTreeMap<String, String>;
 
-/// Runs the hooks one after the other, in the order of their names, and returns the failures. `timeout` applies to each
-/// hook. Entries of the directory that `hook_files` does not list as hooks are not failures, because `hook_files`
-/// reports them. If the directory cannot be read, runs nothing.
+/// Runs the hooks one after the other, in the order of their names, each with the timeout, and returns the failures.
+/// Does not report entries that are no hooks, because `hook_files` does. Runs nothing if the directory is unreadable.
 pub async fn run(host: Rc<dyn Host>, change: HookInput, timeout: Duration) -> HookFailures {
     let input = serde_json::to_vec(&change).expect("a change contains only texts");
     let mut failures = HookFailures::new();

@@ -42,8 +42,7 @@ pub fn record_dirs(site: &Site, task_dirs: &StagingDirs) -> Result<(), HostError
 /// directories.
 ///
 /// Then a recorded directory is removed from the record if no task has a file there any more. A directory whose
-/// leftovers could not be removed is in the record afterwards, even if it was not before. Such a failure is only
-/// logged.
+/// leftovers could not be removed is in the record afterwards. Such a failure is only logged.
 ///
 /// # Errors
 /// [`HostError`] from the ledger.
@@ -63,10 +62,8 @@ pub fn sweep(site: &Site, task_dirs: &StagingDirs) -> Result<(), HostError> {
     if still_needed == recorded { Ok(()) } else { site.ledger.put(&STAGING_DIRS, &still_needed) }
 }
 
-/// Removes leftovers (unfinished files of a killed agent) from the recorded directories. The record stays unchanged.
-///
-/// The caller uses this on a host that may start no task now, for example because the host is parked. Otherwise the
-/// next run would remove the leftovers.
+/// Removes leftovers (unfinished files of a killed agent) from the recorded directories, on a host on which no run may
+/// start that would remove them, for example a parked one. The record stays unchanged.
 ///
 /// # Errors
 /// [`HostError`] from the ledger.
@@ -86,9 +83,8 @@ fn merge(base: &StagingDirs, extra: &StagingDirs) -> StagingDirs {
 
 /// Removes the unfinished files of a killed agent from one directory.
 ///
-/// If other users can write the directory or a directory above it, they may have created files with the names of
-/// unfinished files. So this then removes only files that belong to the agent, to root, or to the `owners` that tasks
-/// set.
+/// If other users can write the directory or one above it, they may have created files with the names of unfinished
+/// files. So this then removes only files that belong to the agent, to root, or to the `owners` that tasks set.
 fn sweep_dir(site: &Site, dir: &str, owners: &BTreeSet<u32>) -> Result<(), HostError> {
     let host = &*site.host;
     let (handle, is_safe) = if dir == ROOT_DIR {

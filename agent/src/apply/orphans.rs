@@ -18,18 +18,15 @@ use super::ledger::{Desired, PROGRESS, WRITTEN_FILES};
 use super::task::{HostTask, Site};
 use crate::host::{FileKind, HostError, HostPath};
 
-/// Maximum number of orphans (files that tasks wrote and that no task manages now) that a report or the text output of
-/// `stemma-agent status` lists.
+/// Maximum number of orphans that a report or the text output of `stemma-agent status` lists.
 pub const MAX_LISTED_ORPHANS: usize = 64;
 
 /// Maximum number of paths in the record of written files.
 const MAX_RECORDED_FILES: usize = 8192;
-/// Maximum size of the paths and task ids in the record of written files together, in bytes. The ledger can read a
-/// record of this size.
+/// Maximum size of all paths and task ids in the record of written files, in bytes. The ledger can read such a record.
 const MAX_RECORDED_BYTES: usize = 4 * 1024 * 1024;
 
-/// The id of a task that wrote each file, by the path of the file. If several tasks wrote a file, [`record_written`]
-/// decides which of them is named.
+/// The id of a task that wrote each file, by the path of the file. [`record_written`] chooses between several tasks.
 pub type WrittenFiles = BTreeMap<String, String>;
 
 /// Adds the files that tasks have written to the record on disk, each with its task. A file beyond the size limits of
@@ -54,9 +51,8 @@ pub fn record_written(site: &Site, written: &WrittenFiles, still_writes: impl Fn
     if updated == recorded { Ok(()) } else { site.ledger.put(&WRITTEN_FILES, &updated) }
 }
 
-/// Creates the record of written files if it does not exist, because an older agent without such records ran the tasks.
-/// The new record contains the files of the tasks that succeeded. Does nothing if the mode of the desired state is not
-/// `apply`.
+/// Creates the record of written files, with the files of the tasks that succeeded, if it does not exist because an
+/// older agent ran the tasks. Does nothing if the mode of the desired state is not `apply`.
 ///
 /// The caller does this directly before it replaces the task set, because the record is not needed earlier. So an
 /// upgrade of the agent alone writes nothing.
@@ -88,8 +84,7 @@ pub fn lasting_path(site: &Site, task: &HostTask) -> Option<HostPath> {
     written_path(site, task).filter(|(_, content)| *content == PathContent::File).map(|(path, _)| path)
 }
 
-/// Returns the orphans: the files in the record of written files that still exist and that no task of this desired
-/// state manages.
+/// Returns the orphans: the recorded files that still exist and that no task of this desired state manages.
 ///
 /// # Errors
 /// [`HostError`] from the ledger.
@@ -98,9 +93,8 @@ pub fn orphans(site: &Site, desired: &Desired, profile: &Profile) -> Result<Vec<
     Ok(find_orphans(site, desired, profile, &written).0)
 }
 
-/// Returns the files that tasks wrote, that still exist, and that no task of this desired state manages, like
-/// [`orphans`]. Also removes from the record on disk the unmanaged files that no longer exist. If a file appears at
-/// such a path later, it is not from a task.
+/// Returns the same files as [`orphans`]. Also removes from the record the unmanaged files that no longer exist. If a
+/// file appears at such a path later, it is not from a task.
 ///
 /// # Errors
 /// [`HostError`] from the ledger.
@@ -135,9 +129,8 @@ fn find_orphans(
     (orphans, missing_paths)
 }
 
-/// Returns the value of the fact that reports orphans (files that tasks wrote and that no task manages now), as a JSON
-/// list. The list has at most [`MAX_LISTED_ORPHANS`] files, or fewer if the text would exceed [`MAX_FACT_VALUE_BYTES`].
-/// If files are omitted, the last item has their number. Returns `None` if there are no orphans.
+/// Returns the value of the fact that reports orphans: a JSON list, limited by [`MAX_LISTED_ORPHANS`] and
+/// [`MAX_FACT_VALUE_BYTES`]. Its last item is the number of omitted files, if any. Returns `None` without orphans.
 pub fn orphans_fact(orphans: &[OrphanedPath]) -> Option<String> {
     let mut entries = Vec::new();
     // The initial value reserves room for the brackets and for the number of omitted files.
@@ -190,14 +183,12 @@ enum ManagedFile {
     File(HostPath),
     /// The task manages no file.
     Nothing,
-    /// It is not known which file the task manages. The agent cannot read the task, does not support its type, or
-    /// cannot determine the path of a `file` task.
+    /// It is unknown which file the task manages ([`managed_file`] names the causes).
     Unknown,
 }
 
-/// Returns the file that a task manages. The result is `Unknown` if this agent cannot read the task or does not support
-/// its type. It is also `Unknown` for a task of type `file` whose path cannot be determined, because its parameters are
-/// invalid or the template of its path cannot be rendered.
+/// Returns the file that a task manages. The result is `Unknown` if this agent cannot read the task, does not support
+/// its type, or cannot determine the path of a `file` task (invalid parameters, or a template that fails).
 fn managed_file(site: &Site, desired: &Desired, task: &ProfileTask) -> ManagedFile {
     let Ok(task) = HostTask::new(task, &desired.task_set.inputs) else { return ManagedFile::Unknown };
     let Some(kind) = task_type(&task.task.kind).map(|task_type_def| task_type_def.kind) else { return ManagedFile::Unknown };

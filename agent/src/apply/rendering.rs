@@ -71,8 +71,7 @@ impl<'a> TaskTemplates<'a> {
         parse_path(field, &self.name(field, template)?)
     }
 
-    /// Renders the path of a directory on the host. As in [`Self::name`], the template must not read a secret. Returns
-    /// `None` for `/`, which is not a valid [`HostPath`].
+    /// Renders the path of a directory, like [`Self::path`]. Returns `None` for `/`, which is not a valid [`HostPath`].
     ///
     /// # Errors
     /// As [`Self::path`].

@@ -44,8 +44,7 @@ impl Site {
 pub struct HostTask {
     /// The definition of the task.
     pub task: Task,
-    /// The values that the templates of this task read. Other values are not included. The controller evaluates the
-    /// condition of the task.
+    /// The values that the templates of this task read. Other values are not included.
     pub inputs: Inputs,
     /// The digest of definition and inputs. If the digest changes, a command without guards is a new command, which has
     /// not run yet.
@@ -72,8 +71,7 @@ pub enum TaskParseError {
 }
 
 impl HostTask {
-    /// Parses the definition of a task and the inputs that the task reads. `values` has the inputs of the whole task
-    /// set.
+    /// Parses the definition of a task and the inputs that it reads. `values` has the inputs of the whole task set.
     ///
     /// # Errors
     /// [`TaskParseError`].

@@ -22,8 +22,7 @@ pub struct WakeListener(Option<pipe::Receiver>);
 pub enum WakeResult {
     /// An agent runs on this host and receives the wake.
     Running,
-    /// No process on this host listens to the FIFO. Either no agent runs, or the command `once` runs, which does not
-    /// listen.
+    /// No process listens to the FIFO: no agent runs on this host, or only the command `once`, which does not listen.
     NotRunning,
 }
 

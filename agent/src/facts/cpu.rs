@@ -20,8 +20,7 @@ pub(super) struct Cpu {
     pub(super) cores: Option<u64>,
     /// Name of the first processor.
     pub(super) model: Option<String>,
-    /// Manufacturer. On x86 and s390x it is the text of the kernel (`GenuineIntel`), on ARM a name (`ARM`) for the
-    /// manufacturer's number. `None` if the kernel reports neither, or if the number is not in [`IMPLEMENTERS`].
+    /// Manufacturer: the kernel's text on x86 and s390x (`GenuineIntel`), a name of [`IMPLEMENTERS`] on ARM (`ARM`).
     pub(super) vendor: Option<String>,
     /// Processor features, by the kernel's names (`avx2`).
     pub(super) flags: BTreeSet<String>,
@@ -52,8 +51,7 @@ impl Cpu {
 /// Returns the properties of the processors. `cpuinfo` is the beginning of `/proc/cpuinfo`. `siblings` has one item for
 /// each online processor: the list of processors that share its core, or `None` if it is unknown.
 ///
-/// Processors of one core have the same list, so the number of different lists is the number of cores. If `siblings` is
-/// empty, the processors in `cpuinfo` are counted.
+/// Processors of one core have the same list, so the number of different lists is the number of cores.
 fn parse(cpuinfo: &str, siblings: &[Option<String>]) -> Cpu {
     let sibling_lists: BTreeSet<&str> = siblings.iter().flatten().map(String::as_str).collect();
     let has_all_siblings = !siblings.is_empty() && siblings.iter().all(Option::is_some);

@@ -49,8 +49,7 @@ pub(super) enum TraitRule {
     Sriov,
     /// The host has a network card that supports remote memory access (RDMA).
     Rdma,
-    /// The host has at least one disk that rotates (`spins` is true), or at least one that does not (`spins` is false).
-    /// A disk whose rotation is unknown does not match.
+    /// The host has a disk that rotates, or one that does not. A disk whose rotation is unknown does not match.
     Disk {
         /// True if the disk rotates.
         spins: bool,

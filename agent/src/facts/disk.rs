@@ -40,8 +40,7 @@ pub(super) fn read(root: &HostRoot, is_virtual: bool) -> Vec<BlockDevice> {
     disks
 }
 
-/// Adds the facts `disks.*` of at most [`MAX_DISKS`] disks. If there are more disks, adds a finding with the number of
-/// the omitted ones.
+/// Adds the facts `disks.*` of at most [`MAX_DISKS`] disks, and a finding if there are more.
 pub(super) fn add_facts(disks: &[BlockDevice], facts: &mut HostFacts) {
     for disk in disks.iter().take(MAX_DISKS) {
         facts.add_text(&format!("disks.{}.model", disk.name), disk.model.as_deref());
@@ -108,8 +107,7 @@ mod tests {
         }
     }
 
-    /// In this test, there are two disks more than the limit. The size of each in bytes exceeds 64 bits, so it is not a
-    /// fact.
+    /// There are two disks more than the limit. The size of each in bytes exceeds 64 bits, so it is not a fact.
     #[test]
     fn add_facts_reports_finding_when_over_limit() {
         let disk = |number: usize| BlockDevice { name: format!("sd{number:04}"), sectors: u64::MAX, ..BlockDevice::default() };

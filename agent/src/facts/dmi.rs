@@ -107,9 +107,8 @@ impl Dmi {
     }
 }
 
-/// Returns a DMI value with spaces in place of control characters, and without outer spaces. Returns `None` if the
-/// manufacturer set no real value: the letters and digits of the value are a known placeholder in upper or lower case,
-/// are missing, repeat one character, or count up.
+/// Returns a DMI value with spaces in place of control characters, and without outer spaces. Returns `None` if it is
+/// not a real value: its letters and digits are a known placeholder, are missing, repeat one character, or count up.
 fn without_placeholder(text: &str) -> Option<String> {
     let text = clean_text(text)?;
     let key = alphanumeric(&text);
@@ -134,8 +133,7 @@ fn is_counting_up(letters: &str) -> bool {
         && ["01234567890", "1234567890", "0123456789abcdef", "123456789abcdef"].iter().any(|digits| digits.starts_with(letters))
 }
 
-/// Returns a uuid in lower case, with hyphens. Returns `None` if the text is not a uuid, or if the manufacturer set no
-/// real uuid: it is in [`PLACEHOLDER_UUIDS`], or repeats one digit.
+/// Returns a uuid in lower case. Returns `None` if it is not a uuid, is in [`PLACEHOLDER_UUIDS`], or repeats one digit.
 fn parse_uuid(text: &str) -> Option<String> {
     let uuid = uuid::Uuid::try_parse(text.trim()).ok()?;
     let digits = uuid.simple().to_string();

@@ -14,8 +14,7 @@ pub(super) struct Firmware {
     pub(super) kind: Option<&'static str>,
     /// True if secure boot is on: the firmware starts only signed systems.
     pub(super) has_secure_boot: bool,
-    /// Major version of the TPM specification: 1 or 2. `None` if the host has no TPM, or the kernel does not report the
-    /// version.
+    /// Major version of the TPM specification: 1 or 2. `None` without a TPM, or if the kernel does not report it.
     pub(super) tpm_version: Option<u64>,
     /// Name of the TPM's driver, for example `tpm_crb` or `tpm_tis`.
     pub(super) tpm_driver: Option<String>,

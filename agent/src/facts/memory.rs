@@ -21,8 +21,7 @@ fn read_bytes(meminfo: &str, key: &str) -> Option<u64> {
 mod tests {
     use super::*;
 
-    /// For an amount that is missing, has no unit, is negative, or exceeds 64 bits in bytes, `read_bytes` returns
-    /// `None`.
+    /// The result is `None` for an amount that is missing, has no unit, is negative, or exceeds 64 bits in bytes.
     #[test]
     fn read_bytes_converts_kilobytes() {
         let info = "MemTotal:       16314808 kB\nMemFree:  1 kB\nSwapTotal:             0 kB\nHugePages_Total:       0\n";

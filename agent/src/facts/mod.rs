@@ -50,8 +50,7 @@ pub struct HostFacts {
     pub volatile: BTreeMap<String, String>,
     /// Standard names of the detected traits: sorted, at most fifty.
     pub traits: Vec<String>,
-    /// Sentences with the number of disks, interfaces, addresses or traits that were omitted because there were too
-    /// many.
+    /// Sentences about disks, interfaces, addresses or traits that were omitted because there were too many.
     pub findings: Vec<String>,
 }
 
@@ -183,8 +182,7 @@ fn clean_text(text: &str) -> Option<String> {
     (!truncated.is_empty()).then(|| truncated.to_owned())
 }
 
-/// Returns whether a name from the kernel can be one part of the path of a fact. Such a name has 1 to 64 characters:
-/// ASCII letters, digits, `-`, `_`, `@` and `:`, but no dot.
+/// Returns whether a name from the kernel can be one part of the path of a fact. Such a name contains no dot.
 fn is_key(name: &str) -> bool {
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'@' | b':');
     (1..=64).contains(&name.len()) && name.bytes().all(is_plain)

@@ -49,8 +49,7 @@ pub(super) struct Interface {
     /// True if the interface is backed by hardware, real or virtual.
     has_device: bool,
     is_virtual_function: bool,
-    /// The type that the kernel reports (`DEVTYPE`), such as `vlan`. `None` if it reports none, as for most network
-    /// cards.
+    /// The type that the kernel reports (`DEVTYPE`), such as `vlan`. Most network cards have none.
     kind: Option<String>,
     /// The names of the interfaces on which this interface is built, such as the members of a bond.
     lower_names: Vec<String>,
@@ -60,15 +59,13 @@ pub(super) struct Interface {
     has_rdma: bool,
 }
 
-/// The interfaces that [`select`] chose, and their addresses. The agent takes facts and traits from them. The facts
-/// contain only some of them if there are too many, or if the name of an interface contains a dot.
+/// The interfaces that [`select`] chose, and their addresses. The agent takes facts and traits from them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Network {
     interfaces: Vec<Interface>,
     /// The addresses by the name of their interface.
     addresses: BTreeMap<String, Vec<IpAddr>>,
-    /// The value of the fact `network.address`: the address from which this host sends on its default route, or the
-    /// address that [`select`] chooses in its place.
+    /// The address from which this host sends on its default route, or the one that [`select`] chose in its place.
     source: Option<IpAddr>,
 }
 
@@ -111,9 +108,8 @@ pub(super) fn read(root: &HostRoot, ipv4: &[InterfaceAddress], source: Option<Ip
 }
 
 impl Network {
-    /// Adds the facts `network.*`. An interface whose name contains a dot has no facts `network.interfaces.*`, because
-    /// its name cannot be a part of a path. Adds a finding if interfaces, or addresses of `network.addresses`, are
-    /// omitted because of a limit.
+    /// Adds the facts `network.*`, and findings about what a limit omits. An interface whose name contains a dot has no
+    /// facts `network.interfaces.*`, because its name cannot be a part of a path.
     pub(super) fn add_facts(&self, facts: &mut HostFacts) {
         let mut addresses: Vec<IpAddr> = self.addresses.values().flatten().copied().collect();
         addresses.sort_unstable();
@@ -150,8 +146,7 @@ impl Network {
 /// is permanent. Omits the addresses of other interfaces, and addresses at which other hosts cannot reach this host.
 ///
 /// `source` is the address from which the host sends on the default route. If it is `None`, or not an address of the
-/// selected interfaces or of loopback, the first address of `default_interface` replaces it. If `default_interface` is
-/// not selected or has no address in the result, the result then has no source address.
+/// selected interfaces or of loopback, the first reported address of `default_interface`, if any, replaces it.
 fn select(
     interfaces: &[Interface],
     default_interface: Option<&str>,
@@ -327,10 +322,9 @@ mod tests {
         assert!(selected_names(&ring, None).is_empty());
     }
 
-    /// In this test, `select` omits the addresses of `docker0`, which is not permanent, and the addresses that other
-    /// hosts cannot reach. Each case contains the source address of the default route, and the address that `select`
-    /// returns as the source. The source `192.0.2.77` of loopback remains, but the source `172.17.0.1` of `docker0` is
-    /// replaced by the first address of `eth0`.
+    /// `select` omits the addresses of `docker0`, which is not permanent, and those that other hosts cannot reach. Each
+    /// case contains the source address of the default route, and the one that `select` returns. The source
+    /// `192.0.2.77` of loopback remains, but `172.17.0.1` of `docker0` is replaced by the first address of `eth0`.
     #[test]
     fn select_omits_local_addresses_and_replaces_unselected_source() {
         let interfaces = [hardware("eth0"), software("docker0", Some("bridge"), &[]), software("lo", None, &[])];

@@ -113,9 +113,8 @@ fn qualified_name<'a>(node: &'a str, hosts: &'a str) -> Option<&'a str> {
     hosts.lines().filter_map(first_name).find(is_qualified)
 }
 
-/// Returns the name of the time zone in the target of the link `/etc/localtime`, without a check of the name. Removes
-/// the directory of the time zone database. Removes also `posix/` or `right/`, the directories of its variants without
-/// and with leap seconds. Returns `None` if the target is not in a directory `zoneinfo`.
+/// Returns the unchecked name of the time zone in the target of the link `/etc/localtime`: without the directory of the
+/// time zone database, and without `posix/` or `right/`, its variants without and with leap seconds.
 fn zone_from_link(link: &str) -> Option<&str> {
     let (_, zone) = link.split_once("zoneinfo/")?;
     Some(zone.strip_prefix("posix/").or_else(|| zone.strip_prefix("right/")).unwrap_or(zone))

@@ -44,8 +44,7 @@ fn kernel_facts(machine: &str, node: &str, ipv4: &[(&str, &str)], source: &str) 
     }
 }
 
-/// Collects the facts of a host with these files, and checks their form. Panics if the stable facts of a second
-/// collection differ.
+/// Collects the facts of a host with these files twice. Panics if their form is wrong, or the stable facts differ.
 fn collect_from(files: TestFiles<'_>, kernel: &KernelFacts) -> HostFacts {
     let dir = tempfile::tempdir().unwrap();
     create_files(dir.path(), files);
@@ -56,8 +55,7 @@ fn collect_from(files: TestFiles<'_>, kernel: &KernelFacts) -> HostFacts {
     facts
 }
 
-/// Returns the definition of a stable fact from the registry [`STABLE_FACTS`], by its dotted path. Panics if the
-/// registry does not have the path.
+/// Returns the definition of a stable fact by its dotted path. Panics if the registry does not have the path.
 fn registry_fact(path: &str) -> &'static Fact {
     let path = input::Path::new(path.split('.')).unwrap();
     STABLE_FACTS.iter().find(|fact| fact.matches_path(&path)).unwrap_or_else(|| panic!("facts{path} is not in the registry"))

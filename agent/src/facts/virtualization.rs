@@ -140,8 +140,7 @@ impl Virtualization {
 /// Returns the name of the container manager if this host is a container, or else `None`. The name is `container-other`
 /// for an unknown manager.
 ///
-/// If the host names no manager, the files of [`CONTAINER_MARKS`] decide. They also decide for the name `oci`, because
-/// it is a format of containers and not a manager.
+/// If the host names no manager, or only the format `oci`, the files of [`CONTAINER_MARKS`] decide.
 fn detect_container(root: &HostRoot) -> Option<&'static str> {
     // A host of OpenVZ has both directories, and its containers have only `/proc/vz`.
     if root.exists("/proc/vz") && !root.exists("/proc/bc") {
@@ -182,8 +181,7 @@ fn detect_machine(clues: &MachineClues<'_>) -> Option<&'static str> {
         return None;
     }
     let is_x86 = matches!(clues.architecture, "x86_64" | "i686");
-    // An x86 machine without the flag `hypervisor` is bare metal. The exception is a guest of Xen, which has the file
-    // `/sys/hypervisor/type`.
+    // An x86 machine without the flag `hypervisor` is bare metal, unless `/sys/hypervisor/type` exists (Xen).
     if is_x86 && !clues.has_hypervisor_flag && clues.hypervisor.is_none() {
         return None;
     }

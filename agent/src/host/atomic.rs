@@ -81,8 +81,7 @@ impl Attributes {
         Self { user: Some(stat.user), group: Some(stat.group), mode: stat.mode, extras }
     }
 
-    /// Returns whether a file already has the mode of these attributes, and also their owner and group if they are set.
-    /// Does not compare `extras`.
+    /// Returns whether a file has the mode of these attributes, and their owner and group if set. Ignores `extras`.
     #[must_use]
     pub fn matches(&self, stat: &Stat) -> bool {
         self.mode == stat.mode
@@ -211,8 +210,7 @@ const MAX_REPLACE_ATTEMPTS: usize = 16;
 /// (such as `pause`). If the new file is removed before it is renamed, this writes the file again.
 ///
 /// # Errors
-/// [`HostError`] of a system call. The old file is then unchanged, unless only the last fsync (of the directory)
-/// failed.
+/// [`HostError`] of a system call. The old file is unchanged unless only the last fsync (of the directory) failed.
 pub fn replace(host: &dyn Host, dir: &dyn Dir, name: &str, bytes: &[u8], attributes: &Attributes) -> Result<(), HostError> {
     let mut attempts = 0;
     loop {

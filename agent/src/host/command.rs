@@ -14,9 +14,8 @@ pub const MAX_OUTPUT_BYTES: usize = 4096;
 const MAX_LOGGED_BYTES: usize = 1024;
 
 /// A command that runs without a shell. Its environment contains `PATH`, `HOME`, `LANG`, `STEMMA_ROOT` and the
-/// variables in `env`, and nothing from the agent's environment. With `user`, it also contains `SHELL` and, if the user
-/// has a name, `USER` and `LOGNAME`. Limits and umask are those that the agent sets for itself when it starts, whatever
-/// program started the agent.
+/// variables in `env`. With `user`, it also contains `SHELL` and, if the user has a name, `USER` and `LOGNAME`. It does
+/// not inherit the environment, the limits or the umask with which the agent was started.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HostCommand {
     /// The program, followed by its arguments. Not empty when the command runs.
@@ -32,8 +31,7 @@ pub struct HostCommand {
     pub script: Option<String>,
     /// The bytes that the command reads from standard input, if `script` is `None`.
     pub input: Vec<u8>,
-    /// Time after which the agent ends the whole process group of the command by SIGTERM. If the command has not exited
-    /// five seconds later, the agent sends SIGKILL.
+    /// Time after which the agent sends SIGTERM to the process group of the command, and five seconds later SIGKILL.
     pub timeout: Duration,
 }
 
@@ -42,9 +40,8 @@ pub struct HostCommand {
 pub struct CommandResult {
     /// The kind of the command's end.
     pub end: ExitKind,
-    /// The end of standard output and standard error together, in the order in which the command wrote them. Has at
-    /// most [`MAX_OUTPUT_BYTES`] bytes. Control characters except line ends and tabs are escaped. If the beginning is
-    /// missing, the text begins with [`TRUNCATION_MARK`].
+    /// The end of standard output and standard error together, in the order in which the command wrote them: at most
+    /// [`MAX_OUTPUT_BYTES`], escaped by [`escape_controls`], and with [`TRUNCATION_MARK`] in front if it was cut.
     pub output: String,
 }
 
@@ -96,8 +93,7 @@ pub fn truncate_front(output: &str, max_bytes: usize) -> Cow<'_, str> {
     let end = &output[start..];
     let starts_with_whole_line = output[..start].ends_with('\n');
     let lines = end.split_once('\n').map(|(_, lines)| lines).filter(|lines| !starts_with_whole_line && !lines.trim().is_empty());
-    // `lines` is `None` if the end already begins with a whole line. It is also `None` if the last line alone exceeds
-    // the limit. The result is then the end of that line.
+    // `lines` is `None` if the end begins with a whole line, or is only the end of one long line.
     format!("{TRUNCATION_MARK}{}", lines.unwrap_or(end)).into()
 }
 
@@ -228,8 +224,7 @@ mod tests {
         assert!(excerpt.lines().skip(1).all(|line| line == "0123456789abcde"), "{excerpt}");
     }
 
-    /// In this test, the limit is 1024 bytes. The result contains the last lines that fit into the limit. If the last
-    /// line alone does not fit, the result contains the end of that line.
+    /// The result has the last lines that fit into 1024 bytes, or the end of the last line if it alone does not fit.
     #[test]
     fn y09_truncate_front_keeps_text_after_cut() {
         let long = "x".repeat(5000);

@@ -91,9 +91,8 @@ const MAX_LISTED_EXTRAS: usize = 10;
 pub struct Extras {
     /// Values of the extended attributes, by name.
     pub attributes: BTreeMap<CString, Vec<u8>>,
-    /// Inode flags that are in `REPORTED_FLAGS`. A file that replaces this file gets only those that are in
-    /// `PRESERVED_FLAGS`. `None` if the file system does not support flags. In the extras for a new file, `None` leaves
-    /// the file the flags that the file system gave it.
+    /// Inode flags that are in `REPORTED_FLAGS`. A file that replaces this file gets only those in `PRESERVED_FLAGS`.
+    /// `None` if the file system has no flags, or to leave a new file the flags that the file system gave it.
     pub flags: Option<IFlags>,
 }
 
@@ -103,8 +102,7 @@ const ACL_ENTRY_BYTES: usize = 8;
 /// Size of the version number at the start of an access control list, in front of its entries.
 const ACL_VERSION_BYTES: usize = 4;
 
-/// The tags of the entries of an access control list. A tag is the kind of users to which the entry gives rights. The
-/// entry with the tag `MASK` gives no rights, but limits those of groups and named users.
+/// The tags of the entries of an access control list: the users that get rights. `MASK` limits groups and named users.
 mod tag {
     pub(super) const USER: u16 = 0x01;
     pub(super) const NAMED_USER: u16 = 0x02;
@@ -240,9 +238,8 @@ mod tests {
         Extras { attributes: attributes.into_iter().collect(), ..Extras::default() }
     }
 
-    /// In this test, each entry of an access control list is a tag, rights and an id. The tags are 1 (owner), 2 (a
-    /// user), 4 (owning group), 0x10 (mask) and 0x20 (others). Each case contains the old list, the new mode, and the
-    /// expected list.
+    /// An entry has a tag, rights and an id. The tags are 1 (owner), 2 (a user), 4 (owning group), 0x10 (mask) and 0x20
+    /// (others). Each case contains the old list, the new mode, and the expected list.
     #[test]
     fn x05_set_acl_mode_matches_chmod() {
         for (old_acl, mode, expected_acl) in [
@@ -318,10 +315,8 @@ mod tests {
         assert_eq!(extras([(ACL.to_owned(), acl(&entries_with_named_user))]).common_rights(0o664), 4);
     }
 
-    /// In this test, `old_extras` are the extended attributes of a file, and `new_extras` are those of the file that
-    /// replaces it with new content. Only the capabilities are missing there, because a file with new content does not
-    /// get them. Further cases compare extras with and without attributes and flags. A text names at most ten
-    /// attributes and flags, and counts the others.
+    /// `old_extras` are the extended attributes of a file, and `new_extras` those of the file that replaces it. Only
+    /// the capabilities are missing there. A text names at most ten attributes and flags, and counts the others.
     #[test]
     fn x05_missing_in_names_lost_attributes_and_flags() {
         let old_extras = extras([

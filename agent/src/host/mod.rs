@@ -38,8 +38,7 @@ pub(crate) async fn or_pending<T>(future: Option<impl Future<Output = T>>) -> T 
     }
 }
 
-/// The machine that the agent runs on, or a test double of it: its files, its users and groups, its clock, and the
-/// commands that the agent runs.
+/// The machine that the agent runs on, or a test double of it.
 pub trait Host {
     /// Opens the root directory (`--root`).
     ///
@@ -63,9 +62,8 @@ pub trait Host {
     }
 
     /// Returns the path and the metadata of the first directory on `path` that a user other than root and the agent's
-    /// user can write. Such a user could replace the directories below that directory after a check. A symbolic link
-    /// counts as such a directory, because its mode is 0777. Returns `None` if every existing directory is safe. The
-    /// root directory is not checked, because the user who started the agent chose it.
+    /// user can write. Such a user could replace the directories below it after a check. A symbolic link counts too,
+    /// because its mode is 0777. The root directory is not checked, because the user who started the agent chose it.
     ///
     /// # Errors
     /// As [`Self::dir`], except [`HostError::Link`].
@@ -124,26 +122,21 @@ pub trait Host {
     /// Returns the path of the `--root` directory on the real system, as commands and file events of the kernel use it.
     fn system_root(&self) -> PathBuf;
 
-    /// Returns the id of a user. `name` is the user's name in `/etc/passwd`, or an id in digits. Such an id is returned
-    /// even if no user has it.
+    /// Returns the id of a user. `name` is a name in `/etc/passwd`, or any id in digits, even one that no user has.
     ///
     /// # Errors
-    /// [`HostError::NoAccount`] if no user has that name or the id is too high, [`HostError::Io`] if the names cannot
-    /// be read.
+    /// [`HostError::NoAccount`] if no user has that name or the id is too high, [`HostError::Io`].
     fn user_id(&self, name: &str) -> Result<u32, HostError>;
 
-    /// Returns the id of a group. `name` is the group's name in `/etc/group`, or an id in digits. Such an id is
-    /// returned even if no group has it.
+    /// Returns the id of a group. `name` is a name in `/etc/group`, or any id in digits, even one that no group has.
     ///
     /// # Errors
-    /// [`HostError::NoAccount`] if no group has that name or the id is too high, [`HostError::Io`] if the names cannot
-    /// be read.
+    /// [`HostError::NoAccount`] if no group has that name or the id is too high, [`HostError::Io`].
     fn group_id(&self, name: &str) -> Result<u32, HostError>;
 
-    /// Acquires an exclusive lock on a file, and returns the handle that holds the lock. The lock ends when the handle
-    /// is dropped, this process closes another handle of the file, or this process ends. The file is created if it is
-    /// missing. Returns `None` if another process has the lock. This default, for a test double that has no lock files,
-    /// always returns `None`.
+    /// Acquires an exclusive lock on a file, which is created if it is missing. Returns the handle that holds the lock,
+    /// or `None` if another process has the lock. The lock ends when the handle is dropped, this process closes another
+    /// handle of the file, or this process ends. This default, for a test double without lock files, returns `None`.
     ///
     /// # Errors
     /// If the lock file cannot be created.
@@ -151,8 +144,8 @@ pub trait Host {
         Ok(None)
     }
 
-    /// Returns whether another process holds the lock of [`Self::lock_file`] on this file, or `false` if the file does
-    /// not exist. A process that holds the lock itself must not call this, because the call would end its lock.
+    /// Returns whether another process holds the lock of [`Self::lock_file`] on this file. A process that holds the
+    /// lock itself must not call this, because the call would end its lock.
     ///
     /// # Errors
     /// If the lock file exists and cannot be opened.
@@ -190,9 +183,8 @@ pub trait Dir {
     /// [`HostError::Io`].
     fn stat(&self, name: &str) -> Result<Option<Stat>, HostError>;
 
-    /// Returns the version of an entry, or `None` if the entry does not exist. Two versions are equal only if content,
-    /// owner, mode, attributes and number of links of the entry did not change in between. [`FileVersion`] names an
-    /// exception.
+    /// Returns the version of an entry, or `None` if the entry does not exist. Two versions are equal only if the entry
+    /// did not change in between, apart from the exception that [`FileVersion`] names.
     ///
     /// # Errors
     /// [`HostError::Io`].
@@ -279,8 +271,7 @@ pub trait Dir {
     /// Creates an empty file that only its owner can read and write.
     ///
     /// # Errors
-    /// [`HostError::NotReplaceable`] if something prevents the change even for root, else [`HostError::Io`], also if
-    /// the name exists.
+    /// As [`Self::check_replaceable`]. Also [`HostError::Io`] if the name exists.
     fn create(&self, name: &str) -> Result<Box<dyn NewFile>, HostError>;
 
     /// Creates a subdirectory with this mode (permission bits).
@@ -298,14 +289,13 @@ pub trait Dir {
     /// Renames `from` to `to`, and replaces an existing `to`.
     ///
     /// # Errors
-    /// [`HostError::NotReplaceable`] if something prevents the change even for root, else [`HostError::Io`].
+    /// As [`Self::check_replaceable`].
     fn rename(&self, from: &str, to: &str) -> Result<(), HostError>;
 
     /// Removes a file or a symbolic link.
     ///
     /// # Errors
-    /// [`HostError::NotReplaceable`] if something prevents the change even for root, else [`HostError::Io`], also if
-    /// the entry does not exist.
+    /// As [`Self::check_replaceable`]. Also [`HostError::Io`] if the entry does not exist.
     fn remove(&self, name: &str) -> Result<(), HostError>;
 
     /// Makes the entries of the directory durable (`fsync`).
@@ -387,9 +377,8 @@ pub struct Stat {
     pub links: u64,
 }
 
-/// The metadata by which two versions of a file are distinguished. A change of the file changes at least one field. The
-/// exception is a change in place that keeps all of `stat` and falls into the same tick of the clock as the last
-/// change.
+/// The metadata by which two versions of a file are distinguished. A change of the file changes at least one field,
+/// unless it keeps all of `stat` and falls into the same tick of the clock as the last change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FileVersion {
     /// Kind, owner, mode, size and number of hard links. A comparison of the times alone is not enough, because a
@@ -447,8 +436,7 @@ impl ReplaceBlocker {
 pub enum NotADirectory {
     /// The path does not exist.
     Nothing,
-    /// A symbolic link that does not lead to a directory below `--root`, with its target. The target may be a directory
-    /// outside of `--root`.
+    /// A symbolic link that does not lead to a directory below `--root`, with its target.
     Link(String),
     /// A file that is neither a directory nor a symbolic link.
     Other(FileKind),
@@ -468,8 +456,7 @@ pub enum HostError {
         path: String,
         /// The path of the link, which is `path` or a directory above it.
         at: String,
-        /// The value of `path` with the link replaced by its target. `None` if the link cannot be read, or its target
-        /// is not UTF-8.
+        /// The value of `path` with the link replaced by its target. `None` if the target is unreadable or not UTF-8.
         real: Option<String>,
     },
     /// The file is of another kind than expected, for example a directory instead of a regular file.
@@ -542,8 +529,7 @@ pub enum HostError {
         /// The requested name.
         name: String,
     },
-    /// The working directory of a command does not exist, is not a directory, or is outside of `--root`, through a
-    /// link.
+    /// The working directory of a command does not exist, is not a directory, or is outside of `--root` through a link.
     #[error("cannot enter {path}: {}", working_dir_message(at, found))]
     BadWorkingDir {
         /// The path of the working directory.
@@ -574,9 +560,8 @@ impl HostError {
         move |source| Self::Io { operation, path, source }
     }
 
-    /// Replaces the name of a temporary file in the path of [`HostError::Io`] by the name of the target file. Any other
-    /// error is unchanged. The reader of a message does not know the temporary name, which also differs in each
-    /// attempt.
+    /// Replaces the name of a temporary file in [`HostError::Io`] by the name of the target file. The reader of a
+    /// message does not know the temporary name, which also differs in each attempt.
     #[must_use]
     pub fn for_target(self, temporary: &str, target: &str) -> Self {
         match self {

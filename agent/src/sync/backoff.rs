@@ -9,9 +9,8 @@ use tokio::time::Instant;
 const INITIAL_WAIT: Duration = Duration::from_millis(500);
 /// Upper bound of the wait after a failure, for any number of consecutive failures.
 const MAX_WAIT: Duration = Duration::from_mins(1);
-/// Time after which another host with this host's identity is considered to have stopped, if it has not replaced a
-/// check-in of this host since then. The time is longer than that between two check-ins that replace each other, even
-/// if both hosts wait [`MAX_WAIT`] each time.
+/// Time after which another host with this identity counts as stopped, if it has not replaced a check-in since. It is
+/// longer than that between two check-ins that replace each other, even if both hosts wait [`MAX_WAIT`] each time.
 const RECENT_DUPLICATE: Duration = Duration::from_mins(10);
 
 /// The number of consecutive failures, which determines the next wait.

@@ -22,8 +22,7 @@ const MAX_FILE_BYTES: u64 = 64 * 1024;
 pub enum ConnectionState {
     /// A controller serves this host.
     Connected,
-    /// The last check-in failed: its controller could not be reached, or did not respond as expected. Other controllers
-    /// may not have been tried yet.
+    /// The last check-in failed: its controller could not be reached, or did not respond as expected.
     Unserved,
     /// The controllers no longer know this host: its node was deleted, or its certificate was revoked.
     Unknown,
@@ -47,8 +46,7 @@ pub struct ConnectionRecord {
 
 /// Records the state of the connection, and determines which changes are logged.
 pub(super) struct ConnectionLog {
-    /// The record that was last read from disk or written to it. It is also replaced if the write failed. `None` if
-    /// there is no valid record.
+    /// The record that was last read from disk, or that should be on disk. `None` if there is no valid record.
     stored_record: Option<ConnectionRecord>,
     /// The last state that this process recorded.
     state: Option<ConnectionState>,
@@ -90,8 +88,7 @@ impl ConnectionLog {
         Ok(Self { stored_record: ConnectionRecord::load(host)?, state: None, logged_causes: BTreeMap::new() })
     }
 
-    /// Returns whether the stored record, which the command `status` shows, has another state than
-    /// [`ConnectionState::Connected`]. Returns false if there is no record.
+    /// Returns whether there is a stored record, with another state than [`ConnectionState::Connected`].
     pub(super) fn is_outage(&self) -> bool {
         self.stored_record.as_ref().is_some_and(|record| record.state != ConnectionState::Connected)
     }
@@ -104,9 +101,8 @@ impl ConnectionLog {
         self.logged_causes.insert(url.to_owned(), text.clone()).is_none_or(|previous| previous != text)
     }
 
-    /// Records the current state. Returns whether the caller should log the state: for a connected host, if the state
-    /// that this process recorded last was another one or there was none; for any other state, if the cause differs
-    /// from the last cause of this controller in the current outage.
+    /// Records the current state. Returns whether the caller should log it: a connection after another state or none,
+    /// any other state if its cause differs from the last one of this controller in the outage.
     ///
     /// The record on disk is written only when it changes, not at each attempt. Older versions of the agent stored no
     /// record. So no record is written for a connected host without a record, because an upgrade of the agent must

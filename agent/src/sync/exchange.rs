@@ -30,8 +30,7 @@ const RESPONSE_MARGIN: Duration = Duration::from_secs(30);
 /// The reason why a request to a controller failed.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ExchangeError {
-    /// There was no complete response, the response was too large, or its body could not be passed to the root half
-    /// (`apply`).
+    /// There was no complete response, or it was too large or could not be passed to the root half (`apply`).
     #[error("the request to the controller failed")]
     Client(#[from] ClientError),
     /// The response cannot be decoded.
@@ -58,8 +57,7 @@ pub(super) enum ExchangeError {
         /// Message of the controller.
         message: String,
     },
-    /// The controller refused the request, and the reason is not an expired certificate, the wire version, or that it
-    /// no longer knows this host. For example, it does not have the requested content (404).
+    /// The controller refused the request for another reason, for example because it lacks the content (404).
     #[error("the controller refused ({status}): {message}")]
     Refused {
         /// The HTTP status.

@@ -25,8 +25,7 @@ use super::state::{CertificateRefusal, StateError, TlsCredentials};
 use crate::host::{Host, HostError};
 use crate::identity::HostIdentity;
 
-/// The options with which a host joins a fleet: controllers, key hash of the fleet root, token, node name and public
-/// key.
+/// The options with which a host joins a fleet.
 pub struct JoinOptions {
     /// The controllers, `https://HOST:PORT`. The request is sent to one after the other until one responds. All
     /// addresses are stored.
@@ -54,8 +53,7 @@ pub enum JoinError {
     /// The key pair or the signing request could not be created.
     #[error("no key could be created")]
     Key(#[from] rcgen::Error),
-    /// No controller sent a complete response of acceptable size. The request may have been sent. A renewal asks only
-    /// one controller.
+    /// No controller sent a complete response of acceptable size. The request may have been sent.
     #[error("no controller could be reached")]
     Client(#[from] ClientError),
     /// The controller refused the request.
@@ -74,8 +72,7 @@ pub enum JoinError {
     /// The certificate in the response is not valid for this host.
     #[error("the certificate that the controller gave is refused")]
     Issued(#[from] CertificateRefusal),
-    /// The response does not match the pinned root or contains no readable certificate, or the list of controllers is
-    /// empty. The contained text is the reason.
+    /// The response does not match the pinned root, or lacks a certificate or controllers. The text is the reason.
     #[error("the controller's answer is refused: {0}")]
     Unexpected(&'static str),
     /// rustls rejected the configuration.
@@ -92,13 +89,11 @@ pub enum JoinError {
     State(#[from] StateError),
 }
 
-/// Advice if no server can be reached or the connection breaks, or if the server that responds is probably not the
-/// agents' listener of a controller.
-const ADDRESS_ADVICE: &str = "is this the agents' listener (the controller prints it as `agents`)?";
+/// Advice if the connection fails, or if the server is probably not the agents' listener of a controller.
+const LISTENER_ADVICE: &str = "is this the agents' listener (the controller prints it as `agents`)?";
 /// Advice if a certificate is not valid at the time of this host's clock.
 const CLOCK_ADVICE: &str = "is this host's clock right?";
-/// Advice if the server's certificate, or the root in the response, does not match the expected fleet root. Also if the
-/// certificate in the response is missing, or is not acceptable for this host for another reason than its time.
+/// Advice if the certificate of the server, the root in the response, or the issued certificate is not acceptable.
 const HASH_ADVICE: &str = "compare --ca-hash with what `stemma token ca-hash` prints";
 
 impl From<KeyError> for JoinError {
@@ -160,8 +155,8 @@ impl JoinError {
                 Some("make another with `stemma token create`")
             }
             // Another server, or another listener of a controller, responds with one of these statuses.
-            Self::Refused { status: 401 | 404 | 405 | 421, .. } | Self::Answer(_) => Some(ADDRESS_ADVICE),
-            Self::Refused { kind, .. } if kind.is_empty() => Some(ADDRESS_ADVICE),
+            Self::Refused { status: 401 | 404 | 405 | 421, .. } | Self::Answer(_) => Some(LISTENER_ADVICE),
+            Self::Refused { kind, .. } if kind.is_empty() => Some(LISTENER_ADVICE),
             Self::Issued(CertificateRefusal::Certificate(Refusal::Expired { .. } | Refusal::NotYetValid { .. })) => {
                 Some(CLOCK_ADVICE)
             }
@@ -190,7 +185,7 @@ fn client_advice(error: &ClientError) -> Option<&'static str> {
         | ClientError::Handshake { .. }
         | ClientError::ConnectTimeout { .. }
         | ClientError::AnswerTimeout { .. }
-        | ClientError::Broken { .. } => Some(ADDRESS_ADVICE),
+        | ClientError::Broken { .. } => Some(LISTENER_ADVICE),
         ClientError::TooLarge { .. } | ClientError::NotTaken { .. } => None,
     }
 }
@@ -220,8 +215,7 @@ pub async fn join_with_version(
     options: JoinOptions,
     clock: Arc<dyn Clock>,
 ) -> Result<HostIdentity, JoinError> {
-    // A host that has joined may join again only if its identity cannot be read, or if its credentials are missing or
-    // damaged.
+    // A joined host may join again only if its identity is unreadable, or its credentials are missing or damaged.
     if let Ok(identity) = HostIdentity::load(host)
         && !TlsCredentials::load(host).and_then(|tls| tls.check_usable(&identity)).is_err_and(|error| error.is_damaged())
     {

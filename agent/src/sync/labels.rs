@@ -22,8 +22,7 @@ const MAX_FILE_BYTES: u64 = 64 * 1024;
 /// Maximum number of labels that are taken from all label files of a host together.
 const MAX_LABELS: usize = 256;
 
-/// Maximum number of findings about files and lines that are listed. If there are more, one further finding counts the
-/// rest. The finding about names of files that are skipped is not counted.
+/// Maximum number of listed findings about lines and files, without skipped names. A further finding counts the rest.
 const MAX_FINDINGS: usize = 32;
 
 /// The labels from the label files, and the findings about the files.
@@ -171,8 +170,7 @@ mod tests {
     use crate::host::memory::MemoryHost;
     use crate::host::real::RealHost;
 
-    /// Creates the label directory below this root. Its mode is at most 0755 for any umask, so other users cannot write
-    /// it.
+    /// Creates the label directory below this root. For any umask, other users cannot write it.
     fn make_dir(root: &Path) -> PathBuf {
         let dir = root.join("etc/stemma/labels.d");
         DirBuilder::new().recursive(true).mode(0o755).create(&dir).unwrap();
@@ -356,8 +354,7 @@ mod tests {
         assert_eq!(local_labels.findings, expected);
     }
 
-    /// In this test, the label `rack` of the second file replaces that of the first file. The value of a label may be
-    /// empty.
+    /// The label `rack` of the second file replaces that of the first file. The value of a label may be empty.
     #[test]
     fn parse_lines_reports_line_number_when_invalid() {
         let mut local_labels = LocalLabels::default();

@@ -28,8 +28,7 @@ pub use connection::{ConnectionRecord, ConnectionState};
 pub use labels::{LocalLabels, read_files};
 pub use state::{StateError, TlsCredentials};
 
-/// Returns the current findings about the host's facts, its label files, its hooks, and the last renewal of its
-/// certificate.
+/// Returns the current findings about the host's facts, label files, hooks, and last renewal of its certificate.
 pub fn findings(host: &dyn Host) -> Vec<String> {
     let file_findings = labels::read(host).findings.into_iter().chain(hook_files::findings(host));
     facts::observe().findings.into_iter().chain(file_findings).chain(state::refused_renewal(host)).collect()

@@ -46,15 +46,13 @@ pub(super) struct Outbox {
     apply_observation: Observation,
     /// The merged observations of both halves.
     observation: Observation,
-    /// The digest of the last observation that a controller has acknowledged. `None` if none was acknowledged, or if
-    /// the observation must be sent again.
+    /// The digest of the last observation that a controller has acknowledged. `None` if it must be sent again.
     acknowledged_digest: Option<PartDigest>,
     /// The last report of the root half.
     report: Report,
     /// The volatile facts, which change by themselves, such as the load. The network half collects them.
     volatile_facts: BTreeMap<String, String>,
-    /// True if the next check-in contains the report, because the report has changed since the last check-in or must be
-    /// sent again.
+    /// True if the next check-in contains the report, because it has changed or must be sent again.
     has_new_report: bool,
     requested_leases: Vec<LeaseKind>,
     /// The leases (permissions for an action, such as a reboot) and the roles of primary that this host does not need
@@ -123,9 +121,8 @@ impl Outbox {
         true
     }
 
-    /// Returns the next check-in for this wire version. It contains everything that no controller has acknowledged, up
-    /// to the maximum numbers of items. The report is then marked as sent, until it changes or [`Self::resend_all`] is
-    /// called.
+    /// Returns the next check-in for this wire version: everything that no controller has acknowledged, up to the
+    /// maximum numbers of items. Marks the report as sent, until it changes or [`Self::resend_all`] is called.
     pub(super) fn check_in(&mut self, version: WireVersion) -> CheckIn {
         let digest = self.observation_digest(version);
         let report = std::mem::take(&mut self.has_new_report).then(|| {

@@ -23,8 +23,7 @@ use crate::host::Host;
 /// this one. So a wrong stored validity does not delay the renewal for years.
 const MAX_LIFETIME_S: u64 = 366 * 24 * 3600;
 
-/// Wait after a failed renewal. If the certificates of consecutive renewals cannot be used, the wait is doubled each
-/// time (`FailedRenewals`).
+/// Wait after a failed renewal. [`FailedRenewals`] doubles it while the new certificates cannot be used.
 pub(super) const RETRY_DELAY: Duration = Duration::from_mins(5);
 /// Maximum wait after repeated renewals whose certificate could not be used.
 const MAX_RETRY_DELAY: Duration = Duration::from_hours(4);
@@ -77,8 +76,7 @@ impl PendingKey {
 /// controller is wrong.
 ///
 /// The controller issues at most 256 certificates in 31 days for a node. So the waits between renewals increase. After
-/// somebody has set the clock, the wait no longer applies, because the clock may be correct now. The next check-in that
-/// is refused because of the expired certificate then starts a renewal.
+/// somebody has set the clock, the wait no longer applies, because the clock may be correct now.
 #[derive(Debug, Default)]
 pub(super) struct FailedRenewals {
     count: u32,

@@ -24,8 +24,7 @@ const CREDENTIALS_FILE: &str = "credentials.json";
 const PENDING_KEY_FILE: &str = "pending-key";
 /// Name of the file with the reason why this host refused the certificate of its last renewal.
 const REFUSED_RENEWAL_FILE: &str = "refused-renewal";
-/// Maximum size, in bytes, of each of three files: the credentials, the key of a renewal, and the reason of a refusal.
-/// The other files of the network half have limits of their own.
+/// Maximum size of the file of credentials, of the key of a renewal, and of the reason of a refusal, in bytes.
 const MAX_FILE_BYTES: u64 = 256 * 1024;
 
 /// The key and the certificate with which this host connects to controllers, and the addresses of the controllers.
@@ -59,8 +58,7 @@ pub enum StateError {
         /// Permission bits of the file.
         mode: u32,
     },
-    /// The file with the credentials is damaged, too large or not a regular file, or the identity of this host has no
-    /// valid fleet name. The contained text is the reason.
+    /// The file with the credentials, or the fleet name of the identity, is not valid. The text is the reason.
     #[error("{DIR}/{CREDENTIALS_FILE} is damaged ({0})")]
     Damaged(String),
     /// rustls does not accept the key or the certificate.
@@ -71,8 +69,7 @@ pub enum StateError {
 /// The reason why this host does not accept a certificate from a controller.
 #[derive(Debug, thiserror::Error)]
 pub enum CertificateRefusal {
-    /// The certificate is not valid in this fleet, for the use by an agent, or at the present time of this host's
-    /// clock. Or the certificate cannot be read.
+    /// The certificate is not valid in this fleet, for an agent or at the time of this host, or it cannot be read.
     #[error(transparent)]
     Certificate(#[from] Refusal),
     /// The certificate names another node.
@@ -209,8 +206,8 @@ pub(super) fn store_refused_renewal(host: &dyn Host, reason: Option<&str>) -> Re
     }
 }
 
-/// Returns the stored key of a renewal, PKCS#8 DER, or `None` if no key is stored. The caller must check the key: it may
-/// be damaged, or already be in use if a process ended before it deleted the file.
+/// Returns the stored key of a renewal, PKCS#8 DER, or `None`. The caller must check the key: it may be damaged, or
+/// already be in use if a process ended before it deleted the file.
 ///
 /// # Errors
 /// [`HostError`].

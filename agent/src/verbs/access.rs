@@ -45,8 +45,7 @@ enum PathSensitivity {
     Secret,
 }
 
-/// The reason why a command of the agent does not run: other users could have changed or read one of the agent's files,
-/// or the files cannot be checked.
+/// The reason why a command does not run: other users could have changed or read the agent's files, or a check failed.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum AccessError {
     #[error(

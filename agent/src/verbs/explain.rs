@@ -21,13 +21,11 @@ struct Explanation {
     kind: &'static str,
     name: String,
     value: Option<String>,
-    /// What the host knows about the object, one line each: for example the origin of a label, or why a task waits, how
-    /// it ended and what it reads.
+    /// Lines about the object, for example the origin of a label, or why a task waits and how it ended.
     why: Vec<String>,
 }
 
-/// Prints what this host knows about one of its labels, traits, tags or tasks: the value of a label or tag, and lines
-/// that explain the object. If the host does not have the object, prints that, and returns [`AgentExit::NotFound`].
+/// Prints the value of a label or tag of this host, and lines that explain a label, trait, tag or task.
 ///
 /// # Errors
 /// Fails if the host has no desired state yet, or if the ledger (the agent's stored state) cannot be
@@ -55,8 +53,7 @@ pub fn explain(root: &Path, kind: ExplainedObject, name: &str, output: OutputFor
     Ok(AgentExit::Done)
 }
 
-/// Returns the lines that `explain` prints about a task below the task's name, for tests. A line of the reason for the
-/// task's outcome begins with two spaces.
+/// Returns the lines that `explain` prints about a task, below the name of the task.
 #[cfg(test)]
 pub(super) fn task_reasons(root: &Path, id: &str) -> Vec<String> {
     let local = LocalHost::open(root).unwrap();
@@ -64,8 +61,7 @@ pub(super) fn task_reasons(root: &Path, id: &str) -> Vec<String> {
     explain_task(&local, &desired, id).unwrap().unwrap().why
 }
 
-/// Returns the output for people: a line with the object and its value, then one line per reason. A value or an input
-/// cannot contain an escape sequence for the terminal.
+/// Returns the output for people, without control characters: a line with the object and its value, then the reasons.
 fn human_text(explanation: &Explanation) -> String {
     let value = explanation.value.as_ref().map(|value| format!(" = {value}")).unwrap_or_default();
     let title = format!("{} {}{value}", explanation.kind, explanation.name);

@@ -57,15 +57,13 @@ pub fn join(root: &Path, args: &JoinArgs) -> Result<AgentExit> {
     Ok(AgentExit::Done)
 }
 
-/// Returns the message that this host has joined. `name` is the name of the node that the host requested. A controller
-/// refuses a join as a node with another name, so the node has this name. An exception is an existing node without a
-/// name: a host with any name can join as this node, and the node stays without a name.
+/// Returns the message that this host has joined. `name` is the requested name of the node. A controller refuses a join
+/// as a node with another name. Only an existing node without a name accepts any name, and stays without one.
 fn joined_message(identity: &HostIdentity, name: &str) -> String {
     format!("joined {} as node {name} ({})\n", identity.fleet, identity.node)
 }
 
-/// Parses the argument `--ca-hash`: the SHA-256 of the public key in the fleet's root certificate, as 64 hexadecimal
-/// digits, with or without the prefix `sha256:`. Blanks around the text are ignored.
+/// Parses the argument `--ca-hash`: a SHA-256 of 64 hexadecimal digits, with or without the prefix `sha256:`.
 fn parse_ca_hash(text: &str) -> Result<[u8; 32]> {
     let digits = text.trim().strip_prefix("sha256:").unwrap_or(text.trim());
     from_hex(digits).context("--ca-hash requires 64 hexadecimal digits, as `stemma token ca-hash` prints them")

@@ -18,14 +18,12 @@ use crate::config::AgentConfig;
 use crate::host::{Host as _, HostPath};
 use crate::paths;
 
-/// Stops and disables the agent's systemd unit, removes the agent's labels from the host label map (a file of labels on
-/// the host), and removes unfinished files of a killed agent, `/run/stemma` and the agent's state. With `keep_state`,
-/// the unit is not stopped and the state is not removed. If the host has no agent state, only prints that.
+/// Stops and disables the agent's systemd unit, removes the agent's labels from the host label map, and removes
+/// unfinished files, `/run/stemma` and the state. With `keep_state`, leaves unit and state alone.
 ///
 /// # Errors
-/// Fails if the unit cannot be stopped, if an agent or `once` uses the state, or if other users could have written the
-/// state or read a secret. Then no file was removed. With `keep_state`, the agent of the systemd unit may be the one
-/// that uses the state. Also fails if a file cannot be removed.
+/// Fails if the unit cannot be stopped, an agent or `once` uses the state, or other users could have written the state
+/// or read a secret. Then no file was removed. Also fails if a file cannot be removed.
 pub fn leave(root: &Path, args: LeaveArgs) -> Result<AgentExit> {
     if !root.join(&paths::STATE[1..]).exists() {
         // This is checked first, because `LocalHost::open` would create the state.

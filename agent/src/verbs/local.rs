@@ -1,5 +1,5 @@
-//! The commands `pause`, `resume` and `resolve-unknown`. They store the pause or the outcome of a task in the ledger, the
-//! agent's records on disk.
+//! The commands `pause`, `resume` and `resolve-unknown`. They store the pause or the outcome of a task in the ledger,
+//! the agent's records on disk.
 
 use std::path::Path;
 
@@ -98,8 +98,7 @@ mod tests {
     use super::*;
     use crate::apply::ledger::{TaskProgress, TaskRecord};
 
-    /// In this test, the journal has no step of the two tasks. Only the task `lost` has an unknown outcome, so only
-    /// this task can be resolved.
+    /// The journal has no step of the two tasks. Only `lost` has an unknown outcome, so only `lost` can be resolved.
     #[test]
     fn w10_13_resolve_unknown_adds_lost_step_for_unknown_outcome() {
         let root = tempfile::tempdir().unwrap();

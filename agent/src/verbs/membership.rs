@@ -25,8 +25,7 @@ pub(super) enum Membership {
     /// A member with intact identity and credentials: the identity, and the verifier of the messages that controllers
     /// sign.
     Member(Box<(HostIdentity, NodeVerifier)>),
-    /// A member whose identity or credentials are missing or damaged: the identity, if it is intact, and a message with
-    /// a remedy.
+    /// A member with missing or damaged identity or credentials: the identity, if intact, and a message with a remedy.
     Damaged(Option<HostIdentity>, String),
     /// The host has neither an identity nor a desired state. It has not joined, or it has left its fleet.
     NotJoined,

@@ -32,8 +32,7 @@ use crate::apply::task::Site;
 use crate::host::real::RealHost;
 use crate::host::{HostError, HostPath};
 
-/// Path of the lock file. The command `run` holds its lock until it ends, and `once` and `leave` hold it while they work.
-/// So only one process applies tasks.
+/// Path of the lock file. `run`, `once` and `leave` hold its lock while they work, so only one process applies tasks.
 const LOCK_PATH: &str = "/var/lib/stemma-agent/apply/lock";
 
 /// The result of a command. The number of a variant is the program's exit status.
@@ -41,8 +40,7 @@ const LOCK_PATH: &str = "/var/lib/stemma-agent/apply/lock";
 pub enum AgentExit {
     /// 0: success.
     Done = 0,
-    /// 1: the command ended with an error, or it found a failure on the host, such as a failed task. Also if `once` did
-    /// not apply all tasks, because the host is paused or parked, or because a signal stopped the command.
+    /// 1: the command ended with an error, found a failure on the host, or (`once`) did not apply all tasks.
     Failed = 1,
     /// 3: this host lacks the object that `explain` names, or `check` has no desired state or released task set.
     NotFound = 3,

@@ -20,8 +20,7 @@ use crate::output::printable;
 const SILENCE_TIMEOUT: Duration = Duration::from_secs(90);
 /// The minimum delay before a broken connection is opened again. A random time of at most about one second is added.
 const RECONNECT_DELAY: Duration = Duration::from_secs(2);
-/// Maximum number of received bytes of an event whose end has not arrived yet. With more bytes, the stream ends with an
-/// error.
+/// Maximum number of received bytes of an event whose end has not arrived yet.
 const MAX_EVENT_BYTES: usize = 64 * 1024 * 1024;
 
 /// An event of the controller: a change of an object, or of the status of a node.
@@ -39,8 +38,7 @@ pub(crate) struct EventSource {
     token: Option<header::HeaderValue>,
     /// The path and query of the stream in the API.
     path: String,
-    /// The id after which the next connection continues: that of the last received event, or at first the revision
-    /// before the requested start. `None` if the stream begins with new events.
+    /// The id after which the next connection continues. `None` if the stream begins with new events.
     last_id: Option<String>,
     /// True if a lost connection should be reported on standard error.
     should_warn: bool,
@@ -175,8 +173,7 @@ enum StreamError {
     Retry(Error),
     /// The controller responded with a server error (5xx). The stream is opened again even if it was never open before.
     Busy(Error),
-    /// The controller no longer stores some events after the last received one, so these events are lost. The stream
-    /// can be opened again if it was open before. A stream that was never open ends with this error.
+    /// The controller no longer stores some events after the last received one. Otherwise as [`Self::Retry`].
     Compacted(Error),
     /// The stream must not be opened again.
     Fatal(Error),
@@ -219,8 +216,7 @@ struct EventParser {
 
 impl EventParser {
     /// Adds a piece of the stream. Passes each complete event to `sink`, and stores its id, if it has one, in `last`.
-    /// Fails for an `end` event, for an event that is not JSON, for an incomplete event that is too large already, and
-    /// if `sink` fails.
+    /// Fails for an `end` event, for an event that is not JSON or exceeds [`MAX_EVENT_BYTES`], and if `sink` fails.
     fn push(&mut self, chunk: &[u8], last: &mut Option<String>, sink: &mut impl FnMut(StreamItem) -> Result<()>) -> Result<()> {
         self.text.extend_from_slice(chunk);
         while let Some(event_length) = self.text[self.searched_len..].windows(2).position(|window| window == b"\n\n") {

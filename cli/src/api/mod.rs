@@ -40,14 +40,12 @@ pub(crate) struct WriteRequest {
     /// The path and query in the API.
     path: String,
     body: Bytes,
-    /// The revision that the object must still have, so that the controller accepts the write. `None` if the object may
-    /// have any revision.
+    /// The revision that the object must still have, so that the controller accepts the write.
     revision: Option<u64>,
     /// The object that the write changes, as text for messages.
     object: Option<String>,
     /// The command line of this process with `--overwrite` added and `--dry-run` removed. The error of a conflict with
-    /// another manager shows this command, which takes over the keys and fields that the other manager owns. `None` if
-    /// the error shows no such command.
+    /// another manager suggests this command.
     overwrite_command: Option<String>,
     /// The files that the body refers to, by their SHA-256 in hex.
     files: BTreeMap<String, PathBuf>,
@@ -151,8 +149,7 @@ impl fmt::Display for WriteRequest {
 pub(crate) struct ApiClient {
     client: Client,
     tls: Option<Arc<ClientConfig>>,
-    /// The manager in whose name writes are made: from `--manager`, from `stemma.toml` next to the manifests, or the
-    /// default of an import. `None` if the controller uses the manager of the principal.
+    /// The manager in whose name writes are made, if it is not that of the principal.
     manager: Option<String>,
     /// True if the controller must refuse a write that causes findings of severity warning or error (`--strict`).
     is_strict: bool,
@@ -337,32 +334,17 @@ impl ApiClient {
         Ok(())
     }
 
-    /// Checks the number of hosts that writes affect. More than ten hosts need `--max-nodes`, `--yes` or the confirmation
-    /// of the person at the terminal.
-    ///
-    /// # Errors
-    /// Fails if the reach exceeds `--max-nodes`, or if the person does not confirm.
+    /// Checks the number of hosts that writes affect, as [`HostLimit::check_reach`].
     pub(crate) fn check_reach(&self, reach: WriteReach) -> Result<()> {
         self.limit.check_reach(reach)
     }
 
-    /// Checks that the objects of this kind that a selector found may be changed. `selected` is their number, and
-    /// `changed` contains the names of those that the write changes. If the selector found several objects and at least
-    /// one of them changes, the write needs `--yes` or the confirmation of the person at the terminal, and
-    /// `--max-nodes` replaces neither. Otherwise as [`Self::check_reach`].
-    ///
-    /// # Errors
-    /// Fails if the reach exceeds `--max-nodes`, or if the person does not confirm.
+    /// Checks a write of the objects that a selector found, as [`HostLimit::check_selected`].
     pub(crate) fn check_selected(&self, kind: &str, selected: usize, changed: &[&str], reach: WriteReach) -> Result<()> {
         self.limit.check_selected(kind, selected, changed, reach)
     }
 
-    /// Requests confirmation from the person at a terminal before certificates and tokens of a principal become
-    /// invalid. `credential_names` contains their names. Does nothing if the list is empty. With `--yes`, only prints
-    /// them.
-    ///
-    /// # Errors
-    /// Fails if the person does not confirm.
+    /// Asks for confirmation before credentials become invalid, as [`HostLimit::check_credentials`].
     pub(crate) fn confirm_invalid_credentials(&self, principal: &str, credential_names: &[&str]) -> Result<()> {
         self.limit.check_credentials(principal, credential_names)
     }
@@ -473,9 +455,8 @@ impl ApiClient {
     }
 
     /// Reads the controller's record of a write whose response was lost, and returns the recorded response. If the
-    /// controller has no record, it has not made the write, because the write did not arrive, was refused or is still in
-    /// progress. Then the write is sent again with the same idempotency key, so that it is made only once. `error` is the
-    /// error of the first attempt.
+    /// controller has no record, it has not made the write so far. Then the write is sent again with the same
+    /// idempotency key, so that it is made only once. `error` is the error of the first attempt.
     async fn recover_response(
         &mut self,
         write: &WriteRequest,

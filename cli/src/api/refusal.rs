@@ -23,8 +23,7 @@ pub(crate) struct ApiRefusal {
     pub(crate) message: String,
     /// The path of the field that the error is about.
     pub(crate) field: Option<String>,
-    /// The message without the names of the object and the field. `None` if the response has no such text, for example
-    /// if the error is about neither a field nor an object of an apply, or if an older controller sent the error.
+    /// The message without the names of the object and the field, if the response contains one.
     pub(crate) reason: Option<String>,
     /// Further lines about the error. They are printed below the message.
     pub(crate) detail: Option<String>,
@@ -37,19 +36,15 @@ pub(crate) struct ApiRefusal {
     pub(crate) warning: Option<String>,
     /// The command line with `--overwrite` added. It would also change what other managers own.
     pub(super) overwrite_command: Option<String>,
-    /// The key of the object that the error is about, such as `cluster/prod`. `None` if the response names no object,
-    /// as in most errors about a field of the request.
+    /// The key of the object that the error is about, such as `cluster/prod`. Most errors about a field have none.
     pub(crate) object: Option<String>,
-    /// The key of the object whose write caused the error about `object`. It may be the same object. `None` if the
-    /// response does not name it.
+    /// The key of the object whose write caused the error about `object`. It may be the same object.
     pub(crate) written_object: Option<String>,
-    /// The keys of the objects that still use the object to delete or the release to rename, such as `node/web-1`. At
-    /// most 1,000.
+    /// The keys of the objects that still use the object to delete or the release to rename, at most 1,000.
     used_by: Vec<String>,
     /// All findings of a write with `--strict` that the controller refused because of a warning or an error among them.
     pub(crate) findings: Vec<Finding>,
-    /// The refusals that the response to an apply lists if several objects are refused, including this one. Empty if
-    /// only this one exists.
+    /// All refusals that the response to an apply lists, including this one. Empty if this is the only one.
     refusals: Vec<ApiRefusal>,
 }
 
@@ -78,8 +73,7 @@ impl Exit {
 }
 
 impl ApiRefusal {
-    /// Returns whether the controller refused the write because the object is in use. For a delete, other objects still
-    /// use the object.
+    /// Returns whether the controller refused the write because the object is in use.
     pub(crate) fn is_in_use(&self) -> bool {
         self.error_type == ErrorType::ObjectInUse.name()
     }
@@ -91,8 +85,7 @@ impl ApiRefusal {
     }
 
     /// Returns the keys of the objects that use the object to delete or the release to rename, such as `node/web-1`.
-    /// Empty if the response contains none, as for a tag that is assigned to nodes, or in the response of an older
-    /// controller.
+    /// Empty if the response contains none, as for a tag that is assigned to nodes.
     pub(crate) fn users(&self) -> &[String] {
         &self.used_by
     }
@@ -192,8 +185,8 @@ impl FieldConflict {
         Self { map: text("map"), key: text("key"), owner: text("manager"), value: value_text }
     }
 
-    /// Returns the path of the field or key, such as `labels.tier`. A manifest of a node has no field at the path of a
-    /// tag or trait, such as `tags.db`.
+    /// Returns the path of the field or key, such as `labels.tier`. A manifest may have no such field, as for
+    /// `tags.db`.
     pub(crate) fn conflict_path(&self) -> String {
         if self.map == "fields" { self.key.clone() } else { format!("{}.{}", self.map, self.key) }
     }
@@ -240,8 +233,7 @@ mod tests {
         ApiRefusal::from_response(&response, "GET", "/v1/nodes")
     }
 
-    /// In this test, the refusals are a conflict, a body that is not JSON, and an unknown outcome. The text of a
-    /// refusal with conflicts does not contain the controller's message.
+    /// The text of a refusal with conflicts does not contain the controller's message.
     #[test]
     fn refusal_text_and_exit_depend_on_response() {
         let conflict = refusal(
@@ -274,8 +266,7 @@ mod tests {
         }
     }
 
-    /// If the end of the controller's message contains the required role, the advice is to send the request with this
-    /// role. Without it, the advice is to send the request as an admin.
+    /// If the controller's message does not end with the required role, the advice is to send the request as an admin.
     #[test]
     fn y09_refusal_names_role_to_use_when_denied() {
         for (message_end, person) in

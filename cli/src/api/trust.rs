@@ -20,8 +20,7 @@ use crate::context::ClientContext;
 /// context, which is stored next to that socket. Its permissions are not checked, because only root can write there.
 ///
 /// # Errors
-/// Fails if the context names no `ca`, if the file contains no certificate, or if the context or the file can't be
-/// read.
+/// Fails if the context can't be read or names no `ca`, or if the file can't be read or contains no certificate.
 pub(crate) fn ca_hash(global: &GlobalArgs) -> Result<String> {
     let context = ClientContext::load(global)?;
     let is_socket = context.is_socket();
@@ -78,9 +77,8 @@ mod tests {
 
     use super::*;
 
-    /// In this test, the file is empty. With its first mode it has safe permissions, so the error is about its content.
-    /// The other errors contain the command that corrects the permissions. Other users may read a file of certificates,
-    /// but may not write it.
+    /// The file is empty, so the error with safe permissions is about its content. Other users may read a file of
+    /// certificates, but may not write it.
     #[test]
     fn s71_credentials_are_refused_with_fix_when_others_can_access() {
         let dir = tempfile::tempdir().unwrap();

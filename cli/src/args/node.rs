@@ -88,9 +88,8 @@ pub(crate) struct OwnedNodeListArgs {
 }
 
 impl NodeListArgs {
-    /// Splits the words into nodes and other names. Repeated other names are dropped. A word that begins with `node/`
-    /// contains nodes, separated by commas. If there is no such word and no option selects nodes, the first word
-    /// contains the nodes.
+    /// Splits the words into nodes and other names, of which repeated ones are dropped. If no word begins with `node/`
+    /// and no option selects nodes, the first word contains the nodes.
     pub(crate) fn split(&self) -> (Vec<String>, Vec<String>) {
         let is_node = |word: &&String| word.starts_with("node/");
         let (mut nodes, mut other_words): (Vec<&String>, Vec<&String>) = self.words.iter().partition(is_node);

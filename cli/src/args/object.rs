@@ -86,9 +86,8 @@ impl ObjectRef {
         Ok(Self { kind, name })
     }
 
-    /// Returns the kind, and the names of the objects that the command line gives: the name in `self`, if it has one,
-    /// then `names`. If `self` has a name, each of `names` must have the form `KIND/NAME` with the same kind, and only
-    /// its NAME is returned. Otherwise `names` are returned unchanged.
+    /// Returns the kind, and the names of the objects. If `self` has a name, that name is the first, and each of
+    /// `names` must have the form `KIND/NAME` with the same kind, of which only NAME is returned.
     ///
     /// # Errors
     /// Fails for an object of another kind or form.

@@ -120,8 +120,7 @@ struct ContextTarget {
 }
 
 impl ContextTarget {
-    /// Creates the directory of the new context, and returns the context to write into it, as [`Self::new`] does.
-    /// Returns `None` if no directory is given (`--to`).
+    /// Creates the directory that `--to` names, as [`Self::new`] does. Returns `None` without `--to`.
     fn from_args(api: &ApiClient, global: &GlobalArgs, new_context: &NewContextArgs) -> Result<Option<Self>> {
         new_context.to.as_deref().map(|to| Self::new(api, global, to, new_context.url.as_deref())).transpose()
     }
@@ -225,7 +224,7 @@ fn print_message(api: &ApiClient, sentence: &str) {
     print_dry_run(api);
 }
 
-/// Returns the name that the API has for the role of a principal, such as `admin`. Roles of nodes are something else.
+/// Returns the name of a principal's role in the API, such as `admin`.
 fn role_word(role: PrincipalRoleArg) -> String {
     role.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
 }

@@ -37,9 +37,8 @@ pub(crate) fn reason(allocation: &Value) -> Option<String> {
     Some(text)
 }
 
-/// Returns the next step if no node was available. It contains the command that lists the nodes with the group, traits
-/// and requirements of the allocation, whatever their resource class. The field `requirements` of the allocation is a
-/// map or a list of maps.
+/// Returns the next step if no node was available, with a command that lists the nodes that would fit, apart from their
+/// resource class. The field `requirements` of the allocation is a map or a list of maps.
 pub(crate) fn next_step(name: &str, allocation: &Value) -> String {
     let mut command = "stemma get nodes".to_owned();
     for (option, field) in [("nodegroup", "nodegroup"), ("trait", "traits")] {

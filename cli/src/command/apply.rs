@@ -29,11 +29,10 @@ pub(crate) struct ApplyOptions<'a> {
     pub(crate) adopt: Option<&'a str>,
 }
 
-/// Applies the objects in the files in one request, so that either all of them are applied or none. Prints the result.
+/// Applies the objects in the files, and prints the result.
 ///
 /// # Errors
-/// Fails if the files contain errors, if the controller refuses the apply, or if it does not respond. An error about an
-/// object contains its place in the files, if the place is known.
+/// Fails for errors in the files, or if the apply fails. An error about an object has its place in the files, if known.
 pub(crate) async fn apply(api: &mut ApiClient, files: &ManifestArgs, options: ApplyOptions<'_>, output: Output) -> Result<()> {
     let manifests = manifest::read(&tree::expanded_paths(files)?)?;
     let objects: Vec<&str> = manifests.objects.iter().map(|object| object.json.as_str()).collect();
@@ -148,9 +147,8 @@ fn find_object_field<'a>(field: &str, manifests: &'a Manifests) -> Option<(&'a M
     Some((manifests.objects.get(index)?, field.trim_start_matches('.').to_owned()))
 }
 
-/// Returns the reason of a refusal with its field in front, as `validate` prints it. The field is not added if the
-/// reason already begins with it. The object is not added, because the caller prints its file and line before the
-/// message.
+/// Returns the reason of a refusal with its field in front, as `validate` prints it, unless the reason already begins
+/// with the field. The object is not added, because the caller prints its file and line before the reason.
 fn reason_in_field(reason: &str, field: &str) -> String {
     if field.is_empty() || reason.starts_with(field) { reason.to_owned() } else { format!("{field}: {reason}") }
 }
@@ -170,8 +168,7 @@ fn print_actions(is_dry: bool, applied: &Value, source_map: &SourceMap<'_>) {
     print_findings(applied, source_map);
 }
 
-/// Prints the findings. Infos repeat in every apply of a cluster, so only the first few infos with each finding code
-/// are printed, and the number of the others.
+/// Prints the findings. Infos repeat in every apply of a cluster, so only the first few with each code are printed.
 fn print_findings(applied: &Value, source_map: &SourceMap<'_>) {
     let mut counter = InfoCounter::default();
     for finding in applied.get("findings").and_then(Value::as_array).into_iter().flatten() {
@@ -227,8 +224,6 @@ fn kind_word(object: &Value) -> &str {
 mod tests {
     use super::*;
 
-    /// Of five infos with one finding code, the first three are printed and two are omitted. Warnings with this code are
-    /// always printed.
     #[test]
     fn w11_info_counter_prints_warning_after_many_infos() {
         let finding = |severity, number: usize| Finding {

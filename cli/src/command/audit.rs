@@ -13,7 +13,7 @@ use crate::output::{cell_text, table, time_with_age};
 
 /// Maximum number of changed fields that are printed below the row of an audit entry.
 const MAX_CHANGE_LINES: usize = 20;
-/// Maximum length of a printed value of a changed field, before or after the change, in characters.
+/// Maximum length of a printed value of a changed field, in characters.
 const MAX_VALUE_CHARS: usize = 80;
 
 /// Runs `stemma audit`: prints the newest entries that match, latest first.
@@ -189,8 +189,7 @@ fn shortened(value: &Value) -> String {
     }
 }
 
-/// Returns the address of the client that sent the request of an audit entry. If the request was refused because two
-/// hosts share an identity, returns the addresses of both hosts.
+/// Returns the address of the client, or both addresses if the request was refused because two hosts share an identity.
 fn source_address(entry: &Value) -> String {
     let addresses = ["address", "other_address"].map(|field| entry.get(field).filter(|address| !address.is_null()));
     let texts: Vec<String> = addresses.into_iter().flatten().map(|address| cell_text(Some(address))).collect();
@@ -220,9 +219,8 @@ fn action_text(entry: &Value, uuids: &BTreeSet<&str>) -> String {
     if texts.is_empty() { "-".to_owned() } else { texts.join(", ") }
 }
 
-/// Returns the text of an action on the fleet as a whole, which is not about an object: the fleet was resumed (its
-/// hosts moved to a new epoch), a backup was created, or a join token without a node or node group was created or
-/// deleted. If only a newer controller defines the kind of action, the kind is returned unchanged.
+/// Returns the text of an action that is not about an object, such as a backup. A kind of action that only a newer
+/// controller defines is returned unchanged.
 fn action_without_objects(action: &Value) -> String {
     let text = |field: &str| cell_text(action.get(field));
     match action.get("kind").and_then(Value::as_str) {
@@ -312,8 +310,7 @@ mod tests {
         assert_eq!(lines, ["the changes of 1 objects are left out; to see them: stemma audit KIND/NAME"]);
     }
 
-    /// In this test, node 1 was first called `x`, then `y`. Node 2 is also called `x`. So the texts of all entries
-    /// about these two nodes contain the uuid, also the text with `y`. Only node 3 was called `z`.
+    /// Node 1 was called `x`, then `y`, and node 2 is called `x`. So all texts about these two nodes contain the uuid.
     #[test]
     fn y09_object_label_has_uuid_when_name_was_reused() {
         let entry =

@@ -2,9 +2,9 @@
 //! the writes at once, and they are sent one after another.
 //!
 //! The writes are not a transaction (an `apply` is): one write may fail while others succeed. Each success is printed
-//! at once, except in JSON and YAML. Failures are printed at the end with their reasons. The exit status is then 1, or
-//! 5 if it is unknown whether a write was carried out. If the user named only one object, its error is the error of the
-//! command, with its own exit status.
+//! at once, except in JSON and YAML. Failures are printed at the end with their reasons, and the exit status is 1, or 5
+//! if it is unknown whether a write was carried out. If the user named only one object, the command ends with the error
+//! and the exit status of this object.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -45,8 +45,7 @@ impl fmt::Display for TargetObject {
 /// The objects of one command.
 #[derive(Clone, Debug)]
 pub(crate) struct Targets {
-    /// The objects without repetition, in the order of the command line, or in the order in which the controller
-    /// lists the objects that a selection finds.
+    /// The objects without repetition, in the order of the command line or of the controller's list.
     pub(crate) objects: Vec<TargetObject>,
     /// True if the user named exactly one object. The result is then printed as an object, not as a list.
     is_single: bool,
@@ -87,8 +86,7 @@ struct BatchFailures {
     is_outcome_unknown: bool,
     /// True if a failed object was changed by an earlier write of this command.
     is_partial: bool,
-    /// True if the command does not try the remaining objects, because the controller did not respond, or because the
-    /// writes reach more hosts than `--max-nodes` allows.
+    /// True if the command does not try the remaining objects.
     should_stop: bool,
 }
 
@@ -108,9 +106,8 @@ impl Targets {
     /// Returns the objects that are named as `KIND NAME…` or as `KIND/NAME …`, or the objects that a selection finds.
     ///
     /// # Errors
-    /// If neither names nor a selection are given, or both, if a name is invalid or has no kind although the first has
-    /// one, if the kind can't be selected, or if the list can't be read. A selection that finds nothing is not an
-    /// error.
+    /// If neither names nor a selection are given, or both, if a name is invalid, if the kind can't be selected, or if
+    /// the list can't be read. A selection that finds nothing is not an error.
     pub(crate) async fn from_args(api: &mut ApiClient, ObjectArgs { subject, names, selection }: &ObjectArgs) -> Result<Self> {
         let Some(first) = &subject.name else { return Self::for_kind(api, subject.kind, names, selection).await };
         check_names_or_selection(names, selection)?;
@@ -245,7 +242,6 @@ fn confirm(api: &ApiClient, targets: &Targets, planned: &[(&TargetObject, Option
 /// so it gets no plan. It is checked again after the other objects of the command were deleted.
 ///
 /// Objects without a plan are last in the result. Each of them precedes the objects of other kinds that it refers to.
-/// The result does not contain the objects that failed, which are added to `failures`.
 async fn check_all<'a>(
     api: &mut ApiClient,
     targets: &'a Targets,
@@ -272,9 +268,8 @@ async fn check_all<'a>(
     Ok(planned)
 }
 
-/// Prints the primaries that the planned writes move. A printed line also states if this command changes or deletes
-/// the node to which the primary would move. In this case, the response in the plan is changed too, so that it states
-/// the same.
+/// Prints the primaries that the planned writes move. If this command also changes or deletes the node to which a
+/// primary would move, the printed line and the response in the plan state this.
 async fn announce_moves(api: &mut ApiClient, planned: &mut [(&TargetObject, Option<WritePlan>)]) {
     let plans = &*planned;
     if plans.iter().filter_map(|(_, plan)| plan.as_ref()).all(|plan| moved_primary_messages(&plan.answer).is_empty()) {
@@ -317,8 +312,7 @@ fn is_in_use(error: &Error) -> bool {
 }
 
 /// Returns whether an object outside this command also uses the object that could not be deleted. The controller lists
-/// users by name. So a target that is given by uuid is assumed to be any user of its kind. Returns false if the error
-/// lists no users.
+/// users by name. So a target that is given by uuid is assumed to be any user of its kind.
 fn is_used_outside(error: &Error, targets: &[TargetObject]) -> bool {
     let is_included = |user: &str| {
         let (kind, name) = user.split_once('/').unwrap_or((user, ""));
@@ -354,8 +348,7 @@ async fn check_object(
 
 /// Sends the writes of one object, and returns the report to print. Without a plan, the writes are planned and checked
 /// first. That was not possible earlier, because the object was still used by objects that this command has deleted
-/// now. If the writes of the command then reach more hosts than before, the number of hosts is checked again, and the
-/// user must confirm it if necessary.
+/// now. If the writes of the command then reach more hosts than before, the number of hosts is checked again.
 ///
 /// With `--dry-run`, nothing is sent, and the report contains the response to the check, if any.
 async fn write_object<'a>(
@@ -411,10 +404,9 @@ fn partial_error(error: Error, earlier: &[WriteRequest]) -> Error {
 }
 
 impl BatchFailures {
-    /// Records the failure of an object, and decides whether the command stops. It stops after an error with the
-    /// attached status [`Exit::Error`] or [`Exit::Unknown`]: the controller did not respond, or the hosts are more
-    /// than `--max-nodes` allows. A refusal has no attached status. An error after an earlier write of the same
-    /// object (`is_partial`) does not stop the command, whatever its status.
+    /// Records the failure of an object. The command stops if the error has the attached status [`Exit::Error`] or
+    /// [`Exit::Unknown`] (a refusal has none): the controller did not respond, or the hosts are more than `--max-nodes`
+    /// allows. An error after an earlier write of the same object (`is_partial`) does not stop the command.
     fn add(&mut self, object: &TargetObject, error: &Error) {
         self.is_outcome_unknown |= Exit::from_error(error) == Exit::Unknown;
         self.is_partial |= exit::is_partial(error);

@@ -77,8 +77,7 @@ fn read_items(paths: &[PathBuf], with_builtin: bool) -> Result<Vec<ImportItem>> 
 }
 
 /// Returns the body to send for a namespace. Returns `None` and prints a note if the namespace is stored already and
-/// `mode` is [`ImportMode::Keep`]. With [`ImportMode::Merge`], the body for a stored namespace has only the fields to
-/// which the item adds something. If the body depends on what is stored, it contains the revision of the stored
+/// `mode` is [`ImportMode::Keep`]. If the body depends on what is stored, it contains the revision of the stored
 /// namespace, or 0 if none is stored. The controller then refuses the write if the stored namespace has changed.
 async fn request_body(api: &mut ApiClient, item: ImportItem, mode: ImportMode) -> Result<Option<Map<String, Value>>> {
     if matches!(mode, ImportMode::Diff | ImportMode::Overwrite) {

@@ -1,6 +1,5 @@
 //! `stemma describe`: one object for a person who has to act on it. Problems are first, then the fields, then the maps
-//! with their owners. Unset fields are left out. A field that only clients of other systems use is left out if it has
-//! its default value.
+//! with their owners. Unset fields are left out, as are the defaults of fields that only clients of other systems use.
 
 use anyhow::{Result, bail};
 use serde_json::{Map, Value};
@@ -17,8 +16,7 @@ const MAX_VALUE_CHARS: usize = 160;
 /// Maximum number of printed lines of a task's difference.
 const MAX_DIFF_LINES: usize = 20;
 
-/// Fields that `stemma describe` prints for objects of every kind, in addition to those that a manifest of the kind can
-/// set. The controller computes most of these fields. Some, such as `roles`, can be set in the manifests of some kinds.
+/// Fields that are printed in addition to those that a manifest of the kind can set. Most are computed.
 const SHOWN_FIELDS: &[&str] = &[
     "uuid",
     "state",

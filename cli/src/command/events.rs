@@ -22,8 +22,7 @@ use crate::output::{cell_text, printable};
 /// Time that `stemma wait` lets pass after an event, or after [`MAX_POLL_INTERVAL`] without one, before it reads the
 /// objects again. Further events that follow closely then need no read of their own.
 const SETTLE_DELAY: Duration = Duration::from_millis(200);
-/// Maximum time that `stemma wait` waits for an event before the next poll. A poll reads all objects that do not meet
-/// the condition yet.
+/// Maximum wait for an event before the next poll, which reads all objects that do not meet the condition yet.
 const MAX_POLL_INTERVAL: Duration = Duration::from_secs(5);
 
 /// Prints events until Ctrl-C, which ends the command with status 0.
@@ -243,7 +242,7 @@ async fn poll(
 ) -> Result<Vec<(String, String)>> {
     let mut received = Vec::new();
     for name in names {
-        received.push(match read_objects(api, kind, std::slice::from_ref(name), &FilterArgs::default()).await {
+        received.push(match read_objects(api, kind, std::slice::from_ref(name), &FilterArgs::default(), false).await {
             Ok(mut list) => list.pop(),
             Err(error) if Exit::from_error(&error) == Exit::NotFound && args.wanted == WaitCondition::Deleted => None,
             Err(error) => return Err(error),

@@ -196,8 +196,7 @@ fn release_manifest(args: &ReleaseImport<'_>, import: &FuelImport) -> Result<Val
     Ok(Value::Object(manifest))
 }
 
-/// The content of the imported files. For a single file with whole task graphs, only `file` is set. For a directory,
-/// `tasks`, `roles` and `tags` are set. For a single file with a list of tasks, only `tasks` is set.
+/// The content of the imported files. If `file` is set, the other fields are empty. A list of tasks sets only `tasks`.
 #[derive(Debug, Default)]
 struct ImportedFiles {
     /// The content of a single file that contains whole task graphs. `None` if a directory or a list of tasks was read.

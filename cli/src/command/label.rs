@@ -233,9 +233,8 @@ mod tests {
         assert!(label_patch(&["bare".to_owned()], &[]).unwrap_err().to_string().contains("write KEY=VALUE or KEY-"));
     }
 
-    /// In this test, the first list has words of `stemma label`. The other lists have values of `--labels`, the
-    /// labels of a new object. In the second list, a key or a part of a value is empty. In the third list, a whole
-    /// label is empty. The last list is valid, because a whole value may be empty.
+    /// The first list has words of `stemma label`, and the others have values of `--labels`. The last list is valid,
+    /// because a whole value may be empty.
     #[test]
     fn x06_label_parsers_reject_empty_key_or_entry() {
         for change in ["-", "=", "=v", " =v", " -"] {

@@ -106,8 +106,7 @@ pub(crate) async fn read_stored(api: &mut ApiClient, kind: KindArg, name: &str) 
 }
 
 /// Reads an object with the owners of its fields. For a namespace, the owners must be requested, because Glance's
-/// response does not contain them. If this request fails, as with an older controller, the namespace is read without
-/// owners.
+/// response does not contain them. If that fails, as with an older controller, it is read without owners.
 pub(crate) async fn read_with_owners(api: &mut ApiClient, kind: KindArg, name: &str) -> Result<Value> {
     let path = kind.path(name)?;
     if kind == KindArg::Namespace
@@ -164,8 +163,7 @@ async fn build_manifest(api: &mut ApiClient, kind: KindArg, object: &Value) -> R
 }
 
 /// Returns the fields of a kind that an author may set, with their types, and its passthrough fields. Passthrough
-/// fields are stored for clients of Ironic and Magnum. Most of them have no effect. Exceptions are fields of a node that
-/// an allocation or a filter reads, such as `resource_class`.
+/// fields are stored for clients of Ironic and Magnum. Only a few of them, such as `resource_class`, have an effect.
 pub(crate) fn kind_fields(kind: KindArg) -> (Vec<(&'static str, FieldType)>, &'static [PassthroughField]) {
     match kind {
         KindArg::Node => spec_fields::<NodeSpec>(),
@@ -296,8 +294,7 @@ fn spec_fields<S: SpecFields>() -> (Vec<(&'static str, FieldType)>, &'static [Pa
 }
 
 /// Adds the labels, annotations and parameters that this object itself provides, also empty maps and `null` values.
-/// Also adds `merge_labels` if the object provides labels, if the field is true, or if it has an owner and was not reset
-/// to unset.
+/// Also adds `merge_labels` if the object provides labels, if the field is true, or if it has an owner and is set.
 fn add_maps(manifest: &mut Map<String, Value>, object: &Value) {
     for map in ["labels", "annotations", "parameters"] {
         let provided = object.get(format!("provided_{map}")).filter(|map| map.is_object());
@@ -311,8 +308,7 @@ fn add_maps(manifest: &mut Map<String, Value>, object: &Value) {
     }
 }
 
-/// Adds to a node's manifest the traits that operators set on the node, and the tags that they assigned to it or
-/// unassigned, from its stored fields.
+/// Adds the traits that operators set on a node, and the tags that they assigned or unassigned, from its stored fields.
 fn add_node_lists(manifest: &mut Map<String, Value>, stored: &Value) {
     let has_items = |names: &Value| names.as_array().is_some_and(|names| !names.is_empty());
     manifest.extend(stored.get("traits").filter(|traits| has_items(traits)).map(|traits| ("traits".to_owned(), traits.clone())));
@@ -323,9 +319,8 @@ fn add_node_lists(manifest: &mut Map<String, Value>, stored: &Value) {
     }
 }
 
-/// Replaces the roles, traits and tags in the manifest of a node by those that operators set on the node, and removes
-/// the mode unless the node itself sets it. An older controller has sent the node, so the response also contains values
-/// of the node's group and host.
+/// Reduces the roles, traits, tags and mode in the manifest of a node to what operators set on the node itself. The
+/// response of an older controller also contains values of the node's group and host.
 fn add_old_node_fields(manifest: &mut Map<String, Value>, object: &Value, roles: &Value, resolved: &Value) {
     let mut set_field = |field: &str, value: Option<Value>| match value.filter(|value| is_set(value) || is_owned(object, field)) {
         Some(value) => drop(manifest.insert(field.to_owned(), value)),
@@ -393,10 +388,8 @@ mod tests {
         );
     }
 
-    /// In this test, each of the owned fields has its default value. The manifest contains `roles`, `parked` and
-    /// `description`. A default text or object is only in the manifest if an apply owns the field. So `hold` and
-    /// `nodegroup` are left out. `mode` and `merge_labels` are left out, because a manifest has no value for their
-    /// default.
+    /// Each owned field has its default value. A default text or object is only in the manifest if an apply owns the
+    /// field, as for `description`. A manifest has no value for the default of `mode` and `merge_labels`.
     #[test]
     fn y05_manifest_fields_contain_owned_default_when_expressible() {
         let owners = json!({"roles": ["ann:update"], "parked": ["ann:update"], "hold": ["ann:update"], "nodegroup": ["ann:update"],

@@ -79,13 +79,11 @@ pub(crate) async fn assign_tags(api: &mut ApiClient, args: &OwnedNodeListArgs, a
     write_in_one_request(api, endpoint, args, ("tags", result_text, skip_rule), output).await
 }
 
-/// The rule by which a command skips names of traits, roles or tags: names to remove that a node lacks, or names to add
-/// that it has. Names are skipped only on nodes that a selection found. If the user named the node, the controller
-/// refuses such a name.
+/// The rule by which a command skips names of traits, roles or tags on nodes that a selection found. If the user named
+/// the node, the controller refuses such a name.
 #[derive(Clone, Copy, Debug)]
 enum SkipRule {
-    /// Skip a name to remove if none of these fields of the node contains the name. The first value is the noun to
-    /// print.
+    /// Skip a name to remove that none of these fields of the node contains. The first value is the noun to print.
     Absent(&'static str, &'static [&'static str]),
     /// Skip a name to add that this field of the node already lists. The first value is the noun to print.
     Present(&'static str, &'static str),
@@ -115,9 +113,8 @@ impl SkipRule {
     }
 }
 
-/// Returns the names of traits, roles or tags to write to a node, without those that the rule skips, and prints a note
-/// about the skipped names. If all names are skipped, returns a plan without writes in place of the names. Nothing is
-/// skipped on a node that the user named, or without a rule.
+/// Returns the names to write to a node, without those that the rule skips, and prints a note about the skipped names.
+/// If all names are skipped, returns a plan without writes in place of the names.
 async fn remaining_names(
     api: &mut ApiClient,
     (nodes, node): (&Targets, &TargetObject),
@@ -137,8 +134,7 @@ async fn remaining_names(
 }
 
 /// Returns the nodes of a command, and the names of the traits, roles or tags that it writes to them. `word` is the
-/// plural noun of these names, such as `traits`. Fails if there is no such name, or if nodes are both named and
-/// selected.
+/// plural noun for these. Fails if there is no such name, or if nodes are both named and selected.
 async fn split_targets(api: &mut ApiClient, args: &NodeListArgs, word: &str) -> Result<(Targets, Vec<String>)> {
     let (nodes, names) = args.split();
     let Some(first) = names.first() else {
@@ -209,8 +205,7 @@ async fn write_separately(
     run_batch(api, &nodes, output, plan).await
 }
 
-/// Runs `stemma trait list`: prints the traits of a node with their sources. Only the table also contains the
-/// suppressed traits.
+/// Runs `stemma trait list`: prints the traits of a node with their sources, in a table also the suppressed traits.
 async fn list_traits(api: &mut ApiClient, node: &str, output: Output) -> Result<()> {
     let object = read::read_object(api, KindArg::Node, node).await?;
     let sources = object.get("trait_sources").cloned().unwrap_or_default();
@@ -312,8 +307,7 @@ struct FieldUpdate<'a> {
     state_text: &'a str,
     /// The text for a node that already has these values. Such a node is not written. `None` if each node is written.
     unchanged_text: Option<&'static str>,
-    /// True if the write also moves each primary of the node, unless the cluster names it: to the first node by name
-    /// that has the tag and is not parked.
+    /// True if the write also moves each primary of the node that the cluster does not name.
     should_release_primary: bool,
 }
 
@@ -393,9 +387,8 @@ async fn move_nodes(api: &mut ApiClient, args: &NodeFieldArgs, group: Option<&st
     run_batch(api, &nodes, output, plan).await
 }
 
-/// Returns a note about the consequences for a node that leaves its cluster by a move from the group `current` to the
-/// group `group`. Returns `None` if the node is in no cluster or stays in its cluster. A group has the form
-/// `CLUSTER/GROUP`, and `None` is no group.
+/// Returns a note about the consequences if a node leaves its cluster by a move from the group `current` to `group`. A
+/// group has the form `CLUSTER/GROUP`, and `None` is no group.
 fn leave_note(node: &Value, current: Option<&str>, group: Option<&str>) -> Option<String> {
     let cluster = |group: Option<&str>| Some(group?.split_once('/')?.0.to_owned());
     let old_cluster = cluster(current).filter(|old| cluster(group).as_ref() != Some(old))?;
@@ -452,9 +445,7 @@ mod tests {
         assert!(!has_value(&json!({"parked": false}), "maintenance_reason", &json!("fan")));
     }
 
-    /// In this test, the node has the tag `db` by a role, and the tag `old` because an operator assigned it. The rule
-    /// for removal skips neither tag, because it looks for a tag in both fields. The rule for assignment looks only at
-    /// the assigned tags, so it skips only `old`.
+    /// The node has the tag `db` by a role, and the tag `old` because an operator assigned it.
     #[test]
     fn y09_skip_rule_skips_name_without_effect() {
         let node = json!({"trait_sources": {"CUSTOM_A": ["operator"]}, "tags": ["db"], "assigned_tags": ["old"]});

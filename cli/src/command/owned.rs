@@ -91,8 +91,7 @@ pub(crate) fn owners_comment(manifest: &Value, object: &Value) -> String {
     )
 }
 
-/// Returns the message that a manager applies nothing of these objects. The caller prints it as a warning, or as an
-/// error if the user named the objects. Returns `None` without a manager or objects.
+/// Returns the message that a manager applies nothing of these objects. Returns `None` without a manager or objects.
 pub(crate) fn not_applied_message(manager: Option<&Manager>, kind: KindArg, names: &[String]) -> Option<String> {
     let manager = manager.filter(|_| !names.is_empty())?;
     let names: Vec<String> = names.iter().map(|name| format!("{}/{}", kind.name(), comment_text(name))).collect();
@@ -108,10 +107,9 @@ fn first_names(names: &[String]) -> String {
     join_first(names.iter().map(String::as_str), MAX_NAMES)
 }
 
-/// Removes empty maps from the part of a manifest that `owner` applies. Only the maps in which each key has owners of
-/// its own are removed: labels, annotations and parameters, and the tags of a node. No response contains who applied
-/// such a map while it is empty. Empty labels remain if `owner` applies `merge_labels`. An apply of a manifest without
-/// the map removes only keys of its own manager, so it leaves a stored empty map unchanged.
+/// Removes the empty maps whose keys have owners of their own, because no response contains who applied such a map
+/// while it is empty. Empty labels remain if `owner` applies `merge_labels`. An apply of a manifest without the map
+/// removes only keys of its own manager, so it leaves a stored empty map unchanged.
 fn drop_empty_maps(manifest: &mut Value, object: &Value, owner: &str) {
     let Some(fields) = manifest.as_object_mut() else { return };
     let is_node = is_node(fields);
@@ -128,9 +126,8 @@ fn is_node(fields: &Map<String, Value>) -> bool {
     fields.get("kind").is_some_and(|kind| kind == KindArg::Node.manifest_name())
 }
 
-/// Removes the entries of a manifest that `should_keep` rejects. A map or set that becomes empty is removed too. A map
-/// or set that was empty before remains. The fields of [`NAME_FIELDS`], and fields with unknown owners, remain without
-/// a call of `should_keep`.
+/// Removes the entries of a manifest that `should_keep` rejects, and the maps and sets that become empty by this. The
+/// fields of [`NAME_FIELDS`], and fields with unknown owners, remain.
 fn retain_fields(manifest: &mut Value, object: &Value, should_keep: &mut KeepFn<'_>) {
     let Some(fields) = manifest.as_object_mut() else { return };
     let is_node = is_node(fields);
@@ -340,7 +337,6 @@ mod tests {
     }
 
     /// Without quotation marks, a name with a separator could be read as two managers, or as an entry of another owner.
-    /// In this test, the last three names contain no separator, so they are not quoted.
     #[test]
     fn y07_quoted_name_quotes_name_with_separator() {
         let template = json!({"kind": "ClusterTemplate", "name": "t", "description": "d", "flavor_id": "f"});

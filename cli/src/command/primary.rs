@@ -58,9 +58,8 @@ fn row_tag(row: &Value) -> &str {
     row.get("tag").and_then(Value::as_str).unwrap_or_default()
 }
 
-/// Returns the table cells of the primary of a tag, with the reason why its node is the primary, or why no node is. In
-/// the response, `chosen_by` is the rule that chose the node, and `named` is the node that `primaries:` of the cluster
-/// names for the tag.
+/// Returns the table cells of the primary of a tag, with the reason of the choice. In the response, `chosen_by` is the
+/// rule that chose the node, and `named` is the node that `primaries:` of the cluster names for the tag.
 fn primary_cells(row: &Value) -> Vec<String> {
     let text = |field: &str| row.get(field).and_then(Value::as_str);
     let reason = match (text("chosen_by"), text("named")) {

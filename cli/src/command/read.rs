@@ -18,7 +18,7 @@ use crate::yaml::to_block;
 
 /// Runs `stemma get`: prints a list, or some objects by name.
 pub(crate) async fn get(api: &mut ApiClient, kind: KindArg, names: &[String], filter: &FilterArgs, output: Output) -> Result<()> {
-    let objects = read_objects(api, kind, names, filter).await?;
+    let objects = read_objects(api, kind, names, filter, false).await?;
     if objects.is_empty() {
         // The list is correct without the warning, so an error of its requests is ignored.
         drop(warn_of_unused_names(api, kind, filter).await);
@@ -26,8 +26,7 @@ pub(crate) async fn get(api: &mut ApiClient, kind: KindArg, names: &[String], fi
     print_objects(api, kind, names, &objects, filter, output).await
 }
 
-/// Warns of each role and tag in the filter that no object of the kind has. The caller found no object that matches the
-/// filter, so a role or tag may be misspelled.
+/// Warns of each role and tag in the filter that no object of the kind has, because it may be misspelled.
 async fn warn_of_unused_names(api: &mut ApiClient, kind: KindArg, filter: &FilterArgs) -> Result<()> {
     let role = |name: &String| ("role", name.clone(), FilterArgs { role: vec![name.clone()], ..FilterArgs::default() });
     let tag = |name: &String| ("tag", name.clone(), FilterArgs { tag: vec![name.clone()], ..FilterArgs::default() });
@@ -76,9 +75,8 @@ pub(crate) async fn print_objects(
 }
 
 /// Returns the manifests of objects, or with `--manager` the part of each that this manager applies. An object without
-/// a manifest is an error if the user named it. Otherwise it is left out, and a comment above the manifests names it.
-/// The same holds for an object of which the manager applies nothing. For releases, the comment also names the tags
-/// that users created for them, which no manifest contains. If there are no objects, standard error reports that.
+/// either is an error if the user named it. Otherwise a comment above the manifests names it. The comment also names
+/// the tags that users created for releases, which no manifest contains.
 async fn manifest_texts(api: &mut ApiClient, kind: KindArg, names: &[String], objects: &[Value]) -> Result<String> {
     manifest::check_exportable(kind)?;
     if objects.is_empty() {
@@ -148,13 +146,20 @@ pub(crate) fn check_fields(kind: &str, objects: &[Value], requested: &[String]) 
 }
 
 /// Reads the named objects, or all objects of the kind if no name is given. Returns only objects that match the filter.
+///
+/// # Errors
+/// With status 3 if a named object does not exist, unless `skips_missing` is true.
 pub(crate) async fn read_objects(
     api: &mut ApiClient,
     kind: KindArg,
     names: &[String],
     filter: &FilterArgs,
+    skips_missing: bool,
 ) -> Result<Vec<Value>> {
-    if names.is_empty() { list_all(api, kind, filter).await } else { read_by_names(api, kind, names, filter).await }
+    match names {
+        [] => list_all(api, kind, filter).await,
+        _ => read_by_names(api, kind, names, filter, skips_missing).await,
+    }
 }
 
 /// Runs `stemma get --raw`: prints the unchanged response to a path of the API.
@@ -297,15 +302,23 @@ fn link_path(link: &str) -> Option<String> {
     address.find('/').map(|start| address[start..].to_owned())
 }
 
-/// Reads the objects with these names, and returns those that match the filter. The controller evaluates the filter:
-/// this function reads the list of all objects that match it in the cluster of the filter, or else in the cluster of
-/// the object. An object that is not in this list is left out. Each such list is read once.
-async fn read_by_names(api: &mut ApiClient, kind: KindArg, names: &[String], filter: &FilterArgs) -> Result<Vec<Value>> {
+/// Returns the objects with these names that match the filter. The controller evaluates the filter: an object matches
+/// if the controller's list for the cluster of the filter, or else of the object, contains it. Each list is read once.
+async fn read_by_names(
+    api: &mut ApiClient,
+    kind: KindArg,
+    names: &[String],
+    filter: &FilterArgs,
+    skips_missing: bool,
+) -> Result<Vec<Value>> {
     let mut lists: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
     let mut objects = Vec::new();
     let mut unique_names = BTreeSet::new();
     for requested_name in names.iter().filter(|name| unique_names.insert(*name)) {
-        let object = read_object(api, kind, requested_name).await?;
+        let object = match read_object(api, kind, requested_name).await {
+            Err(error) if skips_missing && Exit::from_error(&error) == Exit::NotFound => continue,
+            result => result?,
+        };
         if kind.is_filtered(filter) {
             let own_cluster = object.get("cluster").and_then(Value::as_str).map(str::to_owned);
             let cluster = filter.selection.cluster.clone().or(own_cluster);
@@ -459,8 +472,7 @@ mod tests {
 
     use super::*;
 
-    /// In this test, the group inherits both fields, so the table shows their effective values. The node has values of
-    /// its own.
+    /// The group inherits both fields, so the table shows their effective values. The node has values of its own.
     #[test]
     fn object_table_shows_inherited_release_and_mode() {
         let group = json!({"name": "g", "cluster": "c", "effective_release": "site@1", "effective_mode": "apply"});
@@ -471,8 +483,7 @@ mod tests {
         assert!(shown.contains("site@2") && shown.contains("noop"), "{shown}");
     }
 
-    /// A null field of Ironic is left out, unless it is requested or has an owner. `last_seen` is a field of
-    /// Stemma, so it stays.
+    /// A null field of Ironic is left out, unless it is requested or has an owner. `last_seen` is a field of Stemma.
     #[test]
     fn y09_visible_fields_omit_null_fields_of_ironic() {
         let node = json!({"name": "n", "allocation_uuid": null, "description": null, "fault": null, "last_seen": null});
@@ -490,9 +501,8 @@ mod tests {
         }
     }
 
-    /// A passthrough field is one that Stemma stores for clients of Ironic or Magnum. In this test, `owner` is null
-    /// too, but a manager owns it, so it stays. `last_error` of a node and `reservation` of a cluster are not
-    /// passthrough fields, so they stay too.
+    /// `owner` is null too, but a manager owns it. `last_error` of a node and `reservation` of a cluster are not
+    /// passthrough fields.
     #[test]
     fn y09_without_unset_fields_omits_null_passthrough_fields() {
         let node = json!({

@@ -16,8 +16,7 @@ pub(crate) struct WriteReport<'a> {
     pub(crate) name: &'a str,
     /// One line about the write, for people.
     pub(crate) sentence: String,
-    /// The controller's response to the write or to its dry run. If there was nothing to write, the unchanged object.
-    /// `null` if there is neither.
+    /// The controller's response to the write or its dry run, or the unchanged object. `null` if there is neither.
     pub(crate) answer: Value,
 }
 

@@ -13,8 +13,7 @@ use crate::host_limit::host_count;
 use crate::output::{cell_text, printable, printable_line, table};
 use crate::path;
 
-/// Maximum number of printed lines of one difference between desired and actual state, or of one message of a task
-/// without a difference.
+/// Maximum number of printed lines of a difference, or of the message of a task without one.
 const MAX_DIFF_LINES: usize = 20;
 
 /// The columns with a number of nodes, one for each state of a task on a node. Each is a field of the response, and its
@@ -30,8 +29,7 @@ const COUNT_COLUMNS: &[(&str, &str)] = &[
     ("waiting", "waiting"),
 ];
 
-/// Runs `stemma get tasks`: prints the tasks of the nodes that a filter selects, or only the named tasks. With
-/// `-o wide`, also prints their differences.
+/// Runs `stemma get tasks`: prints the tasks of the nodes that a filter selects, or only the named tasks.
 ///
 /// # Errors
 /// With status 3 if none of these nodes has a named task. Also for an unknown field, and for `-o manifest`.
@@ -114,8 +112,7 @@ fn count(row: &Value, field: &str) -> usize {
     row.get(field).and_then(Value::as_u64).and_then(|count| usize::try_from(count).ok()).unwrap_or_default()
 }
 
-/// Returns the table of tasks. Its columns are the requested fields. If no field is requested, they are the task, its
-/// release, the number of all nodes and of those in each state, and the nodes on which the task failed.
+/// Returns the table of tasks, with the requested fields as columns, or else with the default columns.
 fn task_table(rows: &[Value], requested: &[String]) -> String {
     if !requested.is_empty() {
         let head: Vec<&str> = requested.iter().map(String::as_str).collect();
@@ -130,8 +127,7 @@ fn task_table(rows: &[Value], requested: &[String]) -> String {
     table(&head.collect::<Vec<_>>(), rows.iter().map(cells))
 }
 
-/// Returns the names of the first nodes on which a task failed, and the number of the other nodes on which it failed.
-/// Returns `-` if it failed on none.
+/// Returns the names of the first nodes on which a task failed, and the number of the others, or `-` if there are none.
 fn failed_nodes(row: &Value) -> String {
     match count(row, "failed") {
         0 => "-".to_owned(),

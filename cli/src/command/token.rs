@@ -1,7 +1,6 @@
 //! `stemma token`: join tokens, with which hosts join the fleet. The secret is created here, and the controller
-//! receives only its hash, so no response contains the secret. If a response is lost, the client reads the controller's
-//! record of the request. It repeats a request without a record with the same idempotency key, so the token is not
-//! created twice.
+//! receives only its hash, so no response contains the secret. A request that is repeated because its response was lost
+//! has the same idempotency key, so the token is not created twice.
 
 use anyhow::{Context as _, Result};
 use serde_json::{Value, json};

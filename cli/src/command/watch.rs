@@ -6,7 +6,6 @@
 
 use std::collections::BTreeMap;
 use std::future::pending;
-use std::slice::from_ref;
 use std::time::Duration;
 
 use anyhow::Result;
@@ -19,7 +18,6 @@ use tokio::time::{sleep, timeout};
 use crate::api::ApiClient;
 use crate::args::{FilterArgs, KindArg, Output};
 use crate::command::read::{self, object_name, read_objects};
-use crate::exit::Exit;
 use crate::output::printable;
 
 /// Time to wait after an event before the list is read, so that one read covers changes that belong together.
@@ -63,18 +61,16 @@ async fn follow_events(api: &mut ApiClient, options: &WatchOptions<'_>) -> Resul
     }
 }
 
-/// Prints the list, and after each further read only the differences from the previous list. Only a table shows the
-/// first list as such. In the other formats, its objects are printed as added objects. The list is read after each
-/// wakeup, and after [`MAX_POLL_INTERVAL`] without one. The first read must succeed. A later read that fails is retried,
-/// and only the first of several failures in a row is reported.
+/// Prints the list, in formats other than a table as added objects, and after each further read only the differences
+/// from the previous list. The list is read after each wakeup, and after [`MAX_POLL_INTERVAL`] without one. A read
+/// after the first that fails is retried, and only the first of several failures in a row is reported.
 async fn print_lists(api: &mut ApiClient, options: &WatchOptions<'_>, wakeups: &mut UnboundedReceiver<()>) -> Result<()> {
     let WatchOptions { kind, names, filter, output } = *options;
     let mut previous: BTreeMap<String, Value> = BTreeMap::new();
     let mut is_first = true;
     let mut is_reported = false;
     loop {
-        let result = if is_first { read_objects(api, kind, names, filter).await } else { read_existing(api, options).await };
-        match result {
+        match read_objects(api, kind, names, filter, !is_first).await {
             Ok(objects) => {
                 is_reported = false;
                 let current: BTreeMap<_, _> = objects.into_iter().map(|object| (object_name(kind, &object), object)).collect();
@@ -101,22 +97,6 @@ async fn print_lists(api: &mut ApiClient, options: &WatchOptions<'_>, wakeups: &
         sleep(SETTLE_DELAY).await;
         while wakeups.try_recv().is_ok() {}
     }
-}
-
-/// Reads the list again. Leaves out named objects that were deleted in the meantime.
-async fn read_existing(api: &mut ApiClient, options: &WatchOptions<'_>) -> Result<Vec<Value>> {
-    let WatchOptions { kind, names, filter, .. } = *options;
-    if names.is_empty() {
-        return read_objects(api, kind, names, filter).await;
-    }
-    let mut objects = Vec::new();
-    for name in names {
-        match read_objects(api, kind, from_ref(name), filter).await {
-            Err(error) if Exit::from_error(&error) == Exit::NotFound => {}
-            result => objects.extend(result?),
-        }
-    }
-    Ok(objects)
 }
 
 /// An object that was added, changed or deleted between two reads of the list.
@@ -166,7 +146,7 @@ fn print_change(options: &WatchOptions<'_>, change: &ObjectChange<'_>) -> Result
             read::print_value(&as_json(), Output::Yaml)?;
         }
         Output::Table | Output::Wide => {
-            let row = read::object_table(kind, from_ref(change.object), &options.filter.fields, options.output);
+            let row = read::object_table(kind, std::slice::from_ref(change.object), &options.filter.fields, options.output);
             let row = row.lines().skip(1).collect::<Vec<_>>().join("\n");
             outln!("{} {:<8} {row}", now.strftime("%H:%M:%S"), change.action);
         }

@@ -124,9 +124,8 @@ pub(crate) async fn pause(api: &mut ApiClient, args: &PauseArgs, should_pause: b
     run_batch(api, &objects, output, plan).await
 }
 
-/// Adds the labels of the command line, and the field `merge_labels`, to the body of a new object. By default the
-/// labels merge with those of the levels above, as labels in a manifest do. By default the field is left out without
-/// labels, and for a template, which has no level above it.
+/// Adds the labels of the command line and `merge_labels` to the body of a new object. By default the labels merge with
+/// those of the levels above, as labels in a manifest do. A template has no level above it.
 fn add_labels(body: &mut Value, kind: &str, labels: &NewLabelArgs) -> Result<()> {
     if !labels.labels.is_empty() {
         body["labels"] = Value::Object(label::parse_new_labels(&labels.labels)?);
@@ -138,8 +137,7 @@ fn add_labels(body: &mut Value, kind: &str, labels: &NewLabelArgs) -> Result<()>
     Ok(())
 }
 
-/// Runs `stemma tag`: lists the tags that are visible in a cluster or release, creates, updates and deletes
-/// user-defined tags, and assigns tags to nodes or unassigns them.
+/// Runs `stemma tag`: lists, creates, updates and deletes tags, and assigns them to nodes or unassigns them.
 pub(crate) async fn tag(api: &mut ApiClient, command: TagCommand, output: Output) -> Result<()> {
     let (write, name, verb) = match command {
         TagCommand::List { owner } => return list_tags(api, &owner, output).await,

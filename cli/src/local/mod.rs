@@ -41,9 +41,8 @@ type ReleaseMap = BTreeMap<ReleaseRef, Arc<CompiledRelease>>;
 /// The purpose for which manifests are read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ReadPurpose {
-    /// To print the resolved result (`resolve`), or to render it (`render`). The errors because of
-    /// which hosts would refuse a task are not searched while the manifests are read, because the resolved result does
-    /// not depend on them. `render` then searches for them in the tasks that it renders.
+    /// To resolve only (`resolve` and `render`). The errors because of which hosts would refuse a task are not
+    /// searched, because the result does not depend on them. `render` then searches its tasks for them.
     Resolve,
     /// To find all errors in the manifests.
     Check,
@@ -75,9 +74,8 @@ impl LocalFleet {
 /// Reads manifests and resolves them as a fleet.
 ///
 /// # Errors
-/// Fails with [`Problems`]: all errors of the first stage that has any. The first stage reads the files, with the kinds
-/// and names of the objects. The others read the fields, compile the releases, and resolve the nodes. Errors in fields
-/// are reported together with the errors of releases.
+/// Fails with [`Problems`]: all errors of the first stage that has any. The stages are the files with the kinds and
+/// names of the objects, the fields with the releases, and the nodes.
 pub(crate) fn load(paths: &[PathBuf], purpose: ReadPurpose) -> Result<LocalFleet> {
     let (manifests, problems) = manifest::read_all(paths);
     let sources = Sources::read(manifests, problems, purpose)?;
@@ -151,9 +149,8 @@ impl Sources {
         Ok(releases)
     }
 
-    /// Adds these errors of the releases: tasks that every host would refuse, names that no object can have, and cycles
-    /// through a stage. For [`ReadPurpose::Resolve`], adds only the cycles, because tasks that wait for each other have no
-    /// order.
+    /// Adds the errors of tasks that every host would refuse, of names that no object can have, and of cycles through a
+    /// stage. For [`ReadPurpose::Resolve`], adds only the cycles, because their tasks have no order.
     fn check_releases(&self, objects: &ManifestObjects, problems: &mut Problems) {
         let is_fatal = |error: &ReleaseError| self.purpose == ReadPurpose::Check || matches!(error, ReleaseError::Cycle { .. });
         for release in &objects.releases {

@@ -18,8 +18,7 @@ use crate::output::{printable_line, printable_lines};
 use crate::problem::Problems;
 use crate::tree;
 
-/// The task parameters whose text is printed as a block of lines. The text of each other parameter is printed after `#`
-/// and the name of the parameter.
+/// The task parameters whose text is printed as a block of lines. The others are printed as comments with their names.
 const BODY_PARAMETERS: &[&str] = &["template", "script", "content"];
 
 /// The paths of the parameters of a `shell` task whose texts a shell on the host runs. When such a text is rendered,
@@ -261,8 +260,7 @@ fn to_json(rendered: &[RenderedTask]) -> Value {
     rendered.iter().map(entry).collect::<Map<_, _>>().into()
 }
 
-/// Prints the id and type of a task, and its rendered texts: first, in comment lines, the texts of parameters that are
-/// not in [`BODY_PARAMETERS`], then the texts of those that are.
+/// Prints a task and its rendered texts: first the short ones, as comments, then those of [`BODY_PARAMETERS`].
 fn print_task(task: &RenderedTask) {
     let is_body = |path: &str| BODY_PARAMETERS.iter().any(|body| path.strip_prefix("parameters.") == Some(*body));
     outln!("# {} ({})", task.id, task.kind);
@@ -396,8 +394,7 @@ mod tests {
     }
 
     /// `docs/concepts.md`: `render` fails for a path that two tasks of a node write, and for a template of a path or of
-    /// a command's program that gives an invalid one. In this test, the task `b` writes the path of `a`, and the
-    /// templates of `c` and `d` give a relative path, and that of `e` an empty program.
+    /// a command's program that gives an invalid one.
     #[test]
     fn y09_render_fails_at_task_when_host_would_refuse() {
         let dir = tempfile::tempdir().unwrap();

@@ -15,8 +15,7 @@ use crate::source_map::SourceMap;
 use crate::tree;
 
 /// Runs `resolve`: prints the resolved nodes, the order of their tasks, and the findings. Findings about parameters of
-/// tasks are left out. `validate` reports them, and so does a write to a controller. JSON and YAML contain each pair of
-/// ordered tasks. The tables have only the number of the pairs, and `-o name` prints only the names of the nodes.
+/// tasks are left out. `validate` reports them, and so does a write to a controller.
 ///
 /// # Errors
 /// Fails with the errors in the manifests.
@@ -89,8 +88,7 @@ fn joined<T: AsRef<str>>(items: impl IntoIterator<Item = T>) -> String {
     if items.is_empty() { "-".to_owned() } else { items.iter().map(AsRef::as_ref).collect::<Vec<_>>().join(" ") }
 }
 
-/// Prints the stages, the number of pairs of tasks in which the second task waits for the first, and how many of these
-/// pairs are across nodes. A pair of a stage (a task that runs nothing) and a task of a node counts as across nodes.
+/// Prints the stages, and the number of ordered pairs of tasks: of all pairs, and of those across nodes or stages.
 fn print_order(resolved: &FleetOutput) {
     if !resolved.stages.is_empty() {
         outln!("\nstages   {}", joined(&resolved.stages));
@@ -131,8 +129,7 @@ mod tests {
         );
     }
 
-    /// Regression: the controller refused to create an object with a reserved name, and `validate` had reported
-    /// nothing. With the purpose of `resolve`, such a name is not reported.
+    /// Regression: the controller refused to create an object with a reserved name, which `validate` had not reported.
     #[test]
     fn y04_load_reports_reserved_names_when_checking() {
         let dir = tempfile::tempdir().unwrap();

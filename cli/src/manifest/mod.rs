@@ -27,8 +27,7 @@ use crate::yaml::{self, SourcePosition, YamlDocument};
 
 /// The maximum size of a file that is the `source` of a task (a blob), in bytes. The controller has the same limit.
 const MAX_BLOB_BYTES: u64 = 64 * 1024 * 1024;
-/// The maximum size in bytes of a file with manifests, of a file whose text a manifest includes, and of a file to
-/// import.
+/// The maximum size of a manifest file, of a file that it includes, and of a file to import, in bytes.
 pub(crate) const MAX_MANIFEST_BYTES: u64 = 16 * 1024 * 1024;
 
 /// One object of a manifest file, as it is sent to the controller.
@@ -38,8 +37,7 @@ pub(crate) struct Manifest {
     pub(crate) file: PathBuf,
     /// The YAML document of the object.
     pub(crate) document: YamlDocument,
-    /// The JSON text of the object. In a release, the included files are merged in, `template_file` is replaced with
-    /// the text of the template, and `source` with the hash of the file.
+    /// The JSON text of the object. In a release, the text or hash of each file replaces its name.
     pub(crate) json: String,
     /// The included lists of tasks, in the order in which their tasks are in the release.
     included_lists: Vec<IncludedTasks>,
@@ -61,26 +59,23 @@ struct IncludedTasks {
 /// The objects that were read from several paths, and the files that their tasks send to hosts.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Manifests {
-    /// The objects, in the order of the paths that were read, then of the file names in a directory, and then of their
-    /// positions in the file.
+    /// The objects, in the order of the paths, of the file names in a directory, and of their positions in the file.
     pub(crate) objects: Vec<Manifest>,
     /// The files to send to the controller before the objects, by their SHA-256 in hex.
     pub(crate) blobs: BTreeMap<String, PathBuf>,
 }
 
 impl Manifest {
-    /// Returns `FILE:LINE:COLUMN` of a field, or of the nearest enclosing field that is in the file. A field of a task
-    /// may name the task by id, such as `task ntp requires[0]`. If an included file contains the task, FILE is that
-    /// file.
+    /// Returns `FILE:LINE:COLUMN` of a field, or of the nearest enclosing field that is in the manifest or the included
+    /// file. A field of a task may name the task by id, such as `task ntp requires[0]`.
     pub(crate) fn locate(&self, field: &str) -> String {
         let (file, document, field) = self.locate_field(&self.with_task_index(field));
         format!("{}:{}", file.display(), document.position_of(&field))
     }
 
-    /// Returns the place and the text of an error about a field. `message` may contain `line L, column C: `, a position
-    /// in the text of the field. If that text is in a template file or a literal block (`|`), the place is the position
-    /// there, and the returned text omits the position. Otherwise, returns the place of the field and the unchanged
-    /// message.
+    /// Returns the place and the text of an error about a field. If `message` contains a position in the text of the
+    /// field (`line L, column C: `), and that text is in a template file or a literal block (`|`), the place is the
+    /// position there, and the returned text omits it.
     pub(crate) fn locate_error(&self, field: &str, message: &str) -> (String, String) {
         let in_text = || {
             let (sentence, position) = split_text_position(message)?;
@@ -169,8 +164,7 @@ fn task_index(json: &str, id: &str) -> Option<usize> {
     release.get("tasks")?.as_array()?.iter().rposition(has_id)
 }
 
-/// Reads the manifests at the paths. Of a directory, only the files directly in it are read. A file that is named, and
-/// is also in a named directory, is read once. Prints a warning about skipped files.
+/// Reads the manifests at the paths and directly in directories, each file once. Prints a warning about skipped files.
 ///
 /// # Errors
 /// Fails with [`Problems`] if a path can't be read, a text is not YAML, a release is invalid, a file that a release
@@ -221,8 +215,7 @@ pub(crate) fn read_all(paths: &[PathBuf]) -> (Manifests, Problems) {
 }
 
 /// Returns the real paths of the files that the manifests at these paths name: included parts, template files and
-/// sources. Of a directory, only the files directly in it are read. Standard input and special files are not read,
-/// because they can be read only once.
+/// sources. Standard input and special files are not read, because they can be read only once.
 pub(crate) fn included_files(paths: &[PathBuf]) -> BTreeSet<PathBuf> {
     let list_path = |path: &PathBuf| list_files(path).unwrap_or_default();
     let listings: Vec<Listing> = paths.iter().filter(|path| *path != Path::new("-")).map(list_path).collect();
@@ -293,8 +286,7 @@ impl CandidateFile {
         Self { path, is_from_directory: is_listed, documents }
     }
 
-    /// Returns the real paths of the files that the documents of this file name: included parts, template files and
-    /// sources.
+    /// Returns the real paths of the included parts, template files and sources that this file names.
     fn included_paths(&self) -> Vec<PathBuf> {
         self.documents.iter().flatten().flat_map(|document| included_paths(&self.path, &document.to_value())).collect()
     }
@@ -359,9 +351,7 @@ fn path_list(paths: &[PathBuf]) -> String {
     paths.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(", ")
 }
 
-/// Lists the manifest files directly in a directory, and the files that are skipped because of their names, or because
-/// they are special files such as pipes. Both lists are sorted. If `path` is not a directory, the only manifest file is
-/// `path`, whatever its name is.
+/// Lists the manifest files directly in a directory. If `path` is not a directory, lists `path`, whatever its name is.
 pub(crate) fn list_files(path: &Path) -> Result<Listing> {
     if !path.is_dir() {
         return Ok(Listing { files: vec![path.to_owned()], skipped: Vec::new() });
@@ -479,9 +469,8 @@ fn string_items(list: &Value) -> Result<Vec<&str>> {
     items.iter().map(|item| item.as_str().context("must be a list of file names")).collect()
 }
 
-/// Merges the documents of an included file into a release, and records them in `manifest.included_lists`. A document
-/// is a list of tasks, or a map with fields of a release. A list is appended to the list of the same field. The entries
-/// of a map are added to the map of the same field. Fails if that map has one of the keys already.
+/// Merges the documents of an included file into a release as [`merge`] does, and records them in
+/// `manifest.included_lists`. A document is a list of tasks, or a map with fields of a release.
 fn include_part(release: &mut Map<String, Value>, manifest: &mut Manifest, file: &Path) -> Result<()> {
     let file_name = file.display();
     let text = read_text(file, MAX_MANIFEST_BYTES).with_context(|| file_name.to_string())?;

@@ -121,9 +121,8 @@ fn y09_read_names_encoding_when_file_is_utf_16() {
     }
 }
 
-/// Regression test: a file that a release includes, or that a task uses as its source or template, was read as a
-/// manifest, and the whole directory was refused. Such a file is still read as a manifest if the user names it, or if
-/// it contains an object.
+/// Regression test: a file that a release or its tasks name was read as a manifest, and the whole directory was
+/// refused. Such a file is still read as a manifest if the user names it, or if it contains an object.
 #[test]
 fn y09_read_skips_included_file_of_directory() {
     let dir = temp_dir(&[

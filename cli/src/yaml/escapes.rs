@@ -147,9 +147,7 @@ mod tests {
         read_documents(text).unwrap().into_iter().map(|document| document.json).collect()
     }
 
-    /// In this test, most documents are as Python's `json.dumps` writes them, and are joined by `---`. The last text
-    /// has pairs in plain, single-quoted, double-quoted and folded (`>`) texts. Regression: only a file with a single
-    /// document with such a pair could be read.
+    /// Regression: a file with several documents, as Python's `json.dumps` writes them, could not contain such pairs.
     #[test]
     fn y04_join_surrogates_decodes_pair_in_each_document() {
         let smile = r#"{"kind": "Cluster", "description": "\ud83d\ude00"}"#;

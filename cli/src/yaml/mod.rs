@@ -176,7 +176,7 @@ struct YamlNode {
     value: YamlValue,
 }
 
-/// The content of a [`YamlNode`], which is a value in a YAML file.
+/// The content of a [`YamlNode`].
 #[derive(Clone)]
 enum YamlValue {
     /// The JSON text of a null, boolean, number or text.
@@ -224,8 +224,7 @@ impl<'input> YamlReader<'input> {
     }
 
     /// Reads the value that begins with an event. An alias is replaced with a copy of its value. `depth` is the number
-    /// of lists and maps around the value. Fails if `depth` exceeds [`MAX_DEPTH`]. The nesting inside the value of an
-    /// alias is not counted here.
+    /// of lists and maps around the value. Fails if it exceeds [`MAX_DEPTH`]. The nesting in the copy is not counted.
     fn read_node(&mut self, event: Event<'input>, depth: usize) -> Result<YamlNode, YamlError> {
         if depth > MAX_DEPTH {
             return Err(self.error(format!("nested deeper than {MAX_DEPTH} levels")));

@@ -186,9 +186,7 @@ mod tests {
         assert_eq!(to_block(&json!({"x".repeat(1_025): {"a": 1}})), format!("? {}\n:\n  a: 1\n", "x".repeat(1_025)));
     }
 
-    /// In this test, the words and numbers are from the types of YAML 1.1 (yaml.org/type) and of YAML 1.2's core
-    /// schema. The other texts contain a sign or a blank that has a meaning in YAML, or characters that are written as
-    /// escapes.
+    /// The words and numbers are from the types of YAML 1.1 (yaml.org/type) and of YAML 1.2's core schema.
     #[test]
     fn y07_string_text_quotes_text_with_other_yaml_type() {
         for text in [
@@ -269,8 +267,7 @@ mod tests {
     }
 
     /// The words that go-yaml reads as another type than text: `resolveTable`'s `resolveMapList` in `resolve.go` of
-    /// gopkg.in/yaml.v2. In v3, words such as `yes` are booleans only for a field of the type `bool` (`isOldBool` in
-    /// its `encode.go`).
+    /// gopkg.in/yaml.v2. In v3, its booleans apply only to fields of the type `bool` (`isOldBool` in its `encode.go`).
     const GO_YAML_WORDS: &[&str] = &[
         "y", "Y", "yes", "Yes", "YES", "true", "True", "TRUE", "on", "On", "ON", "n", "N", "no", "No", "NO", "false", "False",
         "FALSE", "off", "Off", "OFF", "", "~", "null", "Null", "NULL", ".nan", ".NaN", ".NAN", ".inf", ".Inf", ".INF", "+.inf",

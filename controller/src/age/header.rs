@@ -39,8 +39,7 @@ pub(super) struct AgeHeader {
 
 /// A stanza of a header: the file key, encrypted to one recipient.
 struct Stanza {
-    /// The words of the first line. In a stanza for an X25519 recipient, these are the kind `X25519`, and the public
-    /// key that was created for this stanza. A file of another program may have stanzas of other kinds.
+    /// The words of the first line: the kind, and for `X25519` the public key that was created for this stanza.
     arguments: Vec<String>,
     /// The encrypted file key.
     body: Vec<u8>,

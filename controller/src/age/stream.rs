@@ -79,8 +79,7 @@ impl<W: Write> EncryptWriter<W> {
 }
 
 impl<W: Write> Write for EncryptWriter<W> {
-    /// Adds bytes to the current chunk, at most up to its maximum size. If the chunk is already full, encrypts and
-    /// writes it first. Returns how many bytes were added.
+    /// Adds bytes up to the end of the current chunk, or of a new one if it is full. Returns how many were added.
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         // Whether a full chunk is the last one is known only when more bytes arrive.
         if self.chunk.len() == CHUNK_BYTES && !bytes.is_empty() {
@@ -165,8 +164,7 @@ impl<R: BufRead> DecryptReader<R> {
 }
 
 impl<R: BufRead> Read for DecryptReader<R> {
-    /// Returns decrypted bytes of the current chunk, or else of the next one. Returns 0 after the last chunk, and also
-    /// after an error.
+    /// Returns decrypted bytes of the current or else the next chunk. Returns 0 after the last chunk or an error.
     fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
         if self.position == self.chunk.len() && !self.is_finished {
             self.next_chunk().inspect_err(|_| {

@@ -115,9 +115,7 @@ fn x02_decrypt_fails_when_chunk_is_missing_or_moved() {
     }
 }
 
-/// A secret key in place of a recipient has an error of its own. All other invalid recipients have the same error. The
-/// error for an invalid file of secret keys names the line, or states that the file has no key. The errors contain no
-/// part of a secret key.
+/// A secret key in place of a recipient has an error of its own. No error contains a part of a secret key.
 #[test]
 fn x02_recipient_error_hides_text_when_parse_fails() {
     assert_eq!(SECRET.parse::<Recipient>(), Err(BadRecipient::Secret));

@@ -1,6 +1,5 @@
 //! The responses with profiles and blobs. A profile is the definitions and the order of the tasks on a host. Profiles
-//! and blobs are immutable and named by their hash. A host gets a profile or a blob only while the desired state of its
-//! node names the hash.
+//! and blobs are immutable and named by their hash. A host gets one only while its desired state names the hash.
 //!
 //! A profile is in memory with every state that names it, so it exists exactly as long as a node may read it. A blob
 //! may be 64 MiB. It is read in chunks, on a blocking thread, and is never in memory as a whole.
@@ -38,8 +37,7 @@ pub(super) fn may_have_blob(slot: &NodeSlot, hash: Hash) -> bool {
 pub(super) struct FileBody {
     /// Number of bytes that are not sent yet, by the length of the file at the start.
     remaining_bytes: u64,
-    /// The read of the next chunk, which returns the file too. `None` if no chunk follows: after the last chunk, after
-    /// an error, or for an empty file.
+    /// The read of the next chunk, which returns the file too. `None` if no chunk follows.
     pending_read: Option<JoinHandle<io::Result<(File, Bytes)>>>,
 }
 

@@ -99,8 +99,7 @@ impl AgentsListener {
         }
     }
 
-    /// Answers a check-in. If a check-in with a valid certificate is refused, records the refusal as a finding of the
-    /// node.
+    /// Answers a check-in. If it is refused after authentication, records the refusal as a finding of the node.
     async fn check_in(&self, peer: &Arc<Peer>, body: RequestBody) -> Result<Response<AgentBody>, ApiError> {
         let slot = self.authenticate(peer)?;
         let result = self.check_in_on_slot(Arc::clone(&slot), peer, body).await;
@@ -128,8 +127,7 @@ impl AgentsListener {
         Ok(response)
     }
 
-    /// Answers a request by its path. Fails if the path is unknown, if the path does not allow the method, or if the
-    /// caller's class may not use the endpoint.
+    /// Answers a request. Fails for an unknown path or method, and if the caller's class may not use the endpoint.
     async fn route(&self, peer: &Arc<Peer>, request: Request<RequestBody>) -> Result<Response<AgentBody>, ApiError> {
         let path = request.uri().path().to_owned();
         let (endpoint, parameters) = match find_route(SocketKind::Agents, request.method().as_str(), &path) {
@@ -232,8 +230,7 @@ impl AgentsListener {
         if error.status() == 503 {
             headers.insert(RETRY_AFTER, HeaderValue::from_static("10"));
         }
-        // The certificate was revoked, or the agent's node was deleted. So the agent has no further use for the
-        // connection.
+        // With a revoked certificate or a deleted node, the agent has no further use for the connection.
         if matches!(error.kind, ErrorType::AuthRevoked) {
             headers.insert(CONNECTION, HeaderValue::from_static("close"));
         }
@@ -241,8 +238,7 @@ impl AgentsListener {
     }
 }
 
-/// Returns the response with the message of an enrolment or a renewal. The media type of all messages is the one that
-/// the endpoint table has for check-ins.
+/// Returns the response with a message. All messages have the media type of the check-in.
 fn message_response<M: Message>(version: WireVersion, message: &M) -> Response<AgentBody> {
     response(Endpoint::CheckIn, BodySource::Whole(Some(encode_as(version, message).into())))
 }

@@ -1,6 +1,5 @@
-//! Liveness of the nodes. The controller determines the liveness in memory from the check-ins. It writes the liveness
-//! to the store only when a silence begins or ends. This module also stores which hosts have confirmed their desired
-//! state.
+//! Liveness of the nodes, which the controller determines in memory from the check-ins. It stores the liveness only
+//! when a silence begins or ends. This module also stores which hosts have confirmed their desired state.
 //!
 //! Stored heartbeats are the bottleneck of other systems' stores, and make a restart of the controller look like the
 //! loss of its fleet. Here a restarted controller gives every node that was not silent its full timeout again. A node

@@ -52,8 +52,7 @@ pub struct Api {
     pub registry: Arc<Registry>,
     /// The stored contents of files.
     pub blobs: Arc<BlobStore>,
-    /// The desired state of every node, and the check-ins that wait for a change of it. `None` in a test without
-    /// agents.
+    /// The desired states of all nodes, and the check-ins that wait for them. `None` in a test without agents.
     pub desired: Option<Arc<DesiredTable>>,
     /// The reconciler, which explains what nodes wait for. `None` in a test without agents.
     pub reconciler: Option<Arc<Reconciler>>,
@@ -61,8 +60,7 @@ pub struct Api {
     pub metrics: Option<Arc<Metrics>>,
     /// The counters of refused requests.
     pub rejections: Arc<RejectionCounter>,
-    /// The accepted names of traits: the standard names, those that begin with `CUSTOM_`, and those that this site adds
-    /// in its configuration.
+    /// The accepted names of traits, including those that this site adds in its configuration.
     pub traits: TraitNames,
     /// The limit on the number of clients to which a response is sent in pieces.
     pub stream_limiter: StreamLimiter,

@@ -215,9 +215,8 @@ struct WrongToken {
 }
 
 impl WrongToken {
-    /// Creates the reason for a token that no principal has, because its id is unknown or its secret is wrong. `name`
-    /// is the name under which the failure is recorded. A text that does not have the form of a token is not a guess,
-    /// and neither is the join token of a host.
+    /// Creates the reason for a token that no principal has, because its id is unknown or its secret is wrong. A text
+    /// that does not have the form of a token is not a guess, and neither is the join token of a host.
     fn new(name: String, model: &Model, text: &str) -> Self {
         let is_join_token = enrol::token::find(model, text).is_some();
         Self { name, uuid: None, is_guess: check_token(text).is_ok() && !is_join_token, is_join_token }

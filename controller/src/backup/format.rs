@@ -27,8 +27,7 @@ const MAGIC_PREFIX: &[u8] = b"stemma-backup ";
 /// Maximum length of the content of a frame, in bytes. A frame contains the head, one entry, one file or the checksum
 /// of a backup. The largest file is a file body of 64 MiB, with its name.
 const MAX_FRAME_BYTES: usize = 65 * 1024 * 1024;
-/// Maximum length of the name of a file in a backup, in bytes. The name is the path of the file below the data
-/// directory.
+/// Maximum length of the name of a file (its path below the data directory), in bytes.
 const MAX_NAME_BYTES: usize = 255;
 
 const HEAD: u8 = 1;
@@ -41,8 +40,7 @@ const END: u8 = 4;
 pub struct BackupHeader {
     /// The identity of the fleet, which `init` wrote: its name, the uuid of its controller, and the controller's names.
     pub fleet: FleetRecord,
-    /// The first epoch of the fleet. A restored store has the same first epoch. Later epochs of the fleet are in an
-    /// entry of the store.
+    /// The first epoch of the fleet, also in a restored store. Later epochs are in an entry of the store.
     pub epoch: Uuid,
     /// The revision after which the revisions of the fleet's first store started. A restored store has the same value.
     pub base: u64,
@@ -151,8 +149,7 @@ impl<R: Read> BackupReader<R> {
     /// Reads the magic and the head of a backup. Returns the reader for the following parts, and the head.
     ///
     /// # Errors
-    /// Fails if the file cannot be read, is not a backup, is damaged or truncated, or was written by a newer program
-    /// ([`BackupError`]).
+    /// Fails if the file cannot be read, is not a backup, is incomplete or damaged, or is of a newer program.
     pub fn begin(mut source: R) -> Result<(Self, BackupHeader), BackupError> {
         let mut magic = vec![0; MAGIC.len()];
         source.read_exact(&mut magic).map_err(|error| match error.kind() {
@@ -254,9 +251,8 @@ fn parse_file(bytes: &Bytes) -> Result<BackupPart, BackupError> {
     Ok(BackupPart::File { name, bytes })
 }
 
-/// Returns whether a name is a relative path without empty segments, `.` and `..`. It may have at most
-/// [`MAX_NAME_BYTES`] bytes, and no backslash or NUL. Other names could make a restore write outside of the data
-/// directory. The checksum does not prevent this, because anyone can compute it.
+/// Returns whether a name is a relative path without empty segments, `.` and `..`. Other names could make a restore
+/// write outside of the data directory. The checksum does not prevent this, because anyone can compute it.
 fn is_file_name(name: &str) -> bool {
     let is_valid_segment = |segment: &str| !matches!(segment, "" | "." | "..") && !segment.contains(['\\', '\0']);
     name.len() <= MAX_NAME_BYTES && name.split('/').all(is_valid_segment)

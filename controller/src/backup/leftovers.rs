@@ -154,8 +154,7 @@ mod tests {
         assert_eq!(sweep_backups(directory.path()).len(), 0);
     }
 
-    /// In this test, the removal of a file that does not exist gives no leftover. After another error, the message
-    /// about the leftover contains the error.
+    /// After any other error of the removal, the message about the leftover contains the error.
     #[test]
     fn x02_leftover_is_none_when_already_removed() {
         let removal_result = fs::remove_file("/nowhere/.stemma-backup-named");

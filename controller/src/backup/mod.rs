@@ -35,9 +35,8 @@ use format::Encoder;
 /// Maximum size of the entries in one read from the store, in bytes. An entry that is larger is read by itself.
 const PAGE_BYTES: usize = 64 * 1024;
 
-/// The names of the issuers (the three certificate authorities below the root) for which a backup contains no private
-/// key. These keys are not in the data directory, because the service manager stores them for the controller
-/// (systemd.exec(5), Credentials). The private key of the root is not considered.
+/// The names of the issuers whose private keys a backup lacks: they are not in the data directory, because the service
+/// manager stores them for the controller (systemd.exec(5), Credentials). The key of the root is not considered.
 struct MissingKeys(Vec<&'static str>);
 
 impl MissingKeys {

@@ -26,9 +26,8 @@ use crate::store::{CreateOptions, Entry, Epoch, RedbStore, Revision};
 const SKIPPED_REVISIONS: u64 = 1_000_000;
 
 /// Prefixes of the keys that a restore does not copy. Join tokens are excluded, because a token that was used after the
-/// backup would be valid again. Records of requests are excluded. Such a record contains the response that a repeated
-/// request (with the same idempotency key) gets, and these responses are about the lost store. The history of epochs,
-/// which has one key, is not copied either: a restore writes a new history.
+/// backup would be valid again. Records of requests contain responses for repeated requests. They are excluded, because
+/// these responses are about the lost store.
 const EXCLUDED_PREFIXES: [&str; 2] = [key::TOKENS, key::REQUESTS];
 
 /// Creates a fleet from a backup, in a data directory that contains no fleet. Also removes what killed restores left in
@@ -98,8 +97,7 @@ fn become_owner(directory: &Path) -> io::Result<()> {
     Ok(set_thread_uid(Uid::from_raw(owner.uid()))?)
 }
 
-/// Fails if the data directory contains a store, or if its directory `trust` or `admin` contains anything. These two
-/// are for the keys and certificates of a fleet's authority and first admin.
+/// Fails if the data directory contains a store, or if its directory `trust` or `admin` contains anything.
 fn check_empty(layout: &Layout) -> Result<()> {
     let existing_path = if layout.store().exists() { Some(layout.store()) } else { layout.authority()? };
     if let Some(existing_path) = existing_path {
@@ -234,8 +232,7 @@ fn refused_message(path: &Path) -> String {
 }
 
 /// Creates the fleet of a backup in a locked directory. Returns the number of file bodies that were omitted because
-/// they are damaged in the backup. If a step fails, everything that was created is removed again. The error names what
-/// could not be removed.
+/// they are damaged in the backup. If a step fails, everything that was created is removed, or named in the error.
 fn create_fleet(backup: &BackupFile<'_>, layout: &Layout, checked_backup: &CheckedBackup) -> Result<usize> {
     let directory_name = layout.directory().display();
     let backup_bytes = backup.file.metadata().map_or(0, |file| file.len());
@@ -358,9 +355,8 @@ fn is_restored(entry: &Entry) -> bool {
     entry.key != key::EPOCH_LINE.as_bytes() && !EXCLUDED_PREFIXES.iter().any(|prefix| entry.key.starts_with(prefix.as_bytes()))
 }
 
-/// Writes one file of a backup to the directory of `layout`. `name` is the path of the file below that directory. A file
-/// body is not written if it does not match the hash in its name, and the result is then false. Fails if a fleet has no
-/// file at this path: it must be a file body, the root certificate, or a file in `trust` or `admin`.
+/// Writes one file of a backup to the path `name` below the directory of `layout`. A file body is not written if it
+/// does not match the hash in its name, and the result is then false. Fails if a fleet has no file at this path.
 fn write_file(layout: &Layout, name: &str, bytes: &Bytes) -> io::Result<bool> {
     let unknown_file = || io::Error::other(format!("{name}: no file of a fleet has this name"));
     let path = layout.directory().join(name);

@@ -162,8 +162,7 @@ pub fn make_directory(path: &Path) -> Result<(), FileError> {
     fs::set_permissions(path, Permissions::from_mode(0o700)).map_err(io_error("set the mode of"))
 }
 
-/// A lock of a directory. Dropping this value releases the lock. On a file system without locks, the value exists but
-/// nothing is locked.
+/// A lock of a directory. Dropping this value releases the lock.
 #[derive(Debug)]
 pub struct DirectoryLock {
     _fd: OwnedFd,
@@ -177,10 +176,9 @@ impl DirectoryLock {
     }
 }
 
-/// Locks a directory in which a fleet is created, so that only one process at a time creates a fleet there. A
-/// controller that starts also holds the lock while it removes what a killed restore left. The lock ends when the
-/// returned value is dropped or the process ends. If the file system does not support locks, the function succeeds
-/// without a lock, because a fleet must be possible there too.
+/// Locks a directory in which a fleet is created, so that only one process at a time creates a fleet there. The lock
+/// ends when the returned value is dropped or the process ends. If the file system does not support locks, the function
+/// succeeds without a lock, because a fleet must be possible there too.
 ///
 /// # Errors
 /// Fails with [`FileError::Busy`] if another process holds the lock, and otherwise with [`FileError::Io`].

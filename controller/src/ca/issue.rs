@@ -205,8 +205,7 @@ fn authority_params(
     Ok(params)
 }
 
-/// Returns the parameters that every certificate has: subject, serial number, and validity from [`BACKDATE_S`] before
-/// `now_s` until `seconds` after `now_s`.
+/// Returns the parameters that every certificate has: subject, serial number and validity.
 fn params(subject: DistinguishedName, serial: [u8; 16], now_s: u64, seconds: u64) -> CertificateParams {
     let epoch = date_time_ymd(1970, 1, 1);
     let mut params = CertificateParams::default();

@@ -32,8 +32,7 @@ impl Cache {
     /// Loads the fleet from the store.
     ///
     /// # Errors
-    /// Fails with the error of the store. If a record cannot be decoded, this is [`StoreError::Corrupt`], or
-    /// [`StoreError::Newer`] if a newer program wrote the record.
+    /// Fails with the error of the store, or for a bad record with [`StoreError::Corrupt`] or [`StoreError::Newer`].
     pub async fn load(store: &dyn Store) -> Result<Self, StoreError> {
         let model = load_model(store).await?;
         let (sender, _) = watch::channel(model.revision);
@@ -137,8 +136,7 @@ impl Cache {
     }
 
     /// Replaces the present model by this one, and adds the affected nodes to the list that [`Self::take_changes`]
-    /// returns. Then wakes the callers of [`Self::wait_for`] that wait for a revision up to this one, and the caller of
-    /// [`Self::changed`].
+    /// returns. Then wakes the waiting callers.
     fn publish(&self, model: Model, affected: AffectedNodes) {
         let revision = model.revision;
         {

@@ -12,8 +12,7 @@ use uuid::Uuid;
 use super::Model;
 use crate::records::reported::{ProfileRecord, ReleasedRecord};
 
-/// Returns the ids of the tasks in a released task set, without those that are left out (for example by a condition). The
-/// result is empty if the profile of the task set is not stored or cannot be read.
+/// Returns the ids of the tasks in a released task set, without those that are left out (for example by a condition).
 pub(crate) fn task_ids<'a>(model: &'a Model, released: &'a ReleasedRecord) -> impl Iterator<Item = &'a str> {
     released.running_tasks(profile(model, released))
 }
@@ -21,14 +20,13 @@ pub(crate) fn task_ids<'a>(model: &'a Model, released: &'a ReleasedRecord) -> im
 /// Returns the ids of the released tasks that affect the node's state: those that its host runs or checks. A task whose
 /// own mode is `observe` is left out, even though an agent of an older version checks it as in mode `noop`.
 pub(crate) fn counted_task_ids<'a>(model: &'a Model, released: &'a ReleasedRecord) -> impl Iterator<Item = &'a str> {
-    let observed = observed_profile_task_ids(model, released);
+    let observed = observe_mode_task_ids(model, released);
     task_ids(model, released).filter(move |task| observed.is_none_or(|observed| !observed.contains(*task)))
 }
 
 /// Returns the ids of the tasks in a task set's profile that hosts neither run nor check, because their own mode is
-/// `observe`. Tasks that are left out on this node are included. Returns `None` if the task set has no profile, or if the
-/// profile is not stored.
-pub(crate) fn observed_profile_task_ids<'a>(model: &'a Model, released: &ReleasedRecord) -> Option<&'a BTreeSet<String>> {
+/// `observe`. Tasks that are left out on this node are included. Returns `None` without a stored profile.
+pub(crate) fn observe_mode_task_ids<'a>(model: &'a Model, released: &ReleasedRecord) -> Option<&'a BTreeSet<String>> {
     profile(model, released).map(ProfileRecord::observed)
 }
 
@@ -57,9 +55,8 @@ pub(crate) fn is_released(model: &Model, node: Uuid, task: &str) -> bool {
     model.released.get(&node).is_some_and(|released| task_ids(model, released).any(|id| id == task))
 }
 
-/// Returns the candidate for the next release to a node: the key of the task set that the node should have now, the key
-/// of the one that was released last (`None` if there is none), and the reasons that withhold the next one, such as a
-/// hold. If the two keys are equal, there is nothing to release.
+/// Returns the candidate for the next release to a node: the keys of the task set that the node should have now and of
+/// the one that was released last, and the reasons that withhold the first, such as a hold.
 pub(crate) fn candidate<'a>(model: &Model, resolved: &'a ResolvedNode) -> ReleaseCandidate<'a> {
     let released = model.released.get(&resolved.id().0);
     // Both task sets are compared by the digest version of the released one. Otherwise a newer digest version would

@@ -3,13 +3,11 @@
 //! Two hosts with one identity replace each other's check-in at every turn. One host never alternates: each boot has
 //! its own boot id, which never returns, and a new connection comes from the same address. So there are two signs of
 //! two hosts. The first sign is a *return*. A boot id returns after a check-in of another boot, or an address of the
-//! same boot returns after a check-in from another address. In the second case, the returning check-in must have no news
-//! and replace a waiting one.
+//! same boot returns after a check-in from another address, without news and in place of a waiting check-in.
 //!
 //! The second sign is a *takeover*, for two agents on one machine, which share boot id and address. Each agent replaces
 //! the other's waiting check-in within a minute. A single host does this only after it renewed its certificate, or
-//! after its connection broke and the controller did not notice. So the number of takeovers in a short time shows two
-//! agents.
+//! after its connection broke unnoticed. So the number of takeovers in a short time shows two agents.
 //!
 //! A check-in has *news* if it reports something new. A host that repeats the local state (pause, hold, park) before
 //! its last one has no news, because a paused copy and its original contradict each other at each turn.
@@ -28,13 +26,11 @@ use crate::intake::AgentState;
 const RETURN_THRESHOLD: (usize, Duration) = (3, Duration::from_mins(30));
 
 /// The number of takeovers that show two agents, and the time within which they must occur. A takeover is a check-in
-/// without news that replaces a waiting check-in of the same boot and IP address, over another connection. A single
-/// host whose disk is full must stay below this number. Such a host cannot store a new certificate, and requests
-/// another every five minutes.
+/// without news that replaces a waiting check-in from the same address. A single host whose disk is full must stay
+/// below this number. Such a host cannot store a new certificate, and requests another every five minutes.
 const TAKEOVER_THRESHOLD: (usize, Duration) = (4, Duration::from_mins(4));
 
-/// The addresses of two hosts that check in as the same node, because both have its identity. For two agents on one
-/// host, the addresses differ only in the port.
+/// The addresses of two hosts with the identity of one node. For two agents on one host, only the ports differ.
 pub(crate) type HostAddresses = [SocketAddr; 2];
 
 /// The parts of a check-in that identify its sender.
@@ -96,10 +92,9 @@ impl DuplicateDetector {
     /// Records a check-in, and returns the addresses of both hosts if this check-in is the first to show two hosts.
     /// `has_replaced` is true if the check-in replaced a waiting one.
     ///
-    /// Adds a return if the boot differs from the last one and equals the different one before that. Also adds a return if
-    /// the address differs from the last one, the address before that is back with the same boot, and the check-in has no
-    /// news and replaces a waiting one. Adds a takeover if a check-in of the same boot and address, over another
-    /// connection, has no news and replaces a waiting one. No other check-in is a sign.
+    /// Adds a return if the boot id or the address of the same boot has changed back to the one before its last change.
+    /// A return of an address must have no news and replace a waiting check-in. Adds a takeover if a check-in of the
+    /// same boot and address, over another connection, has no news and replaces a waiting one.
     pub(super) fn observe(&mut self, check_in: CheckInOrigin, has_replaced: bool, now: Instant) -> Option<HostAddresses> {
         let was_detected = self.duplicate_addresses(now).is_some();
         let last = self.last.replace(check_in)?;

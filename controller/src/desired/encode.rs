@@ -41,11 +41,10 @@ pub(crate) struct ProfileCache {
     obsolete_barriers: HashMap<(Hash, Hash), Arc<[Barrier]>>,
 }
 
-/// Maximum length of the reason why a task is left out, as the reason is sent to a host, in characters. The ellipsis of a
-/// shortened reason is not counted. `explain` shows the full reason.
+/// Maximum length of the reason why a task is left out, as it is sent to a host, in characters without the ellipsis of
+/// a shortened reason. `explain` shows the full reason.
 pub(crate) const MAX_REASON_CHARS: usize = 200;
-/// Maximum number of entries in each map of a [`ProfileCache`], more than a fleet has in use. When a map is full, the
-/// whole map is cleared.
+/// Maximum number of entries in each map of the cache, more than a fleet has in use. A full map is cleared.
 const MAX_PROFILES: usize = 10_000;
 
 impl ProfileCache {
@@ -67,9 +66,8 @@ impl ProfileCache {
         }
     }
 
-    /// Returns the barriers of `sent_profile` that `present_profile` lacks. A host still runs the tasks of the first,
-    /// which was sent to it earlier, and the second is the node's profile by now. Each pair of profiles is compared
-    /// once. The result is empty if one of them cannot be decoded.
+    /// Returns the barriers of `sent_profile`, whose tasks a host still runs, that the present profile of its node
+    /// lacks. Each pair of profiles is compared once. The result is empty if one of them cannot be decoded.
     pub(crate) fn obsolete_barriers(&mut self, sent_profile: &SentProfile, present_profile: &SentProfile) -> Arc<[Barrier]> {
         let decode = |profile: &SentProfile| profile.encoded.for_version(PUBLISHED_VERSION).decode(PUBLISHED_VERSION);
         get_or_insert(&mut self.obsolete_barriers, (sent_profile.name(), present_profile.name()), || {
@@ -79,8 +77,7 @@ impl ProfileCache {
     }
 }
 
-/// Returns the cached value of a key, or computes and caches the value. `cache` is one map of the [`ProfileCache`]. If it
-/// is full, all of it is cleared first, even if it has the key.
+/// Returns the cached value of a key, or computes and caches the value. Clears the whole map first if it is full.
 fn get_or_insert<K: Eq + std::hash::Hash, V: Clone>(cache: &mut HashMap<K, V>, key: K, compute: impl FnOnce() -> V) -> V {
     if cache.len() >= MAX_PROFILES {
         cache.clear();

@@ -87,8 +87,7 @@ impl EncodedProfile {
     }
 }
 
-/// The digest and the size of one part (known part or task set) of a desired state, as encoded in one wire version. The
-/// part itself is not in it.
+/// The digest and the size of one part (known part or task set) of a desired state in one wire version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NamedPart {
     /// The digest by which controller and agent refer to the part.
@@ -110,8 +109,7 @@ impl NamedPart {
 pub struct DesiredParts {
     /// The digest and size of the known part, which is sent at once.
     pub known: NamedPart,
-    /// The digest and size of the task set, which is sent when it is released. In each wire version, the task set names
-    /// the profile as encoded in that version.
+    /// The digest and size of the task set (sent when released), which names the profile of the same wire version.
     pub task_set: NamedPart,
 }
 
@@ -144,8 +142,7 @@ pub struct DesiredState {
     parts: Arc<[DesiredParts]>,
     /// The source of both parts, which are encoded again when they are sent.
     content: Arc<dyn DesiredContent>,
-    /// The profile that the task set names. Equal nodes share it. `None` if the task set names none, or if the stored
-    /// profile of a released task set is missing or cannot be read.
+    /// The profile that the task set names, or `None` without one that can be read. Equal nodes share it.
     pub profile: Option<Arc<EncodedProfile>>,
     /// The blobs that the profile's tasks name, sorted. Equal nodes share them.
     pub blobs: Arc<[Hash]>,
@@ -229,8 +226,7 @@ pub enum DesiredChange {
 pub struct PassResult {
     /// The revision of the store at which all nodes are resolved, also the nodes without a change in this pass.
     pub revision: Revision,
-    /// The results for the nodes that were resolved in this pass. A resolved node may have the same desired state as
-    /// before.
+    /// The results for the nodes that were resolved in this pass.
     pub changes: Vec<(Uuid, DesiredChange)>,
 }
 
@@ -334,8 +330,7 @@ pub struct DesiredTable {
     /// The slots of nodes whose agents hold a later revision than `resolved_revision`. The next pass wakes these slots,
     /// and so the check-ins that wait. `resolved_revision` is compared and advanced under this lock.
     waiting_for_revision: Mutex<HashMap<Uuid, Arc<NodeSlot>>>,
-    /// Number of published desired states whose content is new: it differs from the node's published state, or it is
-    /// the node's first one since the controller started. A state that is only signed again does not count.
+    /// Number of published desired states whose content is new. A state that is only signed again does not count.
     pub published_count: Counter,
     /// Number of desired states that were sent to agents.
     pub sent_count: Counter,
@@ -365,9 +360,8 @@ impl DesiredTable {
     }
 
     /// Applies one pass of the reconciler: signs the changed states as one batch, removes deleted nodes, and wakes the
-    /// check-ins of these nodes. Then records the revision of the pass as the one at which all nodes are resolved, and
-    /// wakes all check-ins that wait for a later revision, even if the pass has not reached that revision. Returns the
-    /// nodes with a changed state, without the deleted nodes.
+    /// check-ins of these nodes, and all that wait for a later revision. Returns the nodes with a changed state,
+    /// without the deleted nodes.
     ///
     /// May take a millisecond for each thousand changed states, so call it from the reconciler's own thread.
     pub fn publish(&self, batch: PassResult) -> Vec<Uuid> {
@@ -408,9 +402,8 @@ impl DesiredTable {
     }
 
     /// Continues in another epoch. Signs all published states again, with the revision at which all nodes are resolved.
-    /// Wakes the check-ins of all nodes with a published state, because their agents must learn of the new epoch. Also
-    /// updates in the status table whether a restored store waits for an admin. Returns false and does nothing if the
-    /// epochs are the present ones.
+    /// Wakes the check-ins of all nodes with a published state, because their agents must learn of the new epoch.
+    /// Returns false and does nothing if the epochs are the present ones.
     pub(crate) fn change_epoch(&self, epochs: &EpochHistory) -> bool {
         let _one_at_a_time = lock(&self.publish_lock);
         if **self.epoch_line.load() == *epochs {
@@ -448,9 +441,8 @@ impl DesiredTable {
     }
 
     /// Sets the open barriers of nodes. Each entry has a node, the digest of its published task set, and all barriers
-    /// that are now open for that task set. If this list of barriers is empty, all barriers of the node are shut. Signs
-    /// a grant with `revision` for each node whose open barriers changed, and wakes the node's check-ins. Returns these
-    /// nodes.
+    /// that are now open for that task set. Signs a grant with `revision` for each node whose open barriers changed,
+    /// and wakes the node's check-ins. Returns these nodes.
     pub fn open_barriers(&self, open_by_node: Vec<(Uuid, PartDigest, Vec<Barrier>)>, revision: Revision) -> Vec<Uuid> {
         // The lock is held until the grants are published. Otherwise `change_signer` could sign all published grants
         // again before that, and the grants that the old signer signs here would remain.
@@ -493,23 +485,21 @@ impl DesiredTable {
         grants.into_iter().map(&mut sign_forms).collect()
     }
 
-    /// Sets, in the status table in memory, the inputs from which the state of a node is computed. The liveness, the
-    /// enrolment and the confirmation are first replaced by those of the node's slot, because the host may have checked
-    /// in after `inputs` was computed.
+    /// Sets the inputs of a node's state in the status table. Those that a check-in may have changed after `inputs` was
+    /// computed, such as the liveness, are first replaced by those of the node's slot.
     pub(crate) fn set_state_inputs(&self, node: Uuid, inputs: StateInputs) {
         let inputs_with_slot = || read(&self.slots).get(&node).map_or(inputs, |slot| slot.state_inputs(inputs, Instant::now()));
         self.status.set_inputs(node, inputs_with_slot);
     }
 
     /// Returns the liveness of a node's agent: from the status table or, before the node's first pass, from its slot.
-    /// If neither has the node, the result is `Absent`.
     pub(crate) fn liveness(&self, node: Uuid) -> Liveness {
         let from_slot = || Some(read(&self.slots).get(&node)?.liveness(Instant::now()));
         self.status.inputs(node).map(|inputs| inputs.liveness).or_else(from_slot).unwrap_or_default()
     }
 
-    /// Returns whether a node's host holds its desired state. The answer is from the host's last check-in. It is unknown if
-    /// the host has not checked in since the controller started, or if nothing is published for the node.
+    /// Returns whether a node's host holds its desired state, by the host's last check-in. This is unknown if the host
+    /// has not checked in since the controller started, or if nothing is published for the node.
     pub(crate) fn confirmation(&self, node: Uuid) -> HostConfirmation {
         read(&self.slots).get(&node).map_or(HostConfirmation::Unknown, |slot| slot.confirmation())
     }
@@ -550,8 +540,7 @@ impl DesiredTable {
         signed.is_some_and(|signed| signed.desired.parts.iter().any(|parts| parts.task_set.name == digest))
     }
 
-    /// Returns the time since a node's last check-in began or, if that check-in waited, since its wait ended. Returns `None`
-    /// if the node has not checked in since this process started.
+    /// Returns [`NodeSlot::time_since_contact`] of a node. `None` if it has not checked in since this process started.
     pub(crate) fn time_since_contact(&self, node: Uuid) -> Option<Duration> {
         read(&self.slots).get(&node)?.time_since_contact(Instant::now())
     }
@@ -615,9 +604,8 @@ impl DesiredTable {
         Arc::clone(slots.entry(node).or_insert_with(|| Arc::new(NodeSlot::new(node))))
     }
 
-    /// Records in the node's slot and in the status table that its host has enrolled. Creates the slot if there is
-    /// none. Records nothing if the slot was missing and `is_enrolled` returns false: the node was then deleted in the
-    /// meantime.
+    /// Records in the node's slot and in the status table that its host has enrolled. Records nothing if the node was
+    /// deleted in the meantime ([`Self::enrolled_slot`]).
     pub(crate) fn note_enrolled(&self, node: Uuid, is_enrolled: impl FnOnce() -> bool) {
         if let Some(slot) = self.enrolled_slot(node, is_enrolled) {
             slot.note_enrolled();
@@ -625,9 +613,8 @@ impl DesiredTable {
         }
     }
 
-    /// Returns the slot of an enrolled node. If the node already has a slot, returns it without a call of
-    /// `is_enrolled`. Otherwise creates a slot and then calls `is_enrolled`. If that returns false, removes the slot
-    /// again and returns `None`.
+    /// Returns the slot of an enrolled node. If there is none, creates a slot and then calls `is_enrolled`. If that
+    /// returns false, removes the slot again and returns `None`.
     ///
     /// The order matters. A deletion marks the node as deleted and then removes its slot. So either `is_enrolled` sees
     /// the mark, or the deletion finds the new slot.
@@ -688,9 +675,9 @@ impl DesiredTable {
         }
     }
 
-    /// Signs states in one batch, and publishes them in their slots. A grant that stays in force is signed again too, and
-    /// gets the revision of the new state if its own revision is earlier. An agent that applies this state would otherwise
-    /// treat the grant as one of an earlier task set.
+    /// Signs states in one batch, and publishes them in their slots. A grant that stays in force is signed again, with
+    /// at least the revision of the new state. An agent that applies this state would otherwise treat the grant as one
+    /// of an earlier task set.
     fn sign(&self, states: Vec<(Arc<NodeSlot>, DesiredState)>) {
         if states.is_empty() {
             return;

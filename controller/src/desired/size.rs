@@ -121,9 +121,8 @@ fn tasks_upper_bound(resolved: &ResolvedNode) -> usize {
     })
 }
 
-/// Checks both parts of a desired state against the limits of an agent. `part_bytes` are the sizes of the two parts as
-/// they are sent, in bytes. Returns the sum of both sizes. Fails if one of the checked lists or maps has too many
-/// entries, or if the sum is too large. The numbers of labels and annotations are not checked.
+/// Checks both parts of a desired state against the limits of an agent, except the numbers of labels and annotations.
+/// `part_bytes` are the sizes of the two parts as they are sent, in bytes. Returns the sum of both sizes.
 pub(crate) fn check_parts(known: &Known, task_set: &TaskSet, part_bytes: (usize, usize)) -> Result<usize, TooLarge> {
     let counts = [
         ("tags", task_set.tags.len(), MAX_LISTED),

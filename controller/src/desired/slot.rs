@@ -1,9 +1,8 @@
 //! One node's slot: its desired state, what it last reported, and which of its check-ins is the latest.
 //!
 //! A slot has a few hundred bytes and its own lock. So 100,000 nodes need some tens of megabytes, and check-ins of
-//! different nodes do not wait for the same slot. A `Notify` wakes every waiting check-in of the node. Each woken
-//! check-in polls the slot again, and continues to wait if the slot has nothing for it. The wakeup carries no data, so
-//! no data can be lost with it.
+//! different nodes never wait for one lock. A `Notify` wakes every waiting check-in of the node. Each woken check-in
+//! polls the slot again, and continues to wait if the slot has nothing for it. The wakeup carries no data.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, Weak};
@@ -30,16 +29,13 @@ use crate::intake::{AgentState, ConfirmedState, SentParts, StoredReports};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct CheckInNumber(u64);
 
-/// The slot of one node: its desired state and grants in memory, and what the controller must remember of its
-/// check-ins.
+/// The slot of one node: its desired state and grants, and what the controller remembers of its check-ins.
 #[derive(Debug)]
 pub(crate) struct NodeSlot {
     node: Uuid,
     wake: Notify,
-    /// Locked while one of these records of the node is written to the store: the agent's state, its `Report` (about
-    /// the agent itself), the silence, or the revision and digests of the desired state that is about to be sent. So an
-    /// older record cannot overwrite a newer one. The writes of results, Observations and confirmations do not use this
-    /// lock.
+    /// Locked while a record of this node, except results, Observations and confirmations, is written to the store. So
+    /// an older record cannot overwrite a newer one.
     write_lock: tokio::sync::Mutex<()>,
     state: Mutex<SlotState>,
 }
@@ -47,8 +43,7 @@ pub(crate) struct NodeSlot {
 #[derive(Debug)]
 struct SlotState {
     latest_check_in: u64,
-    /// The number of the latest check-in whose `Report` (the agent's report about itself) the controller has begun to
-    /// store.
+    /// The number of the latest check-in whose `Report` (about the agent itself) the controller has begun to store.
     reported_check_in: u64,
     is_waiting: bool,
     is_deleted: bool,
@@ -60,8 +55,7 @@ struct SlotState {
     /// them.
     grants_sent_on: Weak<Peer>,
     silent_after: Duration,
-    /// The time at which the last check-in began or, if that check-in waited, at which its wait ended. Before the first
-    /// check-in, it is the time at which the slot was created.
+    /// The time at which the last check-in began or its wait ended. At first, the time at which the slot was created.
     last_contact: Instant,
     stored_silence: StoredSilence,
     /// A copy of what the store contains about the reports of the node, or `None` if that was not read yet. Its field
@@ -75,9 +69,7 @@ struct SlotState {
     stored_state: Option<Box<AgentState>>,
     /// The desired state that the node's agent last reported to hold.
     held: Option<HeldDesired>,
-    /// The same as `held` if nothing may be sent to an agent with that state, otherwise `None`. Such an agent counts as
-    /// ahead of the store. It holds a later revision than the store sent, or a state of an epoch that the store does
-    /// not know, or the store was restored and waits for an admin.
+    /// The same as `held` if nothing may be sent to an agent with that state (it is ahead of the store), else `None`.
     held_ahead: Option<HeldDesired>,
     duplicates: DuplicateDetector,
 }
@@ -87,9 +79,8 @@ struct SlotState {
 pub(crate) struct NodeRevisions {
     /// The revision at which the node's desired state was published; `None` if nothing was published for the node.
     pub(crate) published: Option<u64>,
-    /// The revision of the desired state that the host held at its last check-in. `None` if nothing was published for
-    /// the node, if the host has not checked in since the controller started, or if it held no state of the epoch of
-    /// `published`.
+    /// The revision of the desired state that the host held at its last check-in since the controller started. `None`
+    /// if there is none, or if that state is not of the epoch of `published`.
     pub(crate) confirmed: Option<u64>,
 }
 
@@ -172,16 +163,14 @@ pub(crate) struct CheckInStart<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct CheckInStarted {
     pub(crate) number: CheckInNumber,
-    /// True if the agent's state, without results, differs from the one that was stored or refused last, or if it is
-    /// unknown which one that is.
+    /// True if the agent's state, without results, differs from the one stored or refused last, or if that is unknown.
     pub(crate) has_new_state: bool,
     /// True if the agent is now ahead of the store, or no longer ahead, or ahead with another desired state than
     /// before.
     pub(crate) has_ahead_changed: bool,
     /// True if the agent holds another desired state than before, or if this is its first check-in.
     pub(crate) has_held_changed: bool,
-    /// True if the store has the node as silent, or if its value is unknown. The end of the silence must then be
-    /// stored.
+    /// True if the store has the node as silent, or may have it so. The end of the silence must then be stored.
     pub(crate) must_store_silence_end: bool,
     /// True if an `Observation` was refused earlier, and the host now reports the stored one again.
     pub(crate) has_refusal_ended: bool,
@@ -210,8 +199,7 @@ pub(crate) struct PendingUpdate {
     pub(crate) desired: Option<Arc<SignedState>>,
     /// The grants of the node that are in force.
     pub(crate) grants: Arc<[GrantForms]>,
-    /// True if there are grants that were not sent on this connection yet. A grant is a permission to run tasks whose
-    /// barriers have opened, or a lease. A lease permits something that few hosts may do at the same time.
+    /// True if there are grants that were not sent on this connection yet.
     pub(crate) has_new_grants: bool,
     /// A copy of what the store contains about the reports of the node.
     pub(crate) stored: StoredReports,
@@ -542,9 +530,8 @@ impl NodeSlot {
         (state.latest_check_in > 0).then(|| now.saturating_duration_since(state.last_contact))
     }
 
-    /// Returns the time since the node's last contact if that time has reached `silent_after`, otherwise `None`.
-    /// Returns `None` while a check-in waits. If the agent has not checked in since the controller started, the time
-    /// counts from the creation of this slot, even if the node was silent before the start.
+    /// Returns the time since the node's last contact if the node is silent, otherwise `None`. Before the first
+    /// check-in since the controller started, the time counts from the creation of this slot.
     pub(crate) fn silent_for(&self, now: Instant) -> Option<Duration> {
         lock(&self.state).liveness_inputs(now).silence()
     }

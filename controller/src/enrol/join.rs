@@ -26,16 +26,14 @@ use crate::registry::work::PendingWrite;
 use crate::registry::{Context, Decision, DecisionError};
 use crate::store::{Op, Precondition, Revision};
 
-/// The result of an enrolment: the node, the chain of the host's new certificate, and the node's agent record as the
-/// commit writes it.
+/// The result of an enrolment: the node, the chain of the host's new certificate, and the node's agent record.
 pub(super) struct EnrolResult {
     pub(super) node: Uuid,
     pub(super) chain: Vec<Vec<u8>>,
     pub(super) record: AgentRecord,
 }
 
-/// An enrolment request whose name and certificate request were checked before the commit. `token` is the id of the
-/// token.
+/// An enrolment request whose name and certificate request are checked. `token` is the id of the token.
 struct JoinRequest<'a> {
     token: &'a str,
     name: NodeName,

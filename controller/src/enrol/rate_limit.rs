@@ -18,12 +18,10 @@ use stemma_wire::net::network_prefix;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AttemptLimits {
     /// Maximum number of wrong tokens from one network: an IPv4 address, or the 64-bit prefix that a site has in IPv6.
-    /// At this number, a join request from the network is refused without a check of its token. A request with a
-    /// principal's token is still checked, and the response to a wrong one is `ServerBusy`.
+    /// At this number, its join requests are refused unchecked, and a wrong token of a principal gets `ServerBusy`.
     pub per_network: u32,
-    /// Maximum number of wrong tokens from all networks together. At this number, the response to a wrong token is
-    /// `ServerBusy`, and so is the response to a join token that has expired or is used up. A valid token is still
-    /// accepted.
+    /// Maximum number of wrong tokens from all networks together. At this number, the response to a wrong, expired or
+    /// used-up token is `ServerBusy`. A valid token is still accepted.
     pub total: u32,
     /// Time after which one wrong token is forgiven, in seconds. It applies to each network and to the total
     /// separately.

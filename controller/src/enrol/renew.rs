@@ -137,10 +137,8 @@ mod tests {
     }
 
     /// Each case has the record, the serial of the presented certificate, the key of the request, the time, and the
-    /// expected result. In this test, every certificate expires between the times 10 and 2000. An expired certificate
-    /// may be renewed if it is the newest, or if all newer certificates are for the key of the request and not revoked.
-    /// A revoked certificate may never be renewed. `lost_twice` has two certificates for key 2 after the one with
-    /// serial 1, as if the responses with both were lost.
+    /// expected result. In this test, every certificate expires between the times 10 and 2000. `lost_twice` has two
+    /// certificates for key 2 after the one with serial 1, as if the responses with both were lost.
     #[test]
     fn f33_check_renewal_accepts_valid_or_newest_certificates() {
         let mut revoked = record();

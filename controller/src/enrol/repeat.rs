@@ -87,9 +87,8 @@ impl Enrolment {
     }
 }
 
-/// Returns whether a node's agent joined with the token, certificate key and sealing key of the request, and has had no
-/// other certificate key since then. Returns false if the agent is retired (its node was deleted), or if one of its
-/// certificates for that key was revoked.
+/// Returns whether a node's agent joined with the token and both keys of the request, has had no other certificate key
+/// since then, is not retired, and has no revoked certificate for the key.
 fn has_joined_with(record: &AgentRecord, repeat: &RepeatedJoin) -> bool {
     !record.retired
         && record.token == repeat.token

@@ -236,8 +236,7 @@ pub(super) fn find_unjoined(context: &Context<'_>, node: &Arc<Node>) -> Result<O
     Ok((!has_joined).then(|| (Arc::clone(node), agent)))
 }
 
-/// Builds the error for a node that already has a host, when another host tries to join as the node, or when a caller
-/// requests a token for the node.
+/// Builds the error for a node that already has a host, so that no other host can join as the node.
 pub(super) fn has_host_error(node: &Node) -> ApiError {
     let name = node.display_name();
     let message = format!("{name} already has a host. To replace it: `stemma delete node {name}`, then make a new token.");

@@ -114,8 +114,7 @@ impl ExtensionTable {
         Ok(declared)
     }
 
-    /// Returns the address of the extension. Fails unless exactly one of `unix`, `unit` and `url` is set, and if its
-    /// value is invalid. `unit` stands for the socket that systemd creates for the extension.
+    /// Returns the address of the extension. Fails unless exactly one of `unix`, `unit` and `url` is set and valid.
     fn address(&self) -> Result<ExtensionAddress, String> {
         match (&self.unix, self.unit, &self.url) {
             (Some(path), false, None) if path.is_absolute() => Ok(ExtensionAddress::Socket(path.clone())),

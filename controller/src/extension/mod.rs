@@ -74,8 +74,7 @@ impl ExtensionClient for Extensions {
     }
 
     /// Sends a question to its extension, and returns the body of the answer. Fails at once if no such extension is
-    /// configured, or if too many questions wait for it. Fails after the timeout of the extension, which includes the
-    /// wait for its turn.
+    /// configured or too many questions wait for it, and after its timeout, which includes the wait for its turn.
     fn ask<'a>(&'a self, question: &'a ExtensionQuestion) -> BoxFuture<'a, Result<Bytes, ApiError>> {
         Box::pin(async move {
             let Some(extension) = self.0.get(&question.extension) else {

@@ -168,8 +168,7 @@ pub enum InitError {
     /// The first admin could not be stored.
     #[error("the first admin could not be stored: {0}")]
     First(String),
-    /// A file or directory could not be created, read or written, or the data directory could not be locked. Also if a
-    /// directory cannot be trusted, because another user owns it or may write in it.
+    /// A file or directory could not be created, read, written or locked, or other users could replace its content.
     #[error(transparent)]
     File(#[from] FileError),
 }

@@ -31,10 +31,9 @@ use crate::records::reported::{ProfileRecord, ReleasedRecord};
 use crate::records::{codec, key};
 use crate::store::{ListQuery, Op, Precondition, Refusal, Revision, Store, StoreError, Transaction};
 
-/// Maximum number of nodes whose decisions ([`NewRecord`]) one commit stores: a released task set, or changed data
-/// about a kept one. Even if each node adds a profile and the marks that pin releases ([`PinnedRelease`]), the commit
-/// is below the limit of operations of every storage engine. It is also the maximum number of unused values that one
-/// commit deletes.
+/// Maximum number of nodes whose decisions ([`NewRecord`]) one commit stores, and of unused values that one deletes.
+/// Even if each node adds a profile and the marks that pin releases ([`PinnedRelease`]), the commit is below the limit
+/// of operations of every storage engine.
 const MAX_NODES_PER_COMMIT: usize = 30;
 /// Maximum number of chunks of large texts in one commit.
 const MAX_CHUNKS_PER_COMMIT: usize = 60;
@@ -54,9 +53,8 @@ pub(super) struct NodeDecision {
     record: Option<NewRecord>,
 }
 
-/// The data to store for a node. Either a task set is released to the node, or its present task set is kept. In the
-/// second case, data is stored only if the record must name another release, or if the release or one of its imports is
-/// not pinned yet ([`PinnedRelease`]).
+/// The data to store for a node: a newly released task set or, for a kept one, another name of its release, or versions
+/// that are not pinned yet ([`PinnedRelease`]).
 pub(super) struct NewRecord {
     /// The size of the node's own part of a released task set, in bytes; `None` if the present task set is kept.
     own_bytes: Option<u64>,
@@ -100,8 +98,7 @@ impl DesiredContent for NodeContent {
         encode::known_part(&self.resolved)
     }
 
-    /// Returns the task set. It is computed again from the resolved node, read from the record, or empty if nothing was
-    /// ever released. The closure `|_, _| None` finds no encoded input, so each input is encoded here.
+    /// Returns the task set. The closure `|_, _| None` finds no encoded input, so each input is encoded here.
     fn task_set(&self) -> Cow<'_, TaskSet> {
         match &self.task_set {
             TaskSetSource::Nothing => Cow::Owned(TaskSet::default()),
@@ -212,9 +209,8 @@ impl NodeResolution<'_> {
     }
 }
 
-/// Returns the versions of releases that the commit must pin for a node's task set of `release`: `release` itself, and
-/// the versions that it imports. A release without a version is not pinned. Versions that are pinned already are
-/// omitted.
+/// Returns the versions of releases that the commit must pin for a node's task set of `release`: `release` itself and
+/// its imports, except those without a version and those that are pinned already.
 fn releases_to_pin(model: &Model, release: &CompiledRelease) -> Vec<PinnedRelease> {
     release
         .versions()
@@ -256,15 +252,13 @@ pub(super) fn over_budget_reason(cluster: &str) -> String {
     )
 }
 
-/// Returns the reason why a node's next task set is not released: the store refuses its record, and would refuse the
-/// same record again.
+/// Returns the reason why a node's next task set is not released: the store will always refuse its record.
 pub(super) fn refused_reason(refusal: &Refusal) -> String {
     format!("the store refuses it: {refusal}; make the task set or what its tasks read smaller, or raise the limit")
 }
 
 /// Returns the size of the record of each node's released task set, before and after these decisions, in bytes. Only
-/// values that are specific to the node count. The size after the decisions is `None` for a node without a decision, or
-/// whose present task set is kept.
+/// the node's own values count. The size after the decisions is `None` if no new task set is released to the node.
 pub(super) fn record_sizes(
     model: &Model,
     nodes: impl Iterator<Item = Uuid>,
@@ -281,9 +275,8 @@ pub(super) fn new_records(decided: &[(Uuid, NodeDecision)]) -> Vec<Vec<(Uuid, &N
     records.chunks(MAX_NODES_PER_COMMIT).map(<[_]>::to_vec).collect()
 }
 
-/// Returns the commits that store records. Profiles, common values, chunks of texts and pins that the model has already
-/// are omitted. The last commit contains the records, and the profiles, common values and pins that they need. The
-/// commits before it contain the chunks of texts that the records name. If the last commit fails, no record names these
+/// Returns the commits that store records, without what the model has already. The last commit contains the records,
+/// and the commits before it the chunks of texts that the records name. If the last commit fails, no record names these
 /// chunks, and a later sweep deletes them.
 pub(super) fn transactions_for(model: &Model, records: &[(Uuid, &NewRecord)]) -> Vec<Transaction> {
     let mut transaction = Transaction::new();
@@ -349,9 +342,8 @@ fn chunk_transactions(chunks: impl Iterator<Item = (Hash, Arc<str>)>) -> Vec<Tra
     transactions
 }
 
-/// Returns how many bytes the commits store for the release to each node, without profiles. Common values and chunks of
-/// texts, which several nodes share, precede the records in the commits. Their bytes are added to those of the node
-/// whose record is the next.
+/// Returns how many bytes the commits store for the release to each node, without profiles. Values that several nodes
+/// share precede the records in the commits. Their bytes are added to those of the node whose record is the next.
 pub(super) fn bytes_by_node(transactions: &[Transaction]) -> Vec<(Uuid, u64)> {
     let (mut node_bytes, mut common_bytes) = (Vec::new(), 0);
     let shared_key_readers = [key::read_common_values, key::read_common_part, key::read_common_chunk];
@@ -398,9 +390,8 @@ fn used_chunks(model: &Model, used_parts: &BTreeSet<Hash>) -> BTreeSet<Hash> {
     by_address.into_values().map(|chunk| message::hash_content(chunk.as_bytes())).collect()
 }
 
-/// Returns the commits that delete what the store has about deleted nodes: what their hosts reported, what was released
-/// and sent to them ([`key::node_entries`]), and the images of their Observations. The records about the certificates
-/// of their agents remain.
+/// Returns the commits that delete the records of deleted nodes ([`key::node_entries`]) and the images of their
+/// Observations. The records about the certificates of their agents remain.
 ///
 /// # Errors
 /// The error of the store.

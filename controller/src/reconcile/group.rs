@@ -21,13 +21,11 @@ pub(super) struct GroupInputCache<'a> {
     parts: HashMap<Hash, (Bytes, Arc<ValuePart>)>,
 }
 
-/// The inputs that one group provides for the tasks of one profile, in the form in which they are sent and stored. The
-/// reasons for left-out tasks and the tags that its nodes have in common are included.
+/// The inputs of one group for the tasks of one profile, as they are sent and stored, with the common reasons and tags.
 #[derive(Clone)]
 pub(super) struct EncodedGroup {
     group: Arc<GroupInputs>,
-    /// The inputs, reasons and tags as common values, to which the records of the nodes' released task sets refer by
-    /// their hash.
+    /// The inputs, reasons and tags as common values, to which the records of nodes refer by their hash.
     pub(super) common: Arc<NamedValues>,
 }
 
@@ -37,8 +35,7 @@ impl<'a> GroupInputCache<'a> {
         Self { by_address: HashMap::new(), texts, parts: HashMap::new() }
     }
 
-    /// Returns the encoded inputs of a group for the tasks of one profile. They are encoded at the first call with this
-    /// `Arc`.
+    /// Returns the encoded inputs of a group. They are encoded at the first call with this `Arc`.
     pub(super) fn get_or_encode(&mut self, group: &Arc<GroupInputs>) -> EncodedGroup {
         // The cached value holds a reference to the group. So no other group can be allocated at the same address.
         let address = Arc::as_ptr(group);
@@ -50,9 +47,8 @@ impl<'a> GroupInputCache<'a> {
         encoded
     }
 
-    /// Encodes the values that the nodes of a group have in common: inputs, left-out tasks and tags. Values beyond the
-    /// limits of [`CommonValues`] are left out. A text or part that another group has too is in memory once for both
-    /// groups.
+    /// Encodes the values that the nodes of a group have in common, within the limits of [`CommonValues`]: inputs,
+    /// left-out tasks and tags. A text or part that another group has too is in memory once.
     fn common_values(&mut self, group: &GroupInputs) -> NamedValues {
         let (mut values, mut total_bytes) = (CommonValues::default(), 0);
         for (reference, input) in group.inputs() {

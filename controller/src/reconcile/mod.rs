@@ -49,9 +49,8 @@ use waves::{PassChanges, Waves};
 
 /// Interval of the full resolve, which checks the other passes and should find nothing to do.
 const FULL_RESOLVE_INTERVAL: Duration = Duration::from_mins(10);
-/// Minimum number of common values that must be added to the store after a sweep before the next sweep. A sweep deletes
-/// the values that no released task set names. If the last sweep left more values than this minimum, as many as it left
-/// must be added. A full resolve sweeps in any case.
+/// Minimum number of common values that must be added to the store after a sweep (a deletion of unused values) before
+/// the next sweep. If the last sweep left more values than this, as many as it left must be added.
 const MIN_NEW_VALUES_FOR_SWEEP: usize = 64;
 /// Delay before the next pass if nodes are left for it, for example because the store failed to write.
 const RETRY_DELAY: Duration = Duration::from_secs(1);
@@ -109,7 +108,7 @@ impl PassState {
 
     /// Returns the decision for a node. If the desired state is too large, records this and returns `None`. The node
     /// then keeps its present desired state.
-    fn decide_or_note(
+    fn accept_or_note_undecided(
         &mut self,
         model: &Model,
         node: NodeId,
@@ -161,9 +160,8 @@ impl Reconciler {
             .unwrap_or_else(|| waves::closed_barriers(waves::TaskOutcomes { table: &self.table, model }, node))
     }
 
-    /// Returns the barriers that are closed for a node, as the last pass computed them. Returns `None` if that pass was
-    /// for another model, if the node has no cluster or profile, or while a pass or another caller has locked the
-    /// waves.
+    /// Returns the barriers that are closed for a node, as the last pass computed them. Returns `None` if that pass has
+    /// no result for this model and node, or while the waves are locked.
     pub(crate) fn closed_barriers_in_last_pass(&self, model: &Model, node: NodeId) -> Option<Vec<waves::ClosedBarrier>> {
         self.waves.try_lock().ok().and_then(|mut waves| waves.closed_barriers(model, node))
     }
@@ -201,16 +199,14 @@ impl Reconciler {
         info!(nodes = count, revision = revision.get(); "fleet resolved");
     }
 
-    /// Runs a pass over the nodes that changed since the last pass, the nodes that earlier passes left, and the nodes
-    /// whose hold has ended. Sweeps afterwards if many common values were added since the last sweep.
+    /// Runs a pass over the nodes that changed since the last pass, that earlier passes left, or whose hold has ended.
     async fn run_pass(&self) {
         let (model, affected) = self.cache.take_changes();
         let now = self.registry.now();
         let mut dirty: BTreeSet<Uuid> = std::mem::take(&mut self.lock_state().unpublished);
         dirty.extend(self.take_expired_holds(now));
         dirty.extend(affected_nodes(&model, &affected));
-        // If all nodes count as affected, it is not known which results are new. So the waves are built again from the
-        // store.
+        // If all nodes are affected, the new results are not known, and the waves are built again from the store.
         if affected.all {
             self.lock_waves().clear();
         }
@@ -225,10 +221,9 @@ impl Reconciler {
         }
     }
 
-    /// Runs a pass, and then resolves and publishes every node. If the result of a node still differs from what was
-    /// published, an earlier pass missed that node. Logs and returns the number of such nodes, without those for which
-    /// a difference is expected: nodes that changed in the meantime, that are left for the next pass, or whose release
-    /// the store refused. Sweeps afterwards.
+    /// Runs a pass, and then resolves and publishes every node. If the result of a node still differs from the
+    /// published one, an earlier pass missed that node. Logs and returns the number of such nodes, without those for
+    /// which a difference is expected.
     async fn resolve_all(&self) -> usize {
         let now = self.registry.now();
         self.run_pass().await;
@@ -299,9 +294,8 @@ impl Reconciler {
         nodes.into_iter().map(|node| node.0).collect()
     }
 
-    /// Resolves nodes, stores what is released to them, and publishes their desired states. Then updates the status
-    /// table, grants the open barriers and stores the primaries. Returns the nodes for which the desired state or the
-    /// barriers changed. If the store fails, publishes nothing and leaves the nodes for the next pass.
+    /// Resolves nodes, stores what is released to them, and publishes their desired states. Returns the nodes for which
+    /// the desired state or the barriers changed. If the store fails, leaves all nodes for the next pass.
     async fn publish(
         &self,
         model: &Model,
@@ -402,15 +396,14 @@ impl Reconciler {
                 ReleaseState::Due => context.release(&mut state.profiles, &mut groups),
                 other @ (ReleaseState::Current | ReleaseState::Withheld(_)) => context.keep_task_set(&mut state.profiles, other),
             };
-            decided.extend(state.decide_or_note(model, candidate.node, decision));
+            decided.extend(state.accept_or_note_undecided(model, candidate.node, decision));
         }
         decided
     }
 
-    /// Returns the decisions whose records fit into the quota of their cluster, which limits the total size of the
-    /// records of released task sets. Also returns the nodes whose record does not fit, each with the reason. Such a
-    /// node gets a decision to keep its present task set. A node whose record did not fit before and fits now is left
-    /// for the next pass.
+    /// Returns the decisions whose records fit into the quota of their cluster. Also returns the nodes whose record
+    /// does not fit, each with the reason. Such a node gets a decision to keep its present task set. A node whose
+    /// record did not fit before and fits now is left for the next pass.
     fn limit_to_quota(
         &self,
         model: &Model,
@@ -426,7 +419,7 @@ impl Reconciler {
         for node in resolved.iter().filter(|node| refused_nodes.contains(&node.id())) {
             let decision = decision::NodeResolution { model, resolved: node, now }
                 .keep_task_set(&mut state.profiles, ReleaseState::Withheld(None));
-            decided.extend(state.decide_or_note(model, node.id(), decision));
+            decided.extend(state.accept_or_note_undecided(model, node.id(), decision));
         }
         drop(state);
         let reason = |node: NodeId| {
@@ -436,9 +429,8 @@ impl Reconciler {
         (decided, refused_nodes.into_iter().map(reason).collect())
     }
 
-    /// Counts the sizes of the records of released task sets in the quota of each cluster, and no longer counts those
-    /// of deleted nodes. Returns the nodes whose next record does not fit. A node whose record did not fit before and
-    /// fits now is left for the next pass.
+    /// Counts the sizes of records in the quota of each cluster. Returns the nodes whose next record does not fit. A
+    /// node whose record did not fit before and fits now is left for the next pass.
     fn admit_records(&self, model: &Model, sizes: &[RecordSize], deleted_nodes: &[Uuid]) -> BTreeSet<NodeId> {
         let deleted_nodes: Vec<NodeId> = deleted_nodes.iter().copied().map(NodeId).collect();
         let admitted = self.registry.record_quota().update_and_decide(sizes, &deleted_nodes, |id| model.count_nodes_in(id));
@@ -515,8 +507,7 @@ impl Reconciler {
         Ok(())
     }
 
-    /// Charges the bytes that were stored for each node to the node's cluster. This limits the rate at which the
-    /// principals that are bound to the cluster may store.
+    /// Charges the bytes that were stored for each node to its cluster, which limits how fast its principals may store.
     fn record_released_bytes(&self, stored: &[(Uuid, u64)]) {
         let model = self.cache.model();
         for (node, bytes) in stored {
@@ -527,9 +518,8 @@ impl Reconciler {
     }
 
     /// Records the reason for each node whose release is not stored, which is then a finding of the node. Removes the
-    /// reason if the release is stored now. Returns the decisions without those that the store refused. A node over the
-    /// budget of its cluster retains the decision to keep its task set. A refused node keeps its state, and is tried
-    /// again when it changes and in each full resolve.
+    /// reason if the release is stored now. Returns the decisions without those that the store refused. A refused node
+    /// keeps its state, and is tried again when it changes and in each full resolve.
     fn drop_refused(
         &self,
         mut decided: Vec<(Uuid, NodeDecision)>,

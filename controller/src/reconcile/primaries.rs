@@ -1,6 +1,5 @@
-//! Primaries are stored choices. If nobody chose the primary of a tag, it is the first node by name that has the tag
-//! and is not parked. That node is then stored as the choice. So a node that is added later and sorts first does not
-//! become primary.
+//! Primaries are stored choices. If nobody chose the primary of a tag, it is the first unparked node by name with the
+//! tag. That node is then stored as the choice. So a node that is added later and sorts first does not become primary.
 
 use stemma_core::fleet::Fleet;
 use stemma_core::object::ClusterId;

@@ -17,7 +17,7 @@ use stemma_wire::message::{PartDigest, WireVersion, digest_part, encode_part};
 use uuid::Uuid;
 
 use crate::cache::Model;
-use crate::cache::released::{candidate, counted_task_ids, observed_profile_task_ids, task_ids, task_set_digests};
+use crate::cache::released::{candidate, counted_task_ids, observe_mode_task_ids, task_ids, task_set_digests};
 use crate::desired::size::{self, TooLarge};
 use crate::desired::{DesiredTable, encode};
 use crate::intake::SentParts;
@@ -59,7 +59,7 @@ pub(crate) fn state_inputs(
         is_stuck: stuck.is_some(),
         can_run_tasks_when_stuck: stuck.is_some_and(|stuck| stuck.can_run_tasks),
         is_held,
-        has_orphans: !orphans(model, node.meta.uuid).is_empty(),
+        has_orphaned_paths: !orphans(model, node.meta.uuid).is_empty(),
         is_observing: resolved.is_some_and(|resolved| resolved.mode().value == Mode::Observe),
         is_blocked: false,
         next_task_set: next,
@@ -71,8 +71,7 @@ pub(crate) fn state_inputs(
     }
 }
 
-/// Returns the rules (codes) of the error findings of a node that withhold only its next task set, such as an unmet
-/// requirement. The node continues to run its released task set.
+/// Returns the codes of a node's error findings that withhold only its next task set, such as an unmet requirement.
 pub(crate) fn blocking_rules(model: &Model, resolution: &Resolution) -> Vec<Rule> {
     resolution.resolved_node().map(|resolved| candidate(model, resolved).error_rules()).unwrap_or_default()
 }
@@ -148,9 +147,8 @@ fn is_current(parts: SentParts, resolved: Option<&ResolvedNode>, task_set_digest
     known.as_ref().is_none_or(has_digest) && (task_set_digests.is_empty() || task_set_digests.contains(&parts.task_set))
 }
 
-/// Returns whether a node's host holds its released task set, from the stored results of its tasks. The host holds the
-/// task set if a result is for it. If all results are for other task sets, the host does not hold a task set with
-/// tasks. Without results, and for a task set without tasks, this is unknown.
+/// Returns whether a node's host holds its released task set: whether a stored result of its tasks is for that task
+/// set. Unknown without results, or if no result is for it and it has no tasks.
 fn confirmation_from_results(model: &Model, node: Uuid, task_set_digests: &[PartDigest]) -> HostConfirmation {
     let Some((released, results)) = model.released.get(&node).zip(model.results.get(&node)) else {
         return HostConfirmation::Unknown;
@@ -220,7 +218,7 @@ pub(crate) fn unfinished_tasks(model: &Model, node: Uuid) -> impl Iterator<Item 
 /// Returns the status of each released task that counts for a node's state and has a result, in their order. Tasks
 /// whose own mode is `observe` do not count.
 pub(crate) fn counted_task_statuses(model: &Model, node: Uuid) -> impl Iterator<Item = TaskStatus<'_>> {
-    let observed = model.released.get(&node).and_then(|released| observed_profile_task_ids(model, released));
+    let observed = model.released.get(&node).and_then(|released| observe_mode_task_ids(model, released));
     task_statuses(model, node).filter(move |status| observed.is_none_or(|observed| !observed.contains(status.task)))
 }
 
@@ -230,7 +228,7 @@ pub(crate) fn counted_task_statuses(model: &Model, node: Uuid) -> impl Iterator<
 pub(crate) fn is_observed(model: &Model, node: Uuid, result: &TaskResult) -> bool {
     // A result without a difference is not from a check.
     let is_unchecked = result.outcome == Outcome::WouldChange && result.diff.is_empty();
-    let observed_ids = || observed_profile_task_ids(model, model.released.get(&node)?);
+    let observed_ids = || observe_mode_task_ids(model, model.released.get(&node)?);
     is_unchecked && observed_ids().is_some_and(|ids| ids.contains(&result.task))
 }
 

@@ -248,8 +248,8 @@ async fn pass_opens_barrier_when_results_arrived_during_failed_pass() {
     assert_eq!(site.awaited_nodes(), []);
 }
 
-/// If no pass received the results, the full resolve opens the barrier, and counts the waiting node as missed. If a pass
-/// received them, the full resolve counts nothing.
+/// If no pass received the results, the full resolve opens the barrier, and counts the waiting node as missed. If a
+/// pass received them, the full resolve counts nothing.
 #[tokio::test]
 async fn resolve_all_counts_miss_when_pass_saw_no_result() {
     for (is_seen, expected_misses) in [(true, 0), (false, 1)] {
@@ -280,8 +280,7 @@ async fn pass_opens_barrier_when_results_arrived_in_watch_gap() {
     let site = ReconcilerSite::with_waiting_node().await;
     site.put_result(NODE).await;
     site.put_result(STAYING_NODE).await;
-    // Another reader drains the changes, so the list of the nodes with new results is lost. After a reload of the cache,
-    // the next pass builds the waves again from the store.
+    // The list of the nodes with new results is lost. After the reload, the next pass builds the waves from the store.
     drop(site.cache.take_changes());
     site.cache.reload(site.store.as_ref()).await.unwrap();
     site.reconciler.run_pass().await;

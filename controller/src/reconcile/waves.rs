@@ -29,8 +29,7 @@ pub(crate) struct TaskOutcomes<'a> {
 }
 
 impl TaskOutcomes<'_> {
-    /// Returns the outcome of a task on a node. Returns `None` if the task has no result, or if its last result is for
-    /// another task set than that of the node's published desired state.
+    /// Returns the outcome of a task, if its last result is for the task set of the node's published desired state.
     fn outcome(&self, node: NodeId, task: &str) -> Option<Outcome> {
         let result = &self.model.results.get(&node.0)?.tasks.get(task)?.result;
         self.table.is_task_set(node.0, result.task_set).then_some(result.outcome)
@@ -125,9 +124,8 @@ impl Waves {
         nodes.into_iter().flat_map(clusters).flatten().collect()
     }
 
-    /// Returns the closed barriers of a node. At each of them, a task of the node waits for tasks of other nodes. Returns
-    /// `None` if the node has no cluster or profile, if its cluster has no wave, or if the waves were computed at another
-    /// store revision than `model`.
+    /// Returns the closed barriers of a node. Returns `None` if the node has no cluster or profile, if its cluster has
+    /// no wave, or if the waves were computed at another store revision than `model`.
     pub(super) fn closed_barriers(&mut self, model: &Model, node: NodeId) -> Option<Vec<ClosedBarrier>> {
         let cluster = model.fleet.cluster_of_node(node)?;
         let wave = self.by_cluster.get(&cluster)?;
@@ -242,8 +240,7 @@ impl Waves {
 pub(crate) struct ClosedBarrier {
     /// The barrier, as the messages between controller and agent name it.
     pub(crate) barrier: desired::Barrier,
-    /// The ids of the tasks of the node's profile that wait at the barrier, in the order in which they run. A task that
-    /// is left out on this node can be among them.
+    /// The ids of the profile's tasks that wait at the barrier, also of left-out ones, in the order in which they run.
     pub(crate) waiting_tasks: Vec<String>,
     /// The nodes that the barrier waits for, ordered by uuid. At most the first ten are listed.
     pub(crate) awaited_nodes: Vec<AwaitedNode>,
@@ -321,8 +318,7 @@ mod tests {
         ObjectName::new(text).unwrap()
     }
 
-    /// In this test, the only node of a cluster is deleted. Then the waves contain neither the node nor a wave of the
-    /// cluster.
+    /// The only node of a cluster is deleted. Then the waves contain neither the node nor a wave of the cluster.
     #[test]
     fn waves_drop_node_and_wave_when_last_node_is_deleted() {
         let mut model = Model::default();

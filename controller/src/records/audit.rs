@@ -41,8 +41,7 @@ pub struct AuditEvent {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind")]
 pub enum FleetAction {
-    /// An admin resumed the fleet after the store was restored, or while hosts were ahead of the store. This moved the
-    /// hosts to a new epoch.
+    /// An admin resumed the fleet (after a restore, or while hosts were ahead), and so moved the hosts to a new epoch.
     #[serde(rename = "fleet.resumed")]
     Resumed {
         /// The epoch in which the hosts were before.
@@ -62,8 +61,7 @@ pub enum FleetAction {
         /// The token's id, without the secret.
         token: String,
     },
-    /// A join token that is bound to neither a node nor a node group was deleted, or one whose node or node group no
-    /// longer exists.
+    /// A join token that is bound to no node or node group, or to one that no longer exists, was deleted.
     #[serde(rename = "token.deleted")]
     TokenDeleted {
         /// The token's id.
@@ -81,16 +79,14 @@ pub enum AuditRecord {
     Refusal(RefusalRecord),
 }
 
-/// A refused request of a caller whose name is known from its certificate or token, also if these are invalid. A
-/// refused part of a host's report, and two hosts with one identity, are recorded in the same way. The key of the
-/// record contains the revision of the store that wrote it.
+/// A refused request of a caller with a name (from its certificate or token, even an invalid one), a refused part of a
+/// host's report, or two hosts with one identity. The key of the record contains the revision that wrote it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RefusalRecord {
     /// The time of the refusal.
     pub at: Timestamp,
-    /// The name of the caller. It is `others` for callers that are counted together, because too many callers were
-    /// refused within a minute.
+    /// The name of the caller, or `others` for callers that are counted together, because too many were refused.
     pub principal: String,
     /// The identity of the caller, or `None` in a record of an older version.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -141,14 +137,12 @@ pub enum Action {
     Updated,
     /// The object was deleted.
     Deleted,
-    /// The object was not changed. An audit event lists it because the write is about it, for example a join token for
-    /// a node. As the result of a write, this means that the object already was as the request wanted it.
+    /// The object was not changed: it was as requested, or the write is about it, such as a join token for a node.
     Unchanged,
 }
 
 /// The effect of a commit on one object, as stored in the audit event. The history has the images of the object: the
-/// state before the commit at the revision `before` and, if the commit changed the object, the state after it at the
-/// revision of the event.
+/// state before the commit at the revision `before` and, after a change, the new state at the revision of the event.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AuditedObject {
     /// The kind of the object.

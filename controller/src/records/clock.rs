@@ -7,11 +7,9 @@ use stemma_core::object::Timestamp;
 /// The record of a time at which the clock was trusted, and of the jumps of the clock.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ClockRecord {
-    /// While the clock is trusted, a time that it showed: the record is written again when it is a day old. While the
-    /// clock is suspect, the time that it should have shown when its jump was noticed.
+    /// A time that the clock showed while trusted or, if it is suspect, should have shown when its jump was noticed.
     pub at: Timestamp,
-    /// True if the clock has jumped since it was last trusted. `at` is then the time that the clock should have shown
-    /// at the jump. What was written after the jump may have wrong timestamps.
+    /// True if the clock has jumped since it was last trusted. What was written after that may have wrong timestamps.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_suspect: bool,
     /// The earlier jumps of the clock, after each of which it was trusted again.

@@ -73,8 +73,7 @@ pub struct ValuePart {
 /// A list of common values in memory: all parts, in the order of their keys.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ValueList {
-    /// The hashes of the records of the parts. Empty if the values were read from a record of an older version, which
-    /// has no parts.
+    /// The hashes of the records of the parts. Empty for values from a record of an older version, which has no parts.
     pub part_hashes: Vec<Hash>,
     parts: Vec<Arc<ValuePart>>,
 }
@@ -231,8 +230,7 @@ impl ValuePart {
 }
 
 impl ValueList {
-    /// Calls `share` for each part, with the hash of the part's record. `share` may replace the part with an equal part
-    /// that other lists use.
+    /// Calls `share` for each part with its hash. `share` may replace the part with an equal part that other lists use.
     pub fn intern_parts(&mut self, mut share: impl FnMut(&Hash, &mut Arc<ValuePart>)) {
         self.part_hashes.iter().zip(&mut self.parts).for_each(|(name, part)| share(name, part));
     }
@@ -338,8 +336,7 @@ impl CommonValuesRef {
     /// Checks that `values` can be the values to which this reference refers.
     ///
     /// # Errors
-    /// [`BadRecord::Damaged`] if a subset of the reference is not a valid bitmap, or does not have the length for the
-    /// number of keys in `values`.
+    /// [`BadRecord::Damaged`] if a bitmap of the reference is invalid, or does not fit the number of keys in `values`.
     pub(super) fn check_values(&self, values: &ValueList) -> Result<(), BadRecord> {
         let has_right_length = self.inputs.has_len(values.inputs().count()) && self.left_out.has_len(values.left_out().count());
         if has_right_length { Ok(()) } else { Err(self.damaged_record("are others")) }
@@ -539,9 +536,8 @@ mod tests {
         }
     }
 
-    /// In this test, the common values are those of the first record. The second record lacks one of them
-    /// (`labels.g4`), has other values for `labels.host` and for the reason of task `b`, and stores only what is not
-    /// common.
+    /// In this test, the common values are those of the first record. The second record stores only what is not common:
+    /// it lacks `labels.g4`, and has other values for `labels.host` and for the reason of task `b`.
     #[test]
     fn x03_released_record_round_trips_with_own_values_only() {
         let (first, second) = (record("one"), record("two"));

@@ -46,8 +46,7 @@ pub fn token_key(id: &str) -> String {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HexBytes<const N: usize>(pub [u8; N]);
 
-/// What the store has about a node's agent: its certificates, its key for secrets, and when and with which token it
-/// joined.
+/// The record of a node's agent: its certificates, its key for secrets, and when and with which token it joined.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AgentRecord {
     /// The X25519 public key of the agent's root process, with which secrets for the host are encrypted.
@@ -56,9 +55,8 @@ pub struct AgentRecord {
     pub joined_at: Timestamp,
     /// The id of the token that the agent joined with.
     pub token: String,
-    /// The certificates of the node whose grace period has not ended, the newest last. Revoked ones are included, and
-    /// those of an earlier agent of the node. A certificate whose grace period has ended may stay until the next
-    /// renewal.
+    /// The certificates of the node, the newest last, without those whose grace period had ended at the last renewal.
+    /// Revoked ones are included, and those of an earlier agent of the node.
     pub certificates: Vec<CertificateRecord>,
     /// True if the node was deleted. All of its certificates are then invalid.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -100,8 +98,8 @@ impl AgentRecord {
         list.iter().enumerate().filter(move |(n, _)| may_renew(*n)).map(|(_, certificate)| certificate.serial.0)
     }
 
-    /// Returns the number of certificates whose grace period has not ended at the time `now_s`, in seconds since 1970.
-    /// Revoked certificates are counted too.
+    /// Returns the number of certificates, also revoked ones, whose grace period has not ended at the Unix time
+    /// `now_s`.
     pub(crate) fn usable_count(&self, now_s: u64) -> usize {
         self.certificates.iter().filter(|certificate| certificate.grace_ends_s() > now_s).count()
     }
@@ -140,8 +138,7 @@ pub struct TokenRecord {
     pub spent_at: Option<Timestamp>,
     /// The nodes for which the token can be used.
     pub bound: TokenTarget,
-    /// The mode of a node for which a host joins with the token. An existing node that has a mode of its own keeps it.
-    /// `None` if the token gives no mode.
+    /// The mode of a node that a host joins as with the token, unless the node has a mode of its own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mode: Option<Mode>,
     /// The time at which the token was created.
@@ -158,17 +155,15 @@ pub struct TokenRecord {
     pub within: Option<ClusterId>,
 }
 
-/// The nodes for which a join token can be used.
+/// The nodes for which a join token can be used. A retired agent, whose node was deleted, does not count as a host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum TokenTarget {
     /// Any new node, without a group.
     Fleet,
-    /// New nodes of this group, and existing nodes of this group that no host has joined as. A retired agent, which an
-    /// earlier node of the same uuid had before it was deleted, does not count.
+    /// New nodes of this group, and existing nodes of this group that no host has joined as.
     Group(Uuid),
-    /// This node, if no host has joined as it. A retired agent, which an earlier node of the same uuid had before it
-    /// was deleted, does not count.
+    /// This node, if no host has joined as it.
     Node(Uuid),
 }
 

@@ -24,8 +24,7 @@ pub struct FleetRecord {
     pub fleet: String,
     /// The uuid of this controller, which is in its certificates.
     pub controller: Uuid,
-    /// The names and addresses of the controller that were given with `init --name`. Its server certificate is valid
-    /// for them and for further names.
+    /// The names and addresses of the controller that were given with `init --name`.
     pub names: Vec<String>,
 }
 

@@ -1,8 +1,7 @@
 //! The keys of the store. All of them are defined here, so that no prefix has two meanings.
 //!
 //! Keys are text with slashes. They contain uuids instead of names, so that a rename changes one index entry and no
-//! history. In most keys that contain a name, the name is last, because it can be long. The exception is the record of a
-//! request of a caller that is not a principal: the idempotency key follows the caller's name.
+//! history. In most keys that contain a name, the name is last, because it can be long.
 
 use std::fmt;
 
@@ -23,22 +22,19 @@ pub const AUDIT: &str = "audit/";
 pub const REQUESTS: &str = "request/";
 /// Prefix of the last Observation of each node: the facts, traits and labels that its host reported.
 pub const OBSERVATIONS: &str = "observation/";
-/// Prefix of the latest images of a node's Observations, by node and revision. An image is a stored version. The newest
-/// image is equal to the record under [`OBSERVATIONS`].
+/// Prefix of the latest images of a node's Observations, the current one included, by node and revision.
 pub const OBSERVATION_IMAGES: &str = "observed/";
 /// Prefix of the task set that was released to each node, by node.
 pub const RELEASED: &str = "released/";
 /// Prefix of the profiles to which released task sets refer, by hash.
 pub const PROFILES: &str = "profile/";
 /// Prefix of the common values to which released task sets refer, by hash. Each entry lists the hashes of its parts
-/// ([`COMMON_PARTS`]). At a start and after each commit, the cache reads these entries before the task sets. It reads
-/// the entries of a commit in the order of their keys. At a start, it reads the prefixes in an order of its own.
+/// ([`COMMON_PARTS`]). The cache reads the entries of a commit in the order of their keys, so chunks, parts, these
+/// entries and task sets must sort in this order.
 pub const COMMON_VALUES: &str = "common/";
-/// Prefix of the parts of common values, by hash. A part has some of the values. The cache reads the parts before the
-/// lists of parts ([`COMMON_VALUES`]).
+/// Prefix of the parts of common values, by hash. A part has some of the values.
 pub const COMMON_PARTS: &str = "common-part/";
 /// Prefix of the chunks of large texts of inputs, by hash. Released task sets and parts of common values refer to them.
-/// The cache reads the chunks before the common values and their parts.
 pub const COMMON_CHUNKS: &str = "common-chunk/";
 /// Prefix of the task results of each node, by node.
 pub const RESULTS: &str = "result/";
@@ -47,12 +43,10 @@ pub const REPORTS: &str = "report/";
 /// Prefix of the state that was set on a node's host itself, such as a pause, by node. A node without such a state has
 /// no entry.
 pub const REPORTED_STATES: &str = "said/";
-/// Prefix of the last change of each node from silent to not silent, or back, by node. A node is silent if its agent
-/// does not check in.
+/// Prefix of the last change of each node from silent to not silent, or back, by node.
 pub const LIVENESS: &str = "seen/";
-/// Prefix of what identifies the desired state that was last sent to each node's host: epoch, revision, and the digests
-/// of the known part and the task set. It also has whether the host has confirmed the state. The record is stored
-/// before the state is sent. So if a host holds a later state, it received that from another copy of the store.
+/// Prefix of the record of the desired state that was last sent to each node's host. The record is stored before the
+/// state is sent. So if a host holds a later state, it received that from another copy of the store.
 pub const SENT_STATES: &str = "told/";
 /// Prefix of the records of agents, by node. A record outlives its node (see [`super::enrolled`]).
 pub const AGENTS: &str = "agent/";
@@ -71,22 +65,19 @@ pub const SENT_SINCE: &str = "told-since";
 pub const EPOCH_LINE: &str = "epoch/line";
 /// The key of the record of the last backup.
 pub const LAST_BACKUP: &str = "backup/last";
-/// The key of the record of the controller's clock: the last time at which the clock was trusted, whether it is suspect
-/// now, and its earlier jumps.
+/// The key of the record of the controller's clock: its last trusted time, its jumps, and whether it is suspect now.
 pub const CLOCK: &str = "clock/last";
 
 /// The prefixes of marks. A mark is an entry without a value that orders writes of different objects. A write that
 /// needs something to be unchanged requires that the revision of its mark is unchanged.
 pub const MARKS: [&str; 9] = ["referred/", "order/", "placed/", "fixed/", "allocated/", "instance/", "makers/", ADMINS, RULES];
 
-/// The key of the mark (an empty entry that orders writes) for admins of the whole fleet. Every write that deletes such
-/// an admin, or takes its role away or binds it to a cluster, writes the mark and requires it unchanged. So two
-/// concurrent writes cannot remove the last two of these admins.
+/// The key of the mark (an empty entry that orders writes) for admins of the whole fleet. Every write that removes such
+/// an admin or its rights writes it and requires it unchanged. So two concurrent writes cannot remove the last two.
 pub const ADMINS: &str = "admins/";
 
-/// The prefixes of entries by node that are deleted with the node: what its host reported, whether it was silent, and
-/// what was released and sent to its host. The images of a node's Observations are deleted too, but have keys of
-/// another form ([`observation_images`]).
+/// The prefixes of entries by node that are deleted with the node. The images of its Observations are deleted too, but
+/// have keys of another form ([`observation_images`]).
 const NODE_PREFIXES: [&str; 7] = [OBSERVATIONS, REPORTED_STATES, RELEASED, RESULTS, REPORTS, LIVENESS, SENT_STATES];
 
 /// Returns the key of an object.
@@ -99,9 +90,8 @@ pub fn history(kind: Kind, uuid: Uuid) -> String {
     format!("{HISTORY}{}/{uuid}/", kind.word())
 }
 
-/// Returns the key of the index entry for a name. The value of the entry is the uuid of the object with this name. A
-/// name is unique among the objects of its kind within a `scope`: for a node group or a primary its cluster, otherwise
-/// the fleet (`None`).
+/// Returns the key of the index entry that contains the uuid of the object with a name. A name is unique within its
+/// kind and `scope`: for a node group or a primary its cluster, otherwise the fleet (`None`).
 pub fn name(kind: Kind, scope: Option<Uuid>, name: &str) -> String {
     match scope {
         Some(scope) => format!("name/{}/{scope}/{name}", kind.word()),
@@ -118,10 +108,9 @@ pub fn reference_mark(kind: Kind, id: &dyn fmt::Display) -> String {
 }
 
 /// Returns the key of the mark (an empty entry that orders writes) for the tasks of a cluster. Every write that extends
-/// the cluster writes the mark. A write extends the cluster if it could close a cycle of tasks together with a
-/// concurrent write. An example is a node with a task list that no node of the cluster had. `registry::work::order`
-/// lists all cases. Every write that places nodes in the cluster requires the mark unchanged, because it relies on the
-/// cluster's tasks.
+/// the cluster writes it: a write that could close a cycle of tasks together with a concurrent write
+/// (`registry::work::order` lists the cases). Every write that places nodes in the cluster requires it unchanged,
+/// because it relies on the cluster's tasks.
 pub fn order_mark(cluster: Uuid) -> String {
     format!("order/{cluster}")
 }
@@ -141,8 +130,7 @@ pub fn pin_mark(release: &str) -> String {
 }
 
 /// The key of the mark (an empty entry that orders writes) for inspection rules. Every write of an inspection rule
-/// writes the mark. An allocation that chooses a node, and a move of a node into a group, may rely on what the rules
-/// give the node, and then require the mark unchanged.
+/// writes the mark. A write that accepts a node because of what the rules give the node requires it unchanged.
 pub const RULES: &str = "rules/";
 
 /// Returns the key of an audit event.
@@ -157,10 +145,9 @@ pub fn allocation_mark(resource_class: &str) -> String {
     format!("allocated/{resource_class}")
 }
 
-/// Returns the key of the mark (an empty entry that orders writes) for an instance. As in Ironic, an instance is the
-/// uuid of the workload that uses a node. Every write that gives the instance to a node or an allocation, or takes it
-/// from one, requires the mark unchanged and writes it. So concurrent writes cannot give one instance to two nodes. The
-/// write that takes the instance from the last node or allocation deletes the mark.
+/// Returns the key of the mark (an empty entry that orders writes) for an instance (in Ironic, the uuid of a workload).
+/// Every write that gives the instance to a node or an allocation, or takes it away, writes the mark and requires it
+/// unchanged. So concurrent writes cannot give one instance to two nodes. The mark is deleted with the last use.
 pub fn instance_mark(uuid: Uuid) -> String {
     format!("instance/{uuid}")
 }

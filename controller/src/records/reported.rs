@@ -53,9 +53,8 @@ pub struct ResultsRecord {
 }
 
 impl ResultsRecord {
-    /// Returns the last result of a task. Returns `None` if the task has no result, or if the result belongs to another
-    /// task set, because the task may have been different in that set. `task_set` lists the digests of the current task
-    /// set, one for each wire version.
+    /// Returns the last result of a task, or `None` if there is none for the current task set. In another set, the task
+    /// may have been different. `task_set` lists the digests of the current set, one for each wire version.
     pub fn result_for(&self, task_set: &[PartDigest], task: &str) -> Option<&StoredResult> {
         self.tasks.get(task).filter(|outcome| task_set.contains(&outcome.result.task_set))
     }
@@ -111,8 +110,7 @@ pub(crate) fn agent_facts(report: &Report) -> impl Iterator<Item = (&String, &St
 pub struct LivenessRecord {
     /// True if the node is silent since `since`, false if it checked in again at `since`.
     pub lost: bool,
-    /// If the node is silent, the end of its last check-in, from which the silence counts. Otherwise the time at which
-    /// the node checked in again.
+    /// The end of the last check-in if the node is silent, otherwise the time at which the node checked in again.
     pub since: Timestamp,
     /// True if the node became silent before it confirmed the desired state that was last sent to it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -154,8 +152,7 @@ pub struct ReleasedRecord {
     /// The task set without the entries that it takes from the common values. The whole task set if `taken` is `None`.
     #[serde(rename = "task_set", deserialize_with = "deserialize_task_set")]
     own: TaskSet,
-    /// The name of the release that the task set was computed from, for `stemma explain`. `None` if no level of the node
-    /// named a release.
+    /// The name of the release that the task set was computed from, or `None` if no level of the node names a release.
     pub release: Option<String>,
     /// The reference to the common values that the task set uses, or `None` if it uses none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -192,9 +189,8 @@ impl ReleasedRecord {
         self
     }
 
-    /// Encodes the record for the store. Also returns the chunks of long input texts, which are stored separately. A
-    /// record that refers to common values, or has texts in chunks, is encoded with the newest schema version, so that
-    /// an older program refuses it. Any other record is encoded with the first schema version.
+    /// Encodes the record for the store. Also returns the chunks of long input texts, for separate storage. A record
+    /// that refers to chunks or common values has the newest schema version, so that older programs refuse it.
     pub fn encode(&self) -> (Bytes, ChunksByHash) {
         let (mut stored, mut chunks) = (self.clone(), ChunksByHash::new());
         stored.texts = chunks::extract_texts(&mut stored.own.inputs, &mut chunks);
@@ -236,9 +232,8 @@ impl ReleasedRecord {
         Cow::Owned(task_set)
     }
 
-    /// Returns the size of the values that are specific to the node, in bytes: tags, primaries, inputs, and the reasons
-    /// why tasks are left out. A chunk of a text that is stored separately counts only as a reference. The stored
-    /// record is larger, because of the JSON syntax around each value and of its other fields.
+    /// Returns the size of the values that are specific to the node (tags, primaries, inputs, reasons of left-out
+    /// tasks), in bytes. A chunk that is stored separately counts only as a reference. The stored record is larger.
     pub fn own_bytes(&self) -> u64 {
         let TaskSet { tags, primaries, left_out, inputs, .. } = &self.own;
         let texts = tags.iter().chain(primaries).map(String::len);
@@ -261,8 +256,7 @@ impl ReleasedRecord {
         &self.own
     }
 
-    /// Returns whether the node runs `task`, the id of a task of its profile. The node runs each task of the profile
-    /// that is not left out. This function does not check that the profile has the task.
+    /// Returns whether the node runs `task`, the id of a task of its profile: it does unless the task is left out.
     pub fn runs_task(&self, task: &str) -> bool {
         let is_left_out =
             || self.taken.as_ref().zip(self.values.as_ref()).is_some_and(|(common, values)| common.is_left_out(task, values));

@@ -11,9 +11,8 @@ pub const REQUEST_RETENTION_MS: u64 = 24 * 3600 * 1000;
 /// Maximum size of all stored records of requests together, in bytes. A larger size is reduced by the next sweep.
 pub const MAX_REQUESTS_BYTES: u64 = 64 << 20;
 
-/// The record of a write request that has an idempotency key. It is retained for 24 hours, or for a shorter time if all
-/// records together exceed [`MAX_REQUESTS_BYTES`]. The controller answers `/v1/requests/{id}` and a repetition of the
-/// same request from it.
+/// The record of a write request that has an idempotency key. It is retained for at most [`REQUEST_RETENTION_MS`]. The
+/// controller answers `/v1/requests/{id}` and a repetition of the same request from it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RequestRecord {
     /// The time of the request.
@@ -42,11 +41,10 @@ pub struct RequesterRecord {
 }
 
 impl RequestRecord {
-    /// Returns whether the principal with this uuid sent this request. `created_at` is the time at which the principal
-    /// was created. The check is for a record whose key contains the caller's name instead of a uuid, because another
-    /// principal may have had that name before. If the record names no principal by uuid, this principal counts as the
-    /// sender if it existed at the time of the request. For example, the record of the first principal's first request
-    /// has no uuid, because that request may have created the principal.
+    /// Returns whether a principal sent this request, for a record whose key contains the caller's name: another
+    /// principal may have had that name before. If the record has no uuid, the principal is the sender if it existed at
+    /// the time of the request. For example, the record of the first principal's first request has no uuid, because
+    /// that request may have created the principal.
     pub fn is_made_by(&self, principal: Uuid, created_at: Timestamp) -> bool {
         match self.asked_by.and_then(|requester| requester.principal) {
             Some(recorded_principal) => recorded_principal == principal,
@@ -83,8 +81,7 @@ pub struct StoredAnswer {
     /// True if the write changed nothing. The member `resource_version` of the body then retains its value.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub unchanged: bool,
-    /// Number of hosts that the write affects, without those that the caller may not see. Set in a dry run, never
-    /// stored.
+    /// Number of affected hosts that the caller may see. Set in a dry run, never stored.
     #[serde(skip)]
     pub hosts: Option<usize>,
     /// Number of the affected hosts whose task set changes. Set in a dry run, never stored.

@@ -31,8 +31,7 @@ fn conflict_json(conflict: &MapConflict) -> serde_json::Value {
     serde_json::json!({"map": conflict.map, "key": conflict.key, "manager": conflict.owner.to_string(), "value": conflict.value})
 }
 
-/// Returns the API error for an invalid, unknown or missing field of a request. `subject_kind` is the kind of the
-/// object or message that contains the field, for the error message.
+/// Returns the API error for an invalid, unknown or missing field of an object or message of the kind `subject_kind`.
 pub fn bad_field(subject_kind: &str, error: &BodyError) -> ApiError {
     let error_type = error_type(error.kind);
     let message = match error_type {

@@ -6,8 +6,8 @@ use crate::store::{KeyRange, ListQuery, Revision, SortOrder};
 
 use super::{ApiError, Registry, damaged_record, store_error};
 
-/// Number of scanned entries after which one request reads no further chunk. If its filter selects few of them, the page
-/// is not full. The next request then continues after the last scanned entry.
+/// Number of scanned entries after which one request reads no further chunk. If its filter selects few of them, the
+/// page is not full. The next request then continues after the last scanned entry.
 const MAX_SCANNED_ENTRIES: usize = 20_000;
 /// Number of entries in one read of the store: in the first read, and the maximum. The number doubles with each read.
 const CHUNK_ENTRIES: (usize, usize) = (16, 1_000);

@@ -157,8 +157,7 @@ impl Drop for QueueTicket<'_> {
 }
 
 impl BudgetState {
-    /// Changes the amount of one share from `from` to `to`, in the amounts that its principal, its cluster and all
-    /// principals hold.
+    /// Changes the amount of one share, in the amounts that its principal, its cluster and all principals hold.
     fn change_share(&mut self, holder: &ShareHolder, from: u64, to: u64) {
         self.total = self.total.saturating_sub(from).saturating_add(to);
         self.holdings.update(holder, from, to);

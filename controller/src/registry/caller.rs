@@ -23,14 +23,11 @@ pub struct Caller {
     /// The manager name that owns the written fields and keys. It is the requester's name, unless the request names
     /// another manager.
     pub manager: Manager,
-    /// The client's address and port, such as `127.0.0.1:4711`, or `unix` for a client of the local socket. Empty for
-    /// the controller itself.
+    /// The client's address and port, or `unix` for a client of the local socket. Empty for the controller itself.
     pub address: String,
-    /// The reason for the write, for the audit: from the user, or from the controller for a write of its own or of an
-    /// agent.
+    /// The reason for the write, for the audit. The controller gives it for its own writes and for writes of agents.
     pub reason: Option<String>,
-    /// The id of the request to the API, as in the response and the journal. Empty for writes of agents and of the
-    /// controller itself.
+    /// The id of the API request, as in the response and the journal. Empty for writes of agents and the controller.
     pub request_id: String,
     /// The request's `Idempotency-Key`, if it has one. `None` for a dry run, which stores no answer.
     pub idempotency_key: Option<IdempotencyKey>,
@@ -45,8 +42,7 @@ pub struct Caller {
 #[derive(Clone, Debug, Default)]
 pub struct Canceled(Arc<AtomicBool>, #[cfg(test)] CancelChecks);
 
-/// Counts the checks of a [`Canceled`] flag. A test cancels the request at a check with a certain number
-/// (`canceled_from`), not at a certain time.
+/// Counts the checks of a [`Canceled`] flag. A test cancels the request from a certain check on, not at a certain time.
 #[cfg(test)]
 #[derive(Clone, Debug, Default)]
 struct CancelChecks {

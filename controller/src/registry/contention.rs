@@ -13,8 +13,7 @@ use tokio::sync::{Mutex as Queue, OwnedMutexGuard};
 
 use crate::store::{Precondition, Transaction};
 
-/// Number of queues at which unused queues are removed when another queue is created. A queue is unused if no write
-/// waits in it or has its turn.
+/// Number of queues at which the creation of another one removes those in which no write waits or has its turn.
 const MAX_IDLE_QUEUES: usize = 1024;
 
 /// The entries over which writes failed recently, each with the queue of the writes that try again.
@@ -38,10 +37,9 @@ impl ContentionQueues {
         QueueGuard { _guards: guards }
     }
 
-    /// Returns the entries over which the transaction can fail and whose queues are in use. A queue is in use while a
-    /// write waits in it or has its turn. That may be the write of this transaction itself. An entry that the
-    /// transaction only requires to be present is left out, because a change of the entry by another write does not
-    /// break that precondition.
+    /// Returns the entries over which the transaction can fail and in whose queues a write (perhaps the one of this
+    /// transaction) waits or has its turn. An entry that the transaction only requires to be present is left out,
+    /// because a change of the entry by another write does not break that precondition.
     pub(super) fn contended_entries(&self, transaction: &Transaction) -> BTreeSet<Bytes> {
         let queues = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if queues.is_empty() {

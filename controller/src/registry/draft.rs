@@ -103,8 +103,7 @@ impl Draft {
         self.put_keys.contains(key::object(kind, uuid).as_bytes())
     }
 
-    /// Replaces the encoded form of an object that the draft already writes. The object's name and references must be
-    /// unchanged.
+    /// Replaces the encoded form of an object that the draft already writes. Name and references must be unchanged.
     pub(super) fn replace_encoded<S: Resource>(&mut self, object: &Object<S>, encoded: &Bytes) {
         // The draft has two operations with this encoded form: one for the object, and one for its history.
         let (object_key, history) = (key::object(S::KIND, object.meta.uuid), key::history(S::KIND, object.meta.uuid));

@@ -21,8 +21,7 @@ pub trait ExtensionClient: Send + Sync {
     fn is_declared(&self, name: &str) -> bool;
 
     /// Sends a question to an extension and returns its answer. Fails if the extension is not declared, if too many
-    /// questions wait for the extension, if it cannot be reached or answers with an error, or if it does not answer
-    /// within its timeout.
+    /// questions wait for it, or if it cannot be reached, fails, or does not answer within its timeout.
     fn ask<'a>(&'a self, question: &'a ExtensionQuestion) -> BoxFuture<'a, Result<Bytes, ApiError>>;
 }
 

@@ -65,12 +65,11 @@ impl MapName {
         Self::ALL.into_iter().find(|map| map.name() == name)
     }
 
-    /// Applies a write to this map of a level (template, cluster, node group or node). New and changed entries get the
-    /// time `now`.
+    /// Applies a write to this map of a level. New and changed entries get the time `now`.
     ///
     /// # Errors
-    /// Fails if an entry is invalid, if there are too many entries, if annotations or parameters are too large in total,
-    /// or if one of the transferred keys is not owned by `from`.
+    /// Fails if an entry is invalid, if there are too many entries, if annotations or parameters are too large in
+    /// total, or if one of the transferred keys is not owned by `from`.
     pub fn write(
         self,
         inherited: &mut Inherited,

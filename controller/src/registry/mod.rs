@@ -61,8 +61,7 @@ use crate::records::request::{REQUEST_RETENTION_MS, RequestRecord, RequesterReco
 use crate::records::{codec, key};
 use crate::store::{Entry, Precondition, Revision, Store, StoreError, Transaction, sweep};
 
-/// Maximum number of attempts at a write. An attempt fails if another write to the same entries commits first or waits
-/// for its turn, or if answers of extensions are missing.
+/// Maximum number of attempts at a write. [`AttemptError`] lists the reasons why an attempt fails.
 const MAX_ATTEMPTS: usize = 16;
 /// Maximum number of times that a write sends questions to extensions (programs that decide tags). It sends them again
 /// if the nodes of a question changed after the question was sent.
@@ -102,8 +101,7 @@ pub struct Decision {
 pub enum DecisionError {
     /// The write is refused with this error.
     Refused(Box<ApiError>),
-    /// The decision needs an entry of the store, or the keys with a prefix, that were not read yet. They are then read,
-    /// and the decision is repeated.
+    /// The decision needs a part of the store that was not read yet. It is repeated when that part is read.
     NeedsRead(MissingRead),
     /// The decision needs answers of extensions (programs that decide tags). It is repeated with these answers, on the
     /// then current state.
@@ -112,8 +110,7 @@ pub enum DecisionError {
 
 /// The reason why an attempt at a write failed.
 enum AttemptError {
-    /// The write ends with this error, without a further attempt: the decision refused the write, the requester may no
-    /// longer make it, too many writes are in progress, or the store failed.
+    /// The write ends with this error, without a further attempt. It was refused, or the store failed.
     Refused(Box<ApiError>),
     /// Another write changed one of these entries, or other writes wait for them. This write waits for its turn in the
     /// queues of these entries. It is then decided again at this revision or later.
@@ -164,9 +161,8 @@ pub struct Registry {
     extensions: Arc<dyn ExtensionClient>,
     /// Limits how much each principal stores, by the principal's name.
     principal_limiter: ByteRateLimiter<String>,
-    /// Limits how much all principals that are bound to one cluster store together. The stored task sets that are
-    /// released to the cluster's nodes count too. Without this limit, an admin of the cluster could create more
-    /// principals to store more.
+    /// Limits how much all principals of one cluster store together, with the task sets that are released to its nodes.
+    /// Without this limit, an admin of the cluster could create more principals to store more.
     cluster_limiter: ByteRateLimiter<ClusterId>,
     /// The permits for concurrent decisions, shared between principals.
     decision_budget: SharedBudget,
@@ -214,8 +210,8 @@ impl Registry {
         .with_max_nodes(DEFAULT_MAX_NODES)
     }
 
-    /// Sets the rate at which each principal may store. An admin of the fleet, and all principals of a cluster together,
-    /// may store a fixed multiple of this rate. What they stored before no longer counts.
+    /// Sets the rate at which each principal may store. An admin of the fleet, and all principals of a cluster
+    /// together, may store a fixed multiple of this rate. What they stored before no longer counts.
     #[must_use]
     pub fn with_byte_rate(self, rate: ByteRate) -> Self {
         Self { principal_limiter: ByteRateLimiter::new(rate), cluster_limiter: ByteRateLimiter::new(rate), ..self }
@@ -238,8 +234,7 @@ impl Registry {
         &self.cache
     }
 
-    /// Returns the store, for reads of what the cache does not have (such as history and audit), and for writes of
-    /// entries that are not objects (such as what hosts report).
+    /// Returns the store, for reads of what the cache lacks, and for writes of entries that are not objects.
     pub fn store(&self) -> &Arc<dyn Store> {
         &self.store
     }
@@ -274,9 +269,8 @@ impl Registry {
         Ok(self.write_at(caller, decide).await?.0)
     }
 
-    /// Makes a write as [`Registry::write`] does. Returns the answer and the revision of the commit. If the
-    /// request repeats an answered request, this is the revision of the earlier commit. If a dry run or a write without
-    /// changes commits nothing, it is the revision that the decision read.
+    /// Makes a write as [`Registry::write`] does. Returns the answer and the revision of the commit (of the earlier
+    /// commit for a repeated request). If nothing is committed, returns the revision that the decision read.
     ///
     /// # Errors
     /// In the same cases as [`Registry::write`].
@@ -291,8 +285,7 @@ impl Registry {
             self.clock.record_jump(self.store.as_ref()).await.map_err(|e| store_error(&e))?;
         }
         for _ in 0..MAX_ATTEMPTS {
-            // The waits for the turn, for a permit and for answers of extensions have this deadline. A commit that has
-            // begun is always awaited.
+            // A commit that has begun is awaited even after the deadline.
             let Ok(turn) = timeout_at(deadline, self.contention.wait_turn(&entries)).await else { break };
             caller.requester.recheck(&self.cache.model(), self.now())?;
             let precondition = match &caller.idempotency_key {
@@ -373,8 +366,7 @@ impl Registry {
     }
 
     /// Fails if the principal, or all principals of its cluster together, stored too much in a short time. Requesters
-    /// without a credential ([`Credential::Listener`]), such as the controller itself and callers on the socket of root,
-    /// have no limit.
+    /// without a credential, such as the controller itself and root on its socket, have no limit.
     ///
     /// # Errors
     /// [`ErrorType::ServerBusy`], with the time after which to try again.
@@ -416,9 +408,8 @@ impl Registry {
         self.cluster_limiter.spend(cluster, bytes / CLUSTER_FACTOR, Instant::now());
     }
 
-    /// Decides a write on the current fleet, as far as the requester can see it. First checks that the requester's
-    /// credential and rights are still valid. If the decision needs entries of the store that were not read yet, reads
-    /// them and repeats the decision.
+    /// Checks the requester's rights again, and decides a write on what the requester can see of the fleet. If the
+    /// decision needs entries of the store that were not read yet, reads them and repeats the decision.
     async fn decide<F>(&self, caller: &Caller, decide: &F, answers: &ExtensionAnswers) -> Result<DecidedWrite, AttemptError>
     where
         F: Fn(&Context<'_>) -> Result<Decision, DecisionError>,
@@ -455,8 +446,8 @@ impl Registry {
     }
 
     /// Returns the answer to an earlier request with this idempotency key. If there is none, returns the precondition
-    /// for the new request. Fails if the key was used for a different request, or if the requester had wider rights when
-    /// the earlier request was answered.
+    /// for the new request. Fails if the key was used for a different request, or if the requester had wider rights
+    /// when the earlier request was answered.
     async fn prior_request(&self, requester: &Requester, key: &IdempotencyKey) -> Result<PriorRequest, ApiError> {
         let (record_key, entry) = self.find_request(requester, key.id).await?;
         let Some((record, revision)) = entry else {
@@ -485,9 +476,9 @@ impl Registry {
         Ok(entry)
     }
 
-    /// Fails unless the requester of the recorded request is this requester and still has all rights that it had when
-    /// the request was answered. The answer may show objects that the requester can no longer see.
-    /// If the record has no requester, only a requester that is bound to a cluster is refused.
+    /// Fails unless this requester sent the recorded request and still has all rights that it had when the request was
+    /// answered. The answer may show objects that the requester can no longer see. If the record has no requester, only
+    /// a requester that is bound to a cluster is refused.
     fn check_answer_access(&self, requester: &Requester, record: &RequestRecord, id: Uuid) -> Result<(), ApiError> {
         if record.is_visible_to(&requester.to_record(&self.cache.model())) {
             return Ok(());
@@ -500,8 +491,8 @@ impl Registry {
         Err(ApiError::new(ErrorType::AuthForbidden, message).detail(advice))
     }
 
-    /// Returns the key for the record of a request, and the record if there is one. A record at this key is returned even
-    /// if its retention time has ended. If there is none, a record under the requester's name may be returned instead.
+    /// Returns the key for the record of a request, and the record if there is one, even if its retention time has
+    /// ended. If there is none at this key, a record under the requester's name may be returned.
     async fn find_request(&self, sender: &Requester, id: Uuid) -> Result<(String, Option<(RequestRecord, Revision)>), ApiError> {
         let model = self.cache.model();
         let name_key = key::request(&sender.name, id);

@@ -22,8 +22,7 @@ use crate::records::key;
 use crate::records::request::RequesterRecord;
 use crate::store::{Precondition, Revision};
 
-/// Who makes a request or a write: a principal, or a requester that is none, such as root on its socket, a host, the
-/// holder of a join token, an anonymous caller, or the controller itself.
+/// The party that makes a request or a write: a principal, or for example root on its socket, a host or the controller.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Requester {
     /// The requester's name.
@@ -67,8 +66,7 @@ impl Requester {
         Self { name, uuid, rights: rights(&principal.spec), credential }
     }
 
-    /// Creates a requester that has all rights and no credential of a principal, for example root on the local socket,
-    /// a host that joins, or the controller itself.
+    /// Creates a requester with all rights and without a credential of a principal, for example root on its socket.
     pub fn from_listener(name: impl Into<String>) -> Self {
         Self { name: name.into(), uuid: None, rights: Rights::ALL, credential: Credential::Listener }
     }

@@ -23,8 +23,7 @@ pub(super) struct ControllerKeys {
     pub(super) authority: Arc<Authority>,
     pub(super) controller: Uuid,
     pub(super) names: Vec<ServerName>,
-    /// The name by which hosts and people reach this controller: the first one of the configuration, or else the first
-    /// one that was given to `init`. `None` if there is no such name.
+    /// The name by which hosts and people reach this controller: the first one of the configuration or else of `init`.
     pub(super) own_name: Option<ServerName>,
     pub(super) clock: Arc<dyn Clock>,
 }

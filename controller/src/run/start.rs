@@ -66,8 +66,7 @@ pub struct Options {
     pub newest_wire: WireVersion,
     /// The options of the store.
     pub store: RedbOptions,
-    /// Maximum rate, in stored bytes, at which each principal may write: a burst, then a number of bytes per second. An
-    /// admin of the fleet, and all principals of a cluster together, may write a fixed multiple of this rate.
+    /// Maximum rate at which each principal may write, in stored bytes (see [`Registry::with_byte_rate`]).
     pub write_rate: ByteRate,
 }
 
@@ -175,9 +174,8 @@ fn trait_names(config: &Config) -> Result<TraitNames, StartError> {
     })
 }
 
-/// Returns all names by which clients reach this controller: those given to `init`, those of the configuration,
-/// `localhost` with its addresses, and the listen addresses unless they are unspecified (`0.0.0.0`, `::`). The server
-/// certificate is issued for these names.
+/// Returns the names for which the server certificate is issued: those given to `init`, those of the configuration,
+/// `localhost` with its addresses, and the listen addresses unless they are unspecified (`0.0.0.0`, `::`).
 fn server_names(config: &Config, record: &FleetRecord) -> Result<Vec<ServerName>, StartError> {
     let mut names = init_names(record)?;
     names.extend(config.names.iter().cloned());
@@ -360,8 +358,7 @@ impl ServeContext {
     }
 }
 
-/// Starts the background task that writes refusals into the audit: refused requests of authenticated clients, and
-/// requests with an invalid certificate or token.
+/// Starts the background task that writes refusals into the audit.
 fn audit_refusals(components: &Components, tasks: &mut BackgroundTasks) {
     let cache = Arc::clone(components.registry.cache());
     let find_principal = move |identity: &Identity| certificate_holder(&cache.model(), identity);

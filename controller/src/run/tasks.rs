@@ -22,9 +22,8 @@ use crate::store::{EventKind, Health, ListQuery, Revision, Snapshot, Store, Stor
 /// wrong clocks. A certificate that was issued while the clock was ahead is not valid yet when the clock is corrected.
 /// Clients and agents refuse the certificate until it is replaced.
 const KEY_CHECK_INTERVAL: Duration = Duration::from_secs(10);
-/// The time, in seconds, by which the clock may be behind the time at which a certificate was issued, without a new
-/// certificate. Certificates are backdated by more than this time, so they are valid then. If the clock is further
-/// behind, they are replaced.
+/// The time, in seconds, by which the clock may be behind the issue of a certificate. Certificates are backdated by
+/// more than this time, so they are valid then. If the clock is further behind, they are replaced.
 const MAX_SET_BACK_S: u64 = 60;
 /// The age, in seconds, at which the certificate of the signer is replaced. The signer signs what agents receive. The
 /// certificate is valid for 30 days, so an agent whose clock is up to 10 days ahead still accepts it.
@@ -42,9 +41,8 @@ const CLOCK_CHECK_INTERVAL: Duration = Duration::from_secs(10);
 /// The time between a change of the hosts that are ahead of the store and the log of their number. After a start, many
 /// such hosts check in at once, and one log then counts all of them.
 const AHEAD_DELAY: Duration = Duration::from_secs(5);
-/// The minimum time between two logs about hosts that are ahead of the store. It does not apply if one of the hosts is
-/// in neither of the last two logs. Without this minimum, a host that alternates between "ahead" and "not ahead" would
-/// fill the log.
+/// The minimum time between two logs about hosts that are ahead of the store. It does not apply if a host is in neither
+/// of the last two logs. Otherwise, a host that alternates between "ahead" and "not ahead" would fill the log.
 const AHEAD_INTERVAL: Duration = Duration::from_mins(1);
 /// The interval at which the sizes of history, audit log and stored requests are compared with their limits.
 const RETENTION_CHECK_INTERVAL: Duration = Duration::from_mins(1);
@@ -274,8 +272,7 @@ async fn renew_keys(parts: Arc<Components>, keys: ControllerKeys, tls: Arc<TlsCo
     }
 }
 
-/// One of the controller's own certificates: its name, the age in seconds at which it is renewed, and the time at which
-/// it was issued, in seconds since 1970.
+/// One of the controller's own certificates. `created_s` is the time at which it was issued, in seconds since 1970.
 struct OwnCertificate {
     name: &'static str,
     renew_after_s: u64,
@@ -383,8 +380,7 @@ mod tests {
     use crate::store::faulty::{FaultyStore, InjectedFault};
     use crate::store::{CreateOptions, Epoch, RedbOptions, RedbStore, Transaction};
 
-    /// A few seconds after the first of several hosts became ahead of the store, one log counts all hosts that are
-    /// ahead. In this test, the hosts of each group become ahead at once.
+    /// A few seconds after the first of several hosts became ahead of the store, one log counts all of them.
     #[tokio::test(start_paused = true)]
     async fn x02_ahead_report_is_due_soon_after_each_change() {
         let (table, mut report) = (StatusTable::default(), AheadReport::default());

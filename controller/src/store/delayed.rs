@@ -11,12 +11,10 @@ use super::{
     StoreIdentity, Transaction, Watch, WatchError,
 };
 
-/// Duration by which a [`DelayedStore`] delays the answers to reads and the changes that a watch returns. The delay of
-/// commits is set for each store.
+/// Duration by which a [`DelayedStore`] delays its answers to reads and watches.
 pub(crate) const ANSWER_DELAY: Duration = Duration::from_millis(5);
 
-/// An engine whose answers are delayed, and the delay of its answers to commits. The delay of its answers to reads and
-/// watches is [`ANSWER_DELAY`].
+/// An engine whose answers are delayed: those to commits by this duration, and others by [`ANSWER_DELAY`].
 pub(crate) struct DelayedStore(Arc<dyn Store>, Duration);
 
 /// A snapshot whose reads are delayed.
@@ -92,8 +90,7 @@ impl Snapshot for DelayedSnapshot {
 }
 
 impl ChangeSource for DelayedChanges {
-    /// Waits until the inner engine has the change of a revision, and returns it [`ANSWER_DELAY`] later. Reads it with
-    /// a new watch of the inner engine.
+    /// Returns the change of a revision [`ANSWER_DELAY`] after the inner engine has it. Reads it with a new watch.
     fn change(&self, revision: Revision) -> BoxFuture<'_, Result<Arc<Change>, WatchError>> {
         delay_read(Box::pin(async move {
             // The strong reference is dropped before the wait for the change, because a watch must not prevent the

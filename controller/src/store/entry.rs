@@ -7,8 +7,7 @@ use bytes::Bytes;
 pub struct Revision(u64);
 
 impl Revision {
-    /// The revision of a new fleet's store before its first commit. A store that continues the revisions of another
-    /// store begins at a higher revision.
+    /// The revision of a new fleet's store before its first commit.
     pub const ZERO: Self = Self(0);
 
     /// Creates a revision from its number.

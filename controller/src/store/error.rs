@@ -1,5 +1,4 @@
-//! The errors of a store. From each error of a commit except [`StoreError::OutcomeUnknown`], the caller knows that
-//! nothing was written.
+//! The errors of a store. After every error of a commit except [`StoreError::OutcomeUnknown`], nothing was written.
 
 use std::error::Error as StdError;
 use std::io;
@@ -39,8 +38,7 @@ pub enum StoreError {
         #[source]
         cause: EngineError,
     },
-    /// A read failed. Damage that redb (the embedded database) itself reports is this error too, not
-    /// [`StoreError::Corrupt`].
+    /// A read failed, or redb itself (the embedded database) reported damage.
     #[error("the store could not be read")]
     Read {
         /// The error of the engine.
@@ -53,8 +51,7 @@ pub enum StoreError {
         /// A text for people that names the record and the remedy.
         what: String,
     },
-    /// The record that was read is not one that this program could have written, or the engine panicked during the
-    /// read.
+    /// This program could not have written the record that was read, or the engine panicked during the read.
     #[error("the store is damaged: {what}")]
     Corrupt {
         /// A text for people that describes the damage.
@@ -137,14 +134,12 @@ pub enum OpenError {
         path: PathBuf,
         /// The schema version of the file.
         found: u32,
-        /// The name and version of the program that last wrote the file, or `None` if this is not recorded or cannot be
-        /// read.
+        /// The name and version of the program that last wrote the file, or `None` if unknown.
         program: Option<String>,
         /// The newest schema version that this program supports.
         supported: u32,
     },
-    /// The file is not a store, or is damaged. The error is the same if redb panicked while it opened the file, or if
-    /// the schema version or the properties of the store could not be read.
+    /// The file is not a store or is damaged, redb panicked on it, or its schema version or properties are unreadable.
     #[error("the store {} is damaged and was not changed: {}", path.display(), restore_advice(path))]
     Damaged {
         /// The path of the file.
@@ -153,8 +148,7 @@ pub enum OpenError {
         #[source]
         cause: EngineError,
     },
-    /// The file could not be accessed, a new store could not be filled, for example with the entries of a backup, or
-    /// the writer thread of the store could not be started.
+    /// The file could not be accessed, a new store could not be filled, or the writer thread could not be started.
     #[error("the store {} could not be opened", path.display())]
     Io {
         /// The path of the file.

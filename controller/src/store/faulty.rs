@@ -48,9 +48,8 @@ impl FaultyStore {
         Self { inner, commit_faults: Mutex::default(), read_only, unreadable, refused_key, damaged_key }
     }
 
-    /// Adds faults for the next commits, after those that are still pending: one for each commit, in order. `None` means
-    /// a commit without a fault. The commits after these have no fault of their own, but all of them fail after
-    /// [`InjectedFault::BecomesReadOnly`].
+    /// Adds faults for the next commits, after the pending ones: one for each commit, in order. `None` means a commit
+    /// without a fault. After [`InjectedFault::BecomesReadOnly`], all commits fail.
     pub(crate) fn inject_faults(&self, faults: impl IntoIterator<Item = Option<InjectedFault>>) {
         self.commit_faults.lock().unwrap().extend(faults);
     }

@@ -119,8 +119,8 @@ pub trait Snapshot: Send + Sync {
 /// The properties of a store that identify it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StoreIdentity {
-    /// The first epoch of the fleet. A restored store has the same first epoch. If the store has a record of the history
-    /// of epochs, that record contains the current epoch.
+    /// The first epoch of the fleet. A restored store has the same first epoch. If the store has a record of the
+    /// history of epochs, that record contains the current epoch.
     pub epoch: Epoch,
     /// The revision after which the revisions of the store start. It is zero for a new fleet. A restored store has the
     /// base of the store that was backed up, although the first commit after the restore gets a later revision.

@@ -20,8 +20,7 @@ pub struct ExpiredEntry {
     pub ops: Vec<Op>,
 }
 
-/// Deletes the entries below a prefix for which `is_expired` returns true. Returns the number of deleted entries. An
-/// entry that changed since it was read remains, and so do the others of its commit (see [`drop_if_unchanged`]).
+/// Deletes the entries below a prefix for which `is_expired` returns true. Returns the number of deleted entries.
 ///
 /// # Errors
 /// Fails if the store fails, or if `is_expired` cannot read an entry.

@@ -10,9 +10,8 @@ use super::entry::Revision;
 
 /// Operations on entries, and preconditions for the operations. Either all operations are done, or none.
 ///
-/// One write of the API is one transaction. The transaction contains the changed objects, an entry in the history for
-/// each of them, and an audit event. For a request with an idempotency key, the transaction also contains a record by
-/// which a repeated request is recognized.
+/// One write of the API is one transaction. It contains the changed objects, an image of each for the history, an audit
+/// event and, for a request with an idempotency key, the record by which a repetition is recognized.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Transaction {
     /// The preconditions. All are checked before the first operation.
@@ -86,8 +85,7 @@ impl Transaction {
         self.check_keys(limits)
     }
 
-    /// Checks that no key of an operation is empty or too long, and that no two operations have the same key. A `Put`
-    /// and a `PutAtRevision` that could write the same key at some revision are refused too.
+    /// Checks that no operation's key is empty or too long, and that no two could have the same key at some revision.
     fn check_keys(&self, limits: &TransactionLimits) -> Result<(), Refusal> {
         let mut keys = HashSet::with_capacity(self.ops.len());
         let mut prefixes = HashSet::new();
@@ -268,8 +266,7 @@ pub struct TransactionLimits {
     pub max_ops: usize,
     /// Maximum total size of all keys and values of a transaction, in bytes. The keys of the preconditions count too.
     pub max_bytes: usize,
-    /// Maximum length of the key of an operation, in bytes. It includes the revision that a `PutAtRevision` appends to
-    /// its prefix.
+    /// Maximum length of an operation's key, in bytes, with the revision that a `PutAtRevision` appends to its prefix.
     pub max_key_bytes: usize,
     /// The flag that raises `max_ops`, if the limit is that of another program (etcd: `--max-txn-ops`).
     pub ops_raised_by: Option<&'static str>,

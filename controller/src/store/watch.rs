@@ -129,9 +129,8 @@ impl Watch {
     /// call returns the same change.
     ///
     /// # Errors
-    /// [`WatchError::Compacted`] if the change was compacted. [`WatchError::Store`] if the change cannot be read, or
-    /// with [`StoreError::Closed`](super::StoreError::Closed) if the store is closed. After an error, the next call
-    /// tries to read the same change.
+    /// [`WatchError`] if the change was compacted or cannot be read, or if the store is closed. After an error, the
+    /// next call tries to read the same change.
     pub async fn next(&mut self) -> Result<Arc<Change>, WatchError> {
         let change = self.source.change(self.next).await?;
         self.next = self.next.next();

@@ -74,9 +74,8 @@ async fn s36_check_in_cannot_set_placement_or_revision() {
     fleet.wait_until_audited(&format!("node/{}", host.node), "message.malformed", 1).await;
 }
 
-/// The host holds a desired state of revision 8, which the test records as sent to the host. The state that is
-/// published for the host has revision 5. So the controller sends this state only after a publication for another node,
-/// at revision 9, has raised the revision of the states of all nodes.
+/// In this test, the host holds a desired state of revision 8, and its published state has revision 5. So the
+/// controller sends that state only after a publication for another node has raised its revision to 9.
 #[tokio::test]
 async fn check_in_returns_state_once_revision_passes_held_revision() {
     let fleet = Fleet::start().await;
@@ -176,8 +175,7 @@ async fn s54_agent_listener_rejects_path_as_id_and_audits() {
     assert_eq!(fleet.last_revision().await, revision_before, "no state change");
 }
 
-/// Of these requests, only the one with a body that is not JSON is audited. The others are ordinary mistakes of an
-/// operator.
+/// Only a body that is not JSON is audited. The other requests are ordinary mistakes of an operator.
 #[tokio::test]
 async fn admin_listener_audits_refusal_when_request_does_not_parse() {
     let fleet = Fleet::start().await;

@@ -354,9 +354,8 @@ async fn nil_uuid_is_rejected_as_node() {
     assert_eq!(api.get("/v1/nodes").await["nodes"], json!(no_nodes));
 }
 
-/// One apply creates a group with 50 KiB of labels, and two nodes in the group. The first node has no labels of its
-/// own. The second node has 20 KiB, which exceed the limit of 64 KiB together with the labels of the group. Regression
-/// test: labels were checked only for the first node of a group.
+/// Regression: labels were checked only for the first node of a group. In this test, the group has 50 KiB of labels,
+/// and only the second node has 20 KiB of its own, which exceed the limit of 64 KiB together.
 #[tokio::test]
 async fn write_fails_when_labels_of_second_node_are_too_large() {
     let api = TestApi::start().await;

@@ -8,8 +8,7 @@ use crate::served::TestApi;
 
 const NAMESPACES: &str = "/v2/metadefs/namespaces";
 
-/// Returns the namespace `Site`, which restricts the values of two keys, `tier` and `memory_mb`. The restrictions apply
-/// to labels, properties of nodes and parameters with these keys.
+/// Returns the namespace `Site`, which restricts `tier` and `memory_mb` in labels, properties and parameters.
 fn site_namespace() -> Value {
     json!({
         "namespace": "Site", "visibility": "public",
@@ -266,8 +265,7 @@ async fn catalog_rejects_disallowed_values_and_requirements() {
     api.expect("POST", "/v1/clusters/c/nodegroups", &body, 202).await;
 }
 
-/// A change of the catalogue is accepted, even if it disallows existing values. They become findings. A later write of
-/// a value that the catalogue does not allow is refused.
+/// A change of the catalogue turns disallowed existing values into findings. A later write of such a value is refused.
 #[tokio::test]
 async fn apply_rejects_only_new_disallowed_values_when_catalog_changes() {
     let api = TestApi::start().await;
@@ -482,8 +480,7 @@ async fn y05_property_is_equal_when_written_by_call_or_manifest() {
     assert_eq!(owners, json!({"properties": ["git:apply"]}));
 }
 
-/// For a duplicate tag, the call of Glance's API fails with 409, as in Glance, and an apply fails with 400. Both errors
-/// name the second of the two tags.
+/// For a duplicate tag, Glance's call fails with 409, and an apply with 400. Both errors name the second of the tags.
 #[tokio::test]
 async fn y05_duplicate_tag_error_names_index() {
     let api = TestApi::start().await;

@@ -27,8 +27,7 @@ async fn create_site(api: &TestApi) {
     apply(api, objects, "").await;
 }
 
-/// Returns the names of the objects in the response `list`. `kind` is the field that contains the objects, such as
-/// `nodes`.
+/// Returns the names of the objects in a response. `kind` is the field with the objects, such as `nodes`.
 fn names(list: &Value, kind: &str) -> Vec<String> {
     list[kind].as_array().expect("a list").iter().map(|object| object["name"].as_str().expect("a name").to_owned()).collect()
 }
@@ -106,9 +105,8 @@ async fn w05_group_list_filters_by_role() {
     }
 }
 
-/// Groups and clusters show the number of their nodes in `node_count`. As in Magnum, the count of a cluster does not
-/// include the masters, which are the nodes in groups with Magnum's role `master`. A cluster that was created by a
-/// request of Magnum's API shows the requested count until it has a node.
+/// As in Magnum, the `node_count` of a cluster does not include masters (nodes in groups with Magnum's role `master`).
+/// A cluster that was created by Magnum's API shows the requested count until it has a node.
 #[tokio::test]
 async fn w05_group_shows_node_count() {
     let api = TestApi::start().await;

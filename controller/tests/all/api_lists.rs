@@ -8,12 +8,10 @@ use stemma_wire::endpoint::{Endpoint, Method, PAGING_PARAMETERS, SocketKind};
 
 use crate::served::TestApi;
 
-/// Number of nodes with a name in the fleet of these tests, enough to fill several blocks of the list's index. One more
-/// node has no name.
+/// Number of nodes with a name, enough to fill several blocks of the list's index. One more node has no name.
 const NODES: usize = 1_300;
 
-/// Returns the node of the fleet with this number. Most fields that a filter of [`FILTER_CASES`] reads differ between
-/// some of the nodes.
+/// Returns the node with this number. Most fields that [`FILTER_CASES`] reads differ between some of the nodes.
 fn node(number: usize) -> Value {
     let mut node = json!({
         "kind": "Node", "name": format!("n{number:04}"), "labels": {"rack": format!("r{}", number % 7)},
@@ -141,8 +139,6 @@ const FILTER_CASES: &[FilterCase] = &[
     ("deleting=false&owner=anna", |row| row["owner"] == "anna"),
 ];
 
-/// Each filter is tested in the order of creation and in the order of names, ascending and descending. In the order of
-/// uuids, only the number of the nodes is compared.
 #[tokio::test]
 async fn list_filters_return_matches_by_creation_and_by_name() {
     let api = TestApi::start().await;
@@ -271,8 +267,7 @@ const IRONIC_LISTS: [&str; 3] = ["/v1/nodes", "/v1/allocations", "/v1/inspection
 /// The version header of Ironic's clients.
 const IRONIC_HEADER: (&str, &str) = ("x-openstack-ironic-api-version", "latest");
 
-/// Tests every list of the admin listener in the endpoint table that has pages, except the lists of Glance's API
-/// (`/v2/`). The fleet has one cluster and no nodes. The last loop tests filters of the node list.
+/// Tests every list of the admin listener that has pages, except those of Glance's API, on a fleet with one cluster.
 #[tokio::test]
 async fn list_rejects_invalid_filter_and_empty_value() {
     let api = TestApi::start().await;
@@ -384,8 +379,7 @@ async fn list_rejects_unknown_field_selection() {
     assert!(tested_count > 15, "{tested_count}");
 }
 
-/// A manifest cannot contain principals, certificates or join tokens, but their lists have filters too, and the list of
-/// principals is read page by page.
+/// Principals, certificates and join tokens cannot be in a manifest, but their lists have filters too.
 #[tokio::test]
 async fn principal_list_is_paged_and_access_lists_check_filters() {
     let api = TestApi::start().await;

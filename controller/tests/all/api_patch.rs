@@ -32,8 +32,7 @@ async fn patch(api: &TestApi, path: &str, operations: &Value) -> (u16, Value) {
     (response.status, response.body)
 }
 
-/// The operation `test` compares numbers by value, so 80.0 equals 80. For an unset field, `test` compares with
-/// the default of the field.
+/// The operation `test` compares numbers by value, so 80.0 equals 80, and takes the default of an unset field.
 #[tokio::test]
 async fn json_patch_tests_copies_and_moves_fields_and_keys() {
     let api = TestApi::start().await;
@@ -138,8 +137,7 @@ async fn json_patch_names_failed_operation_and_changes_nothing() {
     assert_eq!(api.get("/v1/clusters/eu").await, cluster_before);
 }
 
-/// `upgrade` is an action of Magnum's API, which gives a cluster another template. If the template has a release, the
-/// action removes the cluster's own release, so that the release of the template takes effect.
+/// Magnum's action `upgrade` gives a cluster another template, and removes its own release if the template has one.
 #[tokio::test]
 async fn cluster_upgrade_sets_release_of_template() {
     let api = TestApi::start().await;
@@ -158,8 +156,7 @@ async fn cluster_upgrade_sets_release_of_template() {
     assert_eq!(api.get("/v1/clusters/eu").await["release"], "site@1");
 }
 
-/// Magnum's action `upgrade` is supported only for a whole cluster and with a batch size of 1, and `resize` is not
-/// supported. Invalid bodies are refused too.
+/// Magnum's `upgrade` is supported only for a whole cluster with a batch size of 1, and Magnum's `resize` not at all.
 #[tokio::test]
 async fn unsupported_action_is_rejected() {
     let api = TestApi::start().await;

@@ -51,9 +51,8 @@ async fn y09_blocked_reason_names_waiting_task() {
     fleet.controller.stop().await;
 }
 
-/// A drifted task makes n2 `drifted` only after its other tasks have run. Until then, n2 is `changing`, and `blocked`
-/// once task a has failed on n1, for which its task b waits. The five responses with the state (the node, two lists,
-/// the counts of the cluster, the metrics) agree on `blocked` and on `drifted`.
+/// A drifted task makes n2 `drifted` only after its other tasks have run. Until then, n2 is `changing`, or `blocked`
+/// once task a, for which its task b waits, has failed on n1.
 #[tokio::test]
 async fn y06_drifted_task_hides_no_blocking_host_or_running_task() {
     let (fleet, mut first_host, mut second_host) = start_with_two_hosts(site_with_tasks([shell_task("c", "y", json!({}))])).await;

@@ -223,8 +223,7 @@ async fn x06_map_call_rejects_empty_keys() {
     assert_eq!(api.get("/v1/clusters/c").await, cluster_before);
 }
 
-/// Regression test: the calls `owners` and `tombstones` of a map ignored unknown fields of the body, for example a
-/// misspelled one.
+/// Regression: the calls `owners` and `tombstones` of a map ignored unknown fields of the body.
 #[tokio::test]
 async fn map_call_rejects_unknown_field() {
     let api = TestApi::start().await;
@@ -347,8 +346,7 @@ async fn x03_node_count_is_limited_per_fleet_and_cluster() {
     assert_eq!(refusal.message(), "the fleet would have 5 nodes (4 now), and the limit is 4; nothing was changed");
     let detail = refusal.body["error"]["detail"].as_str().unwrap_or_default();
     assert!(detail.contains("most_nodes in the controller's configuration"), "{}", refusal.body);
-    // A move adds a node to the new cluster, so it is refused. An edit that adds no node is accepted, and so is a new
-    // node after a deletion.
+    // A move adds a node to the new cluster. An edit adds none, and a deletion makes room for a new node.
     let refusal = send(json!([node("n4", "c/g")])).await;
     assert_eq!((refusal.status, refusal.kind()), (409, "object.too_many"), "{}", refusal.body);
     let update = send(json!([{"kind": "Node", "name": "n4", "nodegroup": "d/g", "description": "x"}])).await;

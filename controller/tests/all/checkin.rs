@@ -156,8 +156,7 @@ fn is_recorded_lost(fleet: &Fleet, node: Uuid) -> Option<bool> {
     fleet.components().registry.cache().model().silence.get(&node).map(|record| record.lost)
 }
 
-/// The start and the end of a silence are one commit each. A check-in of a host that is not silent writes nothing, if
-/// neither the host nor the controller has anything new.
+/// The start and the end of a silence are one commit each. Other check-ins without news write nothing.
 #[tokio::test]
 async fn liveness_is_stored_only_when_silence_starts_or_ends() {
     let fleet = Fleet::start().await;
@@ -245,9 +244,8 @@ async fn next_desired(host: &mut Host) -> SignedDesired {
     panic!("no desired state arrives");
 }
 
-/// A release from which a task set was released is pinned, with its imports: the store has a key below `fixed/` for
-/// each. A pinned release cannot be edited, also after the deletion of the node. A release that no task set uses can be
-/// edited. The deletion of the node removes the node's observation from the store.
+/// A release that a released task set uses is pinned below `fixed/` with its imports, and cannot be edited, also after
+/// the deletion of the node. A release that no task set uses can be edited. The deletion removes the observation.
 #[tokio::test]
 async fn release_pins_versions_and_node_deletion_removes_records() {
     let fleet = Fleet::start_reconciled().await;

@@ -548,8 +548,8 @@ async fn s27_s29_enrol_accepts_good_token_when_many_guess_tokens() {
         let result = enrol_from(&fleet, &format!("10.0.0.{site}:1"), &unknown_token, "web-1").await;
         assert_eq!(result, Err((403, "token.invalid")));
     }
-    // The limit of all networks together is used up. An invalid token now gets `server.busy`, whatever is wrong with it,
-    // and a host with a valid token still joins.
+    // The limit of all networks together is used up. An invalid token now gets `server.busy`, whatever is wrong with
+    // it, and a host with a valid token still joins.
     let revision = fleet.last_revision().await;
     for (source_address, token) in [("10.0.0.4:1", &unknown_token), ("10.0.0.5:1", &other_token), ("10.0.0.6:1", &spent_token)] {
         assert_eq!(enrol_from(&fleet, source_address, token, "web-1").await, Err((503, "server.busy")), "{source_address}");
@@ -654,8 +654,7 @@ async fn s30_node_names_are_revealed_only_to_good_tokens() {
     fleet.enrol(&good_token, "free", &new_key_and_request().csr).await.unwrap();
 }
 
-/// Each name could also be an option, a path of the API, the name of every host, or (with a final dot) another host's
-/// name.
+/// Each name could also be an option, a path of the API, or the name of every host or (with a final dot) of another.
 #[tokio::test]
 async fn y04_enrol_rejects_foreign_or_ambiguous_host_name() {
     let fleet = Fleet::start().await;

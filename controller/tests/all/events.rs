@@ -215,8 +215,7 @@ async fn event_stream_sends_keep_alive_after_30_seconds() {
     }
 }
 
-/// A token expires without a write. If nothing else is written, the stream checks the token again only before it sends a
-/// keep-alive comment.
+/// A token expires without a write. Without other writes, the stream checks the token only before a keep-alive comment.
 #[tokio::test]
 async fn event_stream_closes_at_keep_alive_when_token_expired() {
     let server = site().await;
@@ -239,8 +238,7 @@ async fn event_stream_closes_at_keep_alive_when_token_expired() {
     assert_eq!(stream.next_text().await, None);
 }
 
-/// The client waits nine or eleven seconds before it begins to read. After nine seconds it gets all 20 events. After
-/// eleven seconds the stream ends before the client has all of them.
+/// A client that begins to read after nine seconds gets all 20 events, and one after eleven seconds only a part.
 #[tokio::test]
 async fn event_stream_closes_when_client_reads_nothing_for_ten_seconds() {
     let server = TestApi::start().await;

@@ -195,9 +195,9 @@ async fn result_opens_barrier_of_other_host() {
     fleet.controller.stop().await;
 }
 
-/// Returns, for each open barrier of the host, the task that had to succeed on other hosts. The host forgets its desired
-/// state first, so the response contains all open barriers. The reconciler publishes a state before its barriers, so
-/// this function waits for a full resolve first.
+/// Returns, for each open barrier of the host, the task that had to succeed on other hosts. The host forgets its
+/// desired state first, so the response contains all open barriers. The reconciler publishes a state before its
+/// barriers, so this function waits for a full resolve first.
 async fn open_barriers(fleet: &Fleet, host: &mut Host) -> Vec<String> {
     assert_nothing_missed(fleet).await;
     host.held_desired = None;
@@ -209,8 +209,7 @@ async fn open_barriers(fleet: &Fleet, host: &mut Host) -> Vec<String> {
     open_tasks.unwrap_or_default()
 }
 
-/// Builds a site in which the tasks in `after` wait for task `first` on the nodes with tag `db`. The task `never` has
-/// this condition. `tier` is the value of a label of the cluster.
+/// Builds a site in which the tasks in `after` wait for `first` on nodes with tag `db`. Task `never` has `condition`.
 fn ordered_tasks(tier: &str, condition: &str, after: &[&str]) -> Value {
     let task = |id: &str, tag: &str| json!({"id": id, "type": "shell", "tags": [tag], "parameters": {"script": "true"}});
     let mut never_task = task("never", "common");
@@ -263,9 +262,8 @@ async fn wait_until_recorded(fleet: &Fleet, name: &str) -> Value {
     panic!("the task set is not recorded under {name}");
 }
 
-/// A node that gets another release with the same content runs the same tasks. Nothing is released, the new name is
-/// recorded, and the new release is pinned (it cannot be edited). After a restart, this also happens for a store of an
-/// older version, which has the old name and no pin.
+/// A node that gets another release with the same content runs the same tasks. Nothing is released. The new release is
+/// recorded and pinned, after a restart also in a store of an older version, which has the old name and no pin.
 #[tokio::test]
 async fn w01_release_with_equal_content_is_pinned_and_not_sent() {
     let mut fleet = Fleet::start_reconciled().await;
@@ -325,8 +323,7 @@ async fn assert_edit_refused(fleet: &Fleet, release: &Value) {
     assert_eq!((status, &body["error"]["type"]), (409, &json!("object.in_use")), "{body}");
 }
 
-/// Each write that brings a node without the required trait into a group lists the finding `requirement.unmet` in its
-/// response. The header `warning` of the response names the node too, except after an apply.
+/// Each write that brings a node without the required trait into a group lists `requirement.unmet` in its response.
 #[tokio::test]
 async fn w07_placement_reports_finding_when_node_lacks_required_trait() {
     let fleet = Fleet::start_reconciled().await;
@@ -354,8 +351,7 @@ async fn w07_placement_reports_finding_when_node_lacks_required_trait() {
             "message": "requirement trait:CUSTOM_FAST required is not met: the node lacks it"});
         let findings = answer["findings"].as_array().unwrap();
         assert_eq!(findings.contains(&expected_finding), name != "able", "{name}: {answer}");
-        // Each response about a node without the trait lists the finding in its body. All but that of the apply also have
-        // a warning, which names the node (y09).
+        // All responses about a node without the trait except that of the apply also have a warning (y09).
         let expected_warning =
             format!("error: requirement trait:CUSTOM_FAST required is not met by {name} (the node lacks it): ");
         let has_warning = |text: &String| text.contains(&expected_warning);
@@ -397,9 +393,8 @@ async fn w07_requirement_edit_warns_about_unmet_nodes() {
     fleet.controller.stop().await;
 }
 
-/// A condition whose evaluation would exceed a limit of steps is not evaluated. The limit shrinks with the number of
-/// nodes in the cluster. A host that runs the task of such a condition keeps its task set until the condition can be
-/// evaluated.
+/// A condition that would exceed its step limit, which shrinks with the number of nodes, is not evaluated. A host that
+/// runs the task of such a condition keeps its task set until the condition can be evaluated.
 #[tokio::test]
 async fn w10_05_costly_condition_keeps_task_on_running_host() {
     let fleet = Fleet::start_reconciled().await;

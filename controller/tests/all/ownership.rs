@@ -7,9 +7,7 @@ use crate::served::{ApiResponse, TestApi};
 
 const SITE: &str = "/v2/metadefs/namespaces/Site";
 
-/// Starts an API, and applies objects as manager `git`: a release, two templates, cluster c with a tag, a changed role
-/// and a group, the nodes n and bare in that group, the empty cluster d, and a namespace of the catalogue. `git` owns
-/// what they provide.
+/// Starts an API, and applies objects as manager `git`, which then owns what they provide.
 async fn start_owned() -> TestApi {
     let server = TestApi::start().await;
     let objects = json!([

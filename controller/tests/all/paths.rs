@@ -19,10 +19,9 @@ fn file(id: &str, path: &str, tag: &str) -> Value {
     json!({"id": id, "type": "file", "tags": [tag], "parameters": {"path": path, "content": id}})
 }
 
-/// Builds a site with the node n, whose task a writes `/etc/z`. An edit can give another task of n the same path in two
-/// ways. It changes a label or parameter in the path of a task of n, or it brings a task with this path to n, by a
-/// role, tag, condition, group or release. All paths but that of task a are templates, because a write of a level that
-/// brings two equal literal paths to a node is refused.
+/// Builds a site with the node n, whose task a writes `/etc/z`. An edit can change a label or parameter in the path of
+/// another task of n, or bring a task with this path to n. All paths but that of task a are templates, because a write
+/// of a level that brings two equal literal paths to a node is refused.
 fn site() -> Value {
     // A level has a label and a parameter whose value is their own name. An edit sets one of them to `z`.
     let level = |name: &str| json!({name: name});

@@ -33,8 +33,7 @@ async fn write(server: &TestApi, method: &str, path: &str, body: &Value) -> ApiR
     server.send(method, path, &headers, Some(body).filter(|body| !body.is_null())).await
 }
 
-/// Returns the entry of tag mysql in the list of primaries of cluster eu, an object with fields such as `node` and
-/// `chosen_by`. Checks that the list has no other entry.
+/// Returns the entry of tag mysql in the list of primaries of cluster eu. Checks that the list has no other entry.
 async fn primary(server: &TestApi) -> Value {
     let list = server.get("/v1/clusters/eu/primaries").await;
     let entries = list["primaries"].as_array().expect("a list");
@@ -75,8 +74,7 @@ async fn x07_park_keeps_primary_and_reports_finding() {
     assert_eq!((answer.status, primary(&server).await["node"].clone()), (202, json!("db-1")));
 }
 
-/// Regression: the audit named a primary by its tag only, and several clusters can have the same tag. Now its name is
-/// `CLUSTER/TAG`. A query for the tag alone still finds it.
+/// Regression: the audit named a primary by its tag only, not by `CLUSTER/TAG`. A query for the tag still finds it.
 #[tokio::test]
 async fn y09_audit_finds_primary_by_cluster_and_tag() {
     let server = TestApi::start().await;
@@ -150,7 +148,7 @@ async fn x07_write_reports_moved_primary() {
     assert_eq!((create_answer.status, &create_answer.body["moved_primaries"]), (201, &expected), "{}", create_answer.body);
 }
 
-/// While `primaries` of the cluster names db-3, the choice of another primary and `release_primary` of db-3 are refused.
+/// While `primaries` of the cluster names db-3, the choice of another node and `release_primary` of db-3 are refused.
 #[tokio::test]
 async fn x07_cluster_primaries_take_precedence_over_other_writes() {
     let server = TestApi::start().await;
@@ -253,9 +251,8 @@ async fn x07_apply_names_primary_created_by_same_apply() {
     assert_eq!(server.get("/v1/nodes/as-1").await["primary_tags"], json!(["seat"]));
 }
 
-/// In this test, `primaries` of the cluster names node db-3. A write that would take the primary from this node, or
-/// rename the node, is refused. Each of these errors, and the finding about the parked primary, contains the commands
-/// that edit `primaries`.
+/// While `primaries` of the cluster names db-3, the errors of writes that contradict this entry, and the finding about
+/// the parked db-3, contain the commands that edit `primaries`.
 #[tokio::test]
 async fn x07_primary_error_says_how_to_change_cluster_primaries() {
     let server = TestApi::start().await;

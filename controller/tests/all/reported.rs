@@ -54,9 +54,7 @@ async fn s38_observation_keeps_valid_traits_and_reports_rest() {
     assert!(node["findings"].as_array().unwrap().contains(&finding), "{}", node["findings"]);
 }
 
-/// In this test, the trait that the group requires comes only from an inspection rule, which also sets the label
-/// `rack`. A write of the rule reports the number of affected hosts, the labels that nodes lose, and the node that no
-/// longer has the trait.
+/// The trait that the group requires comes only from an inspection rule, which also sets the label `rack`.
 #[tokio::test]
 async fn w07_rule_write_names_affected_nodes_and_lost_values() {
     let fleet = Fleet::start().await;
@@ -465,8 +463,7 @@ async fn observation_is_truncated_at_label_limit_and_digest_is_checked() {
     assert_eq!((error.status, error.kind.as_str()), (400, "message.malformed"), "the digest must match the observation");
 }
 
-/// Builds `count` results of tasks with consecutive sequence numbers from `from`, each with a difference of 16,000
-/// bytes.
+/// Builds `count` results of tasks, numbered consecutively from `from`, each with a difference of 16,000 bytes.
 fn results(from: u64, count: u64) -> Vec<TaskResult> {
     let result = |sequence| TaskResult {
         diff: "d".repeat(16_000),

@@ -127,8 +127,7 @@ async fn y06_node_reports_no_task_set_when_held_before_first() {
     fleet.controller.stop().await;
 }
 
-/// In this test, a node has a hold of an operator and a hold that its host reports. After both have expired, neither
-/// the explanation of a task nor the findings of the node and its cluster mention a hold.
+/// The node has a hold of an operator and a hold that its host reports. Both expire.
 #[tokio::test]
 async fn expired_hold_is_absent_from_explain_and_findings() {
     let clock = Arc::new(TestClock::default());
@@ -336,9 +335,8 @@ async fn task_set_changes_only_without_hold_on_host() {
     fleet.controller.stop().await;
 }
 
-/// A host reports the labels `zone` and `rack`, which its cluster accepts. The dry run of a write after which the node
-/// lacks such a label lists the label in `lost_labels`. If the write only replaces the value of the label, it is not
-/// listed.
+/// A host reports the labels `zone` and `rack`, which its cluster accepts. A write lists such a label in `lost_labels`
+/// if the node lacks it afterwards, and not if only its value is replaced.
 #[tokio::test]
 async fn w06_write_names_lost_labels_when_hosts_filled_values() {
     let fleet = Fleet::start_reconciled().await;

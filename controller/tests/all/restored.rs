@@ -329,9 +329,8 @@ fn copy_directory(source: &Path, destination: &Path) {
     }
 }
 
-/// After a resume, a host in an epoch of another store gets a desired state if that epoch began before the current
-/// epoch, also if the host checks in only later. A host whose epoch began after the current epoch gets nothing until a
-/// second resume.
+/// After a resume, a host in an epoch of another store gets a desired state whenever it checks in, if that epoch began
+/// before the current one. A host of a later epoch gets nothing until a second resume.
 #[tokio::test]
 async fn x02_hosts_of_foreign_epochs_follow_after_resume() {
     const DAY_MS: u64 = 24 * 3600 * 1000;

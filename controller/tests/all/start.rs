@@ -1,5 +1,4 @@
-//! Starts of a controller: those that are refused, with a message that describes the correction (S71, S75), a start that
-//! waits for the store, and what a start removes and writes.
+//! Starts of a controller. A refused start has a message that describes the correction (S71, S75).
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on ends")]
 
@@ -171,7 +170,7 @@ async fn start_waits_when_other_controller_releases_store_soon() {
     second_start.await.unwrap().stop().await;
 }
 
-/// Nine files of the data directory in turn may be written by others, and the secrets among them may be read by others.
+/// Each listed file of the data directory in turn may be written by others, and each secret among them read by others.
 /// Each start fails and names the file.
 #[tokio::test]
 async fn s71_start_rejects_listed_file_when_open_to_others() {

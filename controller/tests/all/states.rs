@@ -116,8 +116,7 @@ async fn y09_metrics_use_accepted_format_and_keep_counter_type() {
 }
 
 /// Returns for each of five responses whether it shows this state: the node `name`, its entry in the list, the list
-/// filtered by the state, the counts of cluster c, and the metrics. The last two count all nodes, so another node may
-/// have the state.
+/// filtered by the state, and the counts of cluster c and the metrics, which count all nodes.
 pub(crate) async fn is_state_in_answers(fleet: &Fleet, name: &str, state: &str) -> [bool; 5] {
     let node = fleet.read(&format!("/v1/nodes/{name}")).await;
     let list = fleet.read("/v1/nodes?fields=name,state,state_reason,notes").await;
@@ -219,9 +218,8 @@ async fn first_event_state(fleet: &Fleet, name: &str) -> String {
     found_state.unwrap()
 }
 
-/// A client that waits for a state reads the object (as `stemma wait` does) or follows the events. In this test, a
-/// write ends the state `converged`. Neither a read right after the write nor the first event of a new event stream
-/// shows that state. A changed label and the deletion of the node are visible to the next read too.
+/// A client waits for a state by reads, as `stemma wait` does, or by the events. In this test, a write ends the state
+/// `converged`. Then neither the next read nor the first event of a new stream shows that state.
 #[tokio::test]
 async fn y06_read_and_events_after_write_omit_earlier_state() {
     let (fleet, mut host) = start_converged().await;
@@ -272,9 +270,8 @@ async fn y06_node_is_held_in_answers_when_task_set_is_kept() {
     fleet.controller.stop().await;
 }
 
-/// Regression: a node that kept its task set, because the node did not meet a requirement of its next task set, was
-/// `failed`, because an unmet requirement is an error finding. The state `failed` is right only for a node that has no
-/// task set, or for which no newer task set waits.
+/// Regression: a node that kept its task set because of an unmet requirement of the next one was `failed`. That state
+/// is right only for a node that has no task set, or for which no newer one waits.
 #[tokio::test]
 async fn y06_node_is_held_in_each_answer_when_requirement_is_unmet() {
     let (fleet, _host) = start_converged().await;

@@ -1,5 +1,4 @@
-//! Tests of writes with `strict=true`, which fail if they cause a new warning or error. Also tests of the hosts that a
-//! dry run lists, and of applies that adopt what another manager owns.
+//! Tests of strict writes, of the hosts that a dry run lists, and of applies that adopt what another manager owns.
 
 use serde_json::{Value, json};
 
@@ -68,9 +67,8 @@ async fn y09_strict_write_fails_in_each_form_when_finding_is_new() {
     assert_eq!((bad_query_answer.status, bad_query_answer.kind()), (400, "request.query"), "{}", bad_query_answer.body);
 }
 
-/// An apply with the query parameter `adopt=MANAGER` takes over what this manager owns of the applied objects. In this
-/// test, manager `team` owns keys and fields of a node. An apply that adopts from `team` has no warning. An apply that
-/// adopts from a manager that owns nothing has one.
+/// Manager `team` owns keys and fields of a node, and another manager adopts them (`adopt=team`). An apply that adopts
+/// from a manager that owns nothing has a warning.
 #[tokio::test]
 async fn y09_apply_reports_when_adopted_manager_owns_nothing() {
     let server = TestApi::start().await;
@@ -105,9 +103,8 @@ async fn y09_apply_reports_when_adopted_manager_owns_nothing() {
     }
 }
 
-/// Manager `team` owns a label, and another manager applies another value. The apply has a conflict if it adopts from a
-/// manager that owns nothing, and the warning explains why. A text that is not `MANAGER` or `MANAGER:OPERATION` is
-/// refused.
+/// Manager `team` owns a label that another manager applies with another value. An apply that adopts from a manager
+/// that owns nothing has a conflict and a warning. A text that is not `MANAGER` or `MANAGER:OPERATION` is refused.
 #[tokio::test]
 async fn y09_conflict_names_empty_adoption_and_rejects_bad_manager() {
     let server = TestApi::start().await;
@@ -142,8 +139,7 @@ async fn y09_strict_write_succeeds_when_finding_is_old() {
     let path = "/v1/clustertemplates/base/labels";
     assert_eq!(write(&server, "PATCH", &format!("{path}?strict=true"), &json!({"ntp": "a"})).await.status, 200);
     assert_eq!(write(&server, "PATCH", path, &json!({"tier": null})).await.status, 200);
-    // Both nodes lack the label already. A change of another label or of a name, or the deletion of a node, does not
-    // make this finding new.
+    // Both nodes lack the label already, so none of these writes makes the finding new.
     for (method, path, body, status) in [
         ("PATCH", "/v1/clustertemplates/base/labels", json!({"ntp": "b"}), 200),
         ("PATCH", "/v1/nodes/web-1/labels", json!({"rack": "7"}), 200),

@@ -44,8 +44,7 @@ fn site_with_observed(task: Value) -> Value {
 }
 
 /// A node is converged without a result of task a, whose mode is `observe`. Task b of another host waits for a, so that
-/// host is blocked. The second result is that of an older agent, which reports that a would change something. The first
-/// node stays converged.
+/// host is blocked. The second result, of an older agent that checked a, does not change the first node.
 #[tokio::test]
 async fn y06_observed_task_is_awaited_only_across_hosts() {
     let (fleet, mut first_host, _second_host) =

@@ -1,6 +1,5 @@
-//! Tests of the handshakes, requests and renewals that the listeners refuse because of the client's certificate or TLS
-//! version (docs/trust.md, S01 to S11). The controller counts each refusal, stores nothing but an audit record if the
-//! caller is known, and serves the next valid request.
+//! Tests of what the listeners refuse because of the client's certificate or TLS version (docs/trust.md, S01 to S11).
+//! The controller counts each refusal, stores at most an audit record, and serves the next valid request.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on ends")]
 
@@ -110,8 +109,7 @@ async fn s02_w15_08_renewal_in_grace_is_marked_in_audit() {
     assert_eq!(reasons, ["renewed", "renewed after expiry"]);
 }
 
-/// A certificate that was renewed and has expired cannot be renewed again with another key, because a copy of the host
-/// may hold the certificate.
+/// An expired certificate that was renewed cannot be renewed with another key, because a copy of the host may hold it.
 #[tokio::test]
 async fn s02_renewal_in_grace_requires_newest_certificate() {
     let (fleet, mut host) = fleet_with_host().await;

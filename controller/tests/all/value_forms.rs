@@ -120,8 +120,7 @@ async fn y04_number_above_2_53_is_rejected_in_every_form() {
     }
 }
 
-/// Regression: a number above 2^53 that a float cannot hold was accepted if it had a point or an exponent, and another
-/// number was stored. A large number whose float is printed with the same digits is accepted.
+/// Regression: a number above 2^53 that a double cannot hold was changed if it had a point or an exponent.
 #[tokio::test]
 async fn y04_inexact_number_is_rejected_in_any_notation() {
     let api = site().await;
@@ -141,8 +140,7 @@ async fn y04_inexact_number_is_rejected_in_any_notation() {
             }
         }
     }
-    // The double of each of these numbers is printed with the same digits. The numbers are accepted repeatedly, and
-    // also in the form in which they are shown.
+    // The double of each of these numbers is printed with the same digits, so the numbers are accepted repeatedly.
     let body = r#"{"properties": {"a": [1e21, 9007199254740992.0, 1e300, 1.5]}}"#;
     for _ in 0..2 {
         let answer = api.send_text("PATCH", NODE.2, &[MERGE], body).await;
@@ -256,8 +254,7 @@ async fn y04_requirement_number_keeps_text_in_every_form() {
     }
 }
 
-/// An action of an inspection rule can set a label to a number. The rule stores this number as text, also if a patch
-/// changes only this value.
+/// A number to which an action of a rule sets a label is stored as text, also if a patch changes only this value.
 #[tokio::test]
 async fn y04_rule_number_keeps_text_as_label_in_every_form() {
     const RULE: &str = "/v1/inspection_rules/r";
@@ -393,8 +390,7 @@ async fn y04_unreachable_name_is_rejected_for_each_object() {
     assert_eq!((error.status, error.kind()), (400, "field.invalid"), "{}", error.body);
 }
 
-/// In a namespace of the catalogue, names, property keys and prefixes with a control character are refused, as is an
-/// empty prefix.
+/// A namespace refuses names, property keys and prefixes with a control character, and an empty prefix.
 #[tokio::test]
 async fn y04_catalog_rejects_unreachable_name() {
     let api = TestApi::start().await;
@@ -417,8 +413,7 @@ async fn y04_catalog_rejects_unreachable_name() {
     assert_eq!((error.status, error.kind()), (400, "field.invalid"), "{}", error.body);
 }
 
-/// An owner is shown as `MANAGER:apply` or `MANAGER:update`, so a manager's name must not end like this. A blank name
-/// and a name with a line separator are refused too.
+/// An owner is shown as `MANAGER:apply` or `MANAGER:update`, so a manager's name must not end like this.
 #[tokio::test]
 async fn y04_manager_rejects_name_invalid_for_owner() {
     let api = site().await;

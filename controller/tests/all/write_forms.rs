@@ -341,9 +341,8 @@ async fn y07_node_rejects_boot_mode_and_secure_boot() {
     }
 }
 
-/// With the query parameter `stored`, the field `stored` contains the values that clients sent, and for a node the
-/// owners of its traits and tags. The other fields of a response may be derived: a number of nodes, or a value of the
-/// template if the cluster has none.
+/// The field `stored` contains the values that clients sent, and the owners of a node's traits and tags. Other fields
+/// of a response may be derived, as a number of nodes, or a value of the template if the cluster has none.
 #[tokio::test]
 async fn y05_y07_stored_fields_are_shown_apart_from_derived() {
     let api = TestApi::start().await;
@@ -548,9 +547,8 @@ async fn y05_manifest_has_one_name_for_parked() {
     assert_eq!((answer.status, &answer.body["maintenance"]), (200, &json!(true)), "{}", answer.body);
 }
 
-/// The error about a declared tag names the same field in each form of a write of the cluster. The call that declares
-/// one tag names its field `name`. A merge patch removes a tag whose value is `null`, and a JSON patch refuses the
-/// `null` (docs/api.md).
+/// The error about a declared tag names the same field in each form of a write of the cluster. A merge patch removes a
+/// tag whose value is `null`, and a JSON patch refuses the `null` (docs/api.md).
 #[tokio::test]
 async fn y05_declared_tag_error_names_field() {
     let api = TestApi::start().await;

@@ -14,8 +14,7 @@ use stemma_wire::clock::{Clock, SystemClock};
 
 use super::{Fleet, private_key};
 
-/// A leaf certificate like that of an agent, but with a fixed serial number, and without a key usage and an authority
-/// key identifier. A test can change its fields.
+/// A leaf certificate like an agent's, but with a fixed serial number, no key usage and no authority key identifier.
 pub(crate) struct ForgedCertificate {
     pub(crate) params: CertificateParams,
 }

@@ -71,8 +71,7 @@ pub(crate) async fn read_until<T: Display>(description: &str, read: impl AsyncFn
     }
 }
 
-/// A clock that a test can advance, and whose wall clock a test can make wrong. It starts at the present time, and runs
-/// with the clock of the system.
+/// The clock of the system, which a test can advance, and whose wall time a test can make wrong.
 #[derive(Debug, Default)]
 pub(crate) struct TestClock {
     passed_s: AtomicU64,
@@ -375,8 +374,7 @@ pub(crate) fn agent_target(address: SocketAddr) -> Target {
     format!("https://{address}").parse().unwrap()
 }
 
-/// Returns a caller that has all rights and no credential of a principal, like root on the local socket. The caller and
-/// its manager have the name `admin`.
+/// Returns a caller `admin` with all rights and no credential of a principal, like root on the local socket.
 pub(crate) fn admin_caller() -> Caller {
     Caller {
         requester: Requester::from_listener("admin"),

@@ -151,9 +151,8 @@ impl Fleet {
         records.filter(|record| record.principal == principal).map(|record| record.refused).collect()
     }
 
-    /// Checks that `/metrics` has at least `count` refusals for a reason. Waits until this number of them was logged
-    /// since the start of the fleet, or the maximum of lines per minute. The refusals of other fleets of the process
-    /// count too. Then checks that the next request is served.
+    /// Checks that `/metrics` counts at least `count` refusals for a reason, and waits until this process has logged as
+    /// many since the fleet started, or the maximum per minute. Then checks that the next request is served.
     async fn wait_until_logged(&self, reason: &str, count: u64) {
         assert!(
             self.refused_count(reason) >= count,

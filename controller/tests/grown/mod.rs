@@ -36,8 +36,7 @@ pub(crate) const MEASURED_OPERATIONS: [&str; 8] = [
     "resolved of one node",
 ];
 
-/// A function that returns the parts of the cost so far, in the unit of the caller: the CPU times of the thread
-/// `reconcile` and of the whole process, or the allocations.
+/// A function that returns the parts of the cost so far, in the unit of the caller, such as CPU time or allocations.
 pub(crate) type Meter<const PARTS: usize> = fn() -> [f64; PARTS];
 
 /// A running cluster whose operations are measured.

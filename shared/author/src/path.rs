@@ -17,8 +17,7 @@ const PATH_LIMITS: RenderLimits = RenderLimits { steps: 10_000, depth: 16, outpu
 pub(crate) struct PathTemplate {
     /// The template as the release contains it.
     text: Box<str>,
-    /// The template in its normal form. Templates whose tags differ only in blanks, quotes or the notation of a key
-    /// have the same normal form.
+    /// The template in its normal form ([`Template::normalized_text`]).
     normalized_text: Box<str>,
 }
 
@@ -42,8 +41,7 @@ impl Template for PathTemplate {
 }
 
 /// Returns a template with the usual blanks, quotes and form of keys: `{{facts["a"]}}` becomes `{{ facts.a }}`. Returns
-/// `None` if minijinja's lexer refuses the text, or if the text outside of tags contains an opening sign such as `{{`,
-/// as a `raw` block may contain.
+/// `None` if the text has an invalid token, or an opening sign such as `{{` outside of tags (as in a `raw` block).
 fn normalize(text: &str) -> Option<String> {
     let tokens = machinery::tokenize(text, false, SyntaxConfig::default()).collect::<Result<Vec<_>, _>>().ok()?;
     let mut normalized = String::with_capacity(text.len());

@@ -49,8 +49,7 @@ pub(crate) struct ReadCollector {
     required: BTreeMap<Reference, OnAbsent>,
     /// The inputs for which the template checks whether they exist.
     guarded: BTreeSet<Reference>,
-    /// The fields of looked-up nodes that the template reads at a place that does not allow them to be absent, each
-    /// with the most severe effect. The key is the number of the look-up and the path of the field.
+    /// The fields of looked-up nodes that must not be absent, as in `required`, by number of the look-up and path.
     required_fields: BTreeMap<(usize, Path), OnAbsent>,
     /// The fields of looked-up nodes for which the template checks whether they exist, each by the number of its
     /// look-up.
@@ -90,8 +89,7 @@ impl Lookup {
         }
     }
 
-    /// Returns why no object can have the first impossible tag or role in the look-up, and the advice to the author.
-    /// Returns `None` if each tag and role is possible.
+    /// Returns the reason and advice for the first tag or role in the look-up that no object can have, if any.
     pub(crate) fn impossible_name(&self) -> Option<ImpossibleName> {
         impossible_name(&self.with_fields(FieldSet::default()))
     }
@@ -109,8 +107,7 @@ impl Lookup {
 pub(crate) type ReadError = (String, &'static str);
 
 /// Returns the input that a path such as `params.a.b` reads: a root, and the keys below it. The root is `params`,
-/// `facts`, `node` or `cluster`. Fails if the path is too deep, if it reads no stable fact, or if `node` or `cluster`
-/// has no such field. Does not check whether a parameter exists.
+/// `facts`, `node` or `cluster`. Fails if the path is too deep, or if there is no such stable fact or field.
 pub(crate) fn read_path(root: TemplateRoot, keys: Vec<Box<str>>) -> Result<Read, ReadError> {
     let remedy = "read one of those";
     let Some(path) = Path::new(keys) else {
@@ -204,10 +201,8 @@ impl ReadCollector {
         }
     }
 
-    /// Returns the inputs that the template reads without a check that they exist, so that rendering fails without
-    /// them: labels, parameters, labels of looked-up nodes, and fields of primaries. If the template reads an input only
-    /// in some cases, for example inside an `if`, rendering fails only in these cases. Also returns the look-ups that
-    /// must find a node.
+    /// Returns the inputs that the template reads without a check that they exist: labels, parameters, labels of
+    /// looked-up nodes, and fields of primaries. Also returns the look-ups that must find a node.
     pub(crate) fn required_references(&self) -> Result<Vec<RequiredReference>, ReferenceError> {
         let new_requirement =
             |reference, if_absent: OnAbsent| RequiredReference { reference, is_unconditional: if_absent == OnAbsent::Fails };
@@ -300,8 +295,7 @@ impl ReadCollector {
         Ok(())
     }
 
-    /// Returns the references to all inputs, sorted and without duplicates. A path within another path is omitted.
-    /// Fails if a look-up has too many fields.
+    /// Returns the references to all inputs, merged and sorted. Fails if a look-up has too many fields.
     pub(crate) fn finish(self) -> Result<Vec<Reference>, ReferenceError> {
         let mut references: Vec<Reference> = self.references.into_iter().collect();
         for (lookup, fields) in self.lookups {

@@ -2,9 +2,8 @@
 
 use std::collections::BTreeSet;
 
-/// A root: a name such as `labels`, through which a template or condition reads inputs. Only parts of a root can be
-/// read, not the whole root. A part is a key such as `labels.tier`. Of `traits` and `tags`, it is whether they contain
-/// a name.
+/// A root: a name such as `labels`, through which a template or condition reads inputs. Only a part of a root can be
+/// read: a key such as `labels.tier`, or whether `traits` or `tags` contain a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum TemplateRoot {
     Labels,

@@ -1,5 +1,4 @@
-//! Tests that the scripts and conditions in `docs/templates.md` are accepted, and that the page shows the errors as
-//! reported.
+//! Tests that the scripts and conditions in `docs/templates.md` are accepted, and that its errors are those reported.
 
 use stemma_author::SyntaxReader;
 use stemma_core::condition::TemplateParser;

@@ -110,9 +110,8 @@ fn random_text() -> impl Strategy<Value = String> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: ProptestConfig::default().cases * 8, failure_persistence: Some(Box::new(FileFailurePersistence::WithSource("regressions"))), ..ProptestConfig::default() })]
 
-    /// Parses random texts as a template, a script and a condition. An error has a position. The message of an error in
-    /// a template or script is one line. A text that is a condition is evaluated without inputs, which must not panic
-    /// either.
+    /// Parses random texts as a template, a script and a condition. An error has a position, and in a template or
+    /// script it is one line. A text that is a condition is also evaluated, without inputs.
     #[test]
     fn s52_syntax_reader_never_panics_on_random_text(text in random_text()) {
         for result in [SyntaxReader.parse_template(&text).map(|_| ()), SyntaxReader.parse_script(&text).map(|_| ())] {

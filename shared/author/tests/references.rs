@@ -42,8 +42,7 @@ fn variable_name() -> impl Strategy<Value = String> {
     prop_oneof![3 => Just("v"), 3 => Just("w"), 1 => Just("labels"), 1 => Just("node"), 1 => Just("nodes")].prop_map(String::from)
 }
 
-/// Generates an expression for a list of nodes: a look-up or a variable (`v`, `w`, `nodes`), with at most one filter or
-/// slice.
+/// Generates a list of nodes: a look-up or a variable (`v`, `w`, `nodes`), with at most one filter or slice.
 fn nodes_call() -> impl Strategy<Value = String> {
     let source = prop_oneof![Just("nodes(tag='db')"), Just("nodes(role=['s', 'r'])"), Just("v"), Just("w"), Just("nodes")];
     let filter = prop_oneof![
@@ -235,8 +234,7 @@ proptest! {
 }
 
 /// Returns whether an input of one reference can contain the value of the other. Two look-ups overlap if they find the
-/// same nodes. Two parameters or facts overlap if one path is within the other. For other kinds the result is false,
-/// also if both references are equal.
+/// same nodes, and two parameters or facts if one path is within the other. Others never overlap.
 fn references_overlap(first: &Reference, second: &Reference) -> bool {
     match (first.read(), second.read()) {
         (Read::Nodes { query: a, .. }, Read::Nodes { query: b, .. }) => a == b,

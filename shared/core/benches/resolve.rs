@@ -110,9 +110,8 @@ fn compile_release(spec: &ReleaseSpec) -> Arc<CompiledRelease> {
     compile(&release_name(), spec, &|_| None, &SyntaxReader).expect("the library compiles")
 }
 
-/// Sets a condition on 20 tasks of type `puppet`, and adds 10 tasks with a template that has 3 references. Each
-/// condition reads a label. Each template reads a label, a parameter and a fact. In the fleet of `build_fleet`, each of
-/// its four levels provides one of these labels.
+/// Sets a condition on 20 tasks of type `puppet`, and adds 10 tasks with a template that has 3 references. In the fleet
+/// of `build_fleet`, each of the four labels that they read comes from another level.
 fn with_conditions_and_templates(mut library: ReleaseSpec) -> ReleaseSpec {
     let mut puppet_tasks = library.tasks.iter_mut().filter(|task| task.kind == "puppet");
     for (index, task) in puppet_tasks.by_ref().take(20).enumerate() {
@@ -220,9 +219,8 @@ fn inherited(labels: LabelLayer) -> Inherited {
     Inherited { labels, ..Inherited::default() }
 }
 
-/// Builds a fleet of one template, 20 clusters, 200 groups, and `nodes` nodes with their observations. The nodes are
-/// assigned to the groups in turn, so fewer than 200 nodes leave groups empty. The uuids, as numbers, are 1 for the
-/// template, from 1000 for clusters, from 2000 for groups and from 10,000 for nodes.
+/// Builds a fleet of one template, 20 clusters, 200 groups, and `nodes` nodes that are spread over the groups. The
+/// uuids, as numbers, are 1 for the template, from 1000 for clusters, from 2000 for groups and from 10,000 for nodes.
 fn build_fleet(release: &Arc<CompiledRelease>, nodes: u128) -> Fleet {
     let mut fleet = Fleet::new();
     fleet.apply(FleetChange::Release(Arc::clone(release)));
@@ -312,9 +310,8 @@ fn resolve_or_panic(fleet: &Fleet, cache: &ResolveCache, id: NodeId) -> Arc<Reso
     }
 }
 
-/// Edits one of `count` nodes at a time, and resolves it. Returns the mean CPU time of one edit, in microseconds. As in
-/// a controller, where other parts still read the old state, each edit changes a new clone of the fleet. So `fleet`
-/// itself does not change.
+/// Edits one of `count` nodes at a time, and resolves it. Returns the mean CPU time of one edit, in microseconds. Each
+/// edit changes a new clone of the fleet, as in a controller, where other parts still read the old state.
 fn edit_cost(fleet: &Fleet, cache: &ResolveCache, count: u128) -> f64 {
     const ROUNDS: u32 = 5_000;
     let edits: Vec<FleetChange> =
@@ -374,8 +371,7 @@ fn bench_large_fleet(release: &Arc<CompiledRelease>) -> (f64, u128) {
 }
 
 /// Measures an edit of the template's labels, with the resolve of all nodes that the edit changes, and prints the CPU
-/// time. The edit changes `tier` and removes all other labels. `nodes` is the number of all nodes, for the printed time
-/// per node.
+/// time. `nodes` is the number of all nodes, for the printed time per node.
 fn bench_template_edit(fleet: &Fleet, cache: &ResolveCache, nodes: f64) {
     let mut edited_fleet = fleet.clone();
     let template = edited_fleet.templates().next().expect("the template").clone();
@@ -389,8 +385,7 @@ fn bench_template_edit(fleet: &Fleet, cache: &ResolveCache, nodes: f64) {
     println!("a template's label edited: {changed_count} nodes reached, {:.0} ms, {:.2} us a node", us / 1000.0, us / nodes);
 }
 
-/// Adds a task to the library. The nodes with the role `controller` have this task. Its template looks up all nodes
-/// with the role `compute` or `controller`.
+/// Adds a task that runs by the role `controller`. Its template looks up all nodes with this role or `compute`.
 fn with_lookup_task(mut library: ReleaseSpec) -> ReleaseSpec {
     let mut task = Task::new("look-up-all", "file");
     task.roles = vec!["/(primary-)?controller/".into()];

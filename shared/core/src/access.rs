@@ -17,8 +17,7 @@ pub enum AccessVerb {
     Write,
 }
 
-/// The place of an object, for access checks: in one cluster, or outside of all clusters and visible to all callers or
-/// only to callers of the whole fleet. Access checks compare it with the cluster to which the caller is bound.
+/// The place of an object, which access checks compare with the cluster to which the caller is bound.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AccessScope {
     /// An object that is in no cluster and that every principal can read, such as a template, a release or a namespace
@@ -26,8 +25,7 @@ pub enum AccessScope {
     Shared,
     /// An object in this cluster, or the cluster itself.
     Cluster(ClusterId),
-    /// An object that is in no cluster, and that only principals of the whole fleet can see. Examples are a node
-    /// without a node group and a principal of the whole fleet.
+    /// An object in no cluster that only principals of the whole fleet can see, such as a node without a node group.
     Unplaced,
 }
 
@@ -107,9 +105,8 @@ impl Rights {
         }
     }
 
-    /// The rights of an admin of the whole fleet: every access, to the objects of every cluster and to objects outside
-    /// of clusters. Requests of root on the local socket, of hosts that join and of the controller itself have them
-    /// too.
+    /// All rights: those of a fleet admin, of root on the local socket, of hosts that join and of the controller
+    /// itself.
     pub const ALL: Self = Self { role: PrincipalRole::Admin, cluster: None };
 
     /// Returns whether these rights include all of `other`: at least the same role, for the same cluster or all

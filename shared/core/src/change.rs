@@ -29,14 +29,11 @@ pub enum Propagation {
     InPlace,
     /// The change is sent at once, like `InPlace`, but only to the hosts below whose effective value of a key changes.
     InPlaceByKey,
-    /// The known part is sent at once to every host below the object. Changed tasks are rolled out within the budget of
-    /// the node group (the number of its hosts that may change at the same time).
+    /// The known part is sent at once to every host below the object. Changed tasks are rolled out within the budget.
     InPlaceAndRolledOut,
-    /// The change is applied within the budget of the node group (the number of its hosts that may change at the same
-    /// time), if the host's task digest changes.
+    /// The change is applied within the budget of the node group, if the host's task digest changes.
     RolledOut,
-    /// The change is applied within the budget of the node group (the number of its hosts that may change at the same
-    /// time), although no task digest changes. An example is a higher mode.
+    /// The change, such as a higher mode, is applied within the budget of the node group, although no digest changes.
     RolledOutWithoutDigest,
 }
 
@@ -72,11 +69,9 @@ pub(crate) const RELEASE_CHANGES: &[FieldChange] = &[FieldChange { field: "tasks
 /// known part of a node, and is sent to hosts at once.
 pub(crate) const RULE_CHANGES: &[FieldChange] = &[FieldChange { field: "actions", propagation: Propagation::InPlace }];
 
-/// A spec, or data that a host reports, in which each field has a propagation. A propagation is the way in which a
-/// change of the field reaches hosts.
+/// A spec, or data that a host reports, in which each field has a [`Propagation`].
 pub trait ClassifyFields {
-    /// The names of the fields in manifests, in the order of the spec. Labels, annotations, parameters and lifecycle
-    /// fields are one entry, `inherited`.
+    /// The names of the fields in manifests, in the order of the spec. All inherited fields are one entry, `inherited`.
     const FIELDS: &'static [&'static str];
     /// Returns the fields of `self` that differ from those of `old`, in the order of the spec. A change of a field's
     /// owners is not a difference.
@@ -129,8 +124,7 @@ impl Propagation {
 }
 
 /// Implements [`ClassifyFields`]. A row is a field with its propagation, or with `by` and the method of
-/// [`FieldDiffCollector`] that finds its changes. The row `by owners` marks the owners of fields, which are not
-/// compared. A literal after the field is its name in manifests, if that differs.
+/// [`FieldDiffCollector`] that finds its changes. A literal after the field is its name in manifests, if that differs.
 macro_rules! classified {
     (@name $field:ident) => { stringify!($field) };
     (@name $field:ident $name:literal) => { $name };

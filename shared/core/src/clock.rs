@@ -24,9 +24,8 @@ use crate::finding::{Finding, rule};
 use crate::object::Timestamp;
 use crate::time;
 
-/// Maximum difference between the clock and its expected time, in milliseconds, in both directions. At the start of a
-/// controller, the clock may be ahead by [`MAX_DOWNTIME_MS`] instead. Time synchronization usually moves the clock by
-/// less at once.
+/// Maximum difference between the clock and its expected time in both directions, in milliseconds: more than time
+/// synchronization usually moves a clock at once. At a start, the clock may be ahead by [`MAX_DOWNTIME_MS`].
 const TOLERANCE_MS: u64 = 5 * 60 * 1000;
 /// Maximum time that a controller may have been stopped, in milliseconds. After a longer time, its clock is suspect at
 /// the start.
@@ -59,8 +58,7 @@ pub struct ExpectedTime {
 /// The trust in the controller's clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ClockTrust {
-    /// The clock is trusted: it shows the expected time, or has run on for a day after its last jump. At a start, the
-    /// clock is trusted too if the store has no recorded time.
+    /// The clock shows the expected time, or has run on for a day since its last jump, or no earlier time is recorded.
     Good {
         /// The times that the clock may show at the next reading.
         expected: ExpectedTime,
@@ -222,9 +220,8 @@ impl ClockTrust {
         }
     }
 
-    /// Returns the time by which a suspect clock is ahead of its expected time, in milliseconds. `now` is the reading
-    /// at which the clock is trusted again. Returns 0 if the clock shows its expected time again or is behind it, and
-    /// if the clock was not suspect.
+    /// Returns the time by which a suspect clock is ahead of its expected time, in milliseconds, at the reading `now`,
+    /// at which it is trusted again. Returns 0 if the clock shows its expected or an earlier time, or was not suspect.
     pub fn ahead_at_end(self, now: ClockReading) -> u64 {
         match self {
             Self::Suspect { expected, .. } if !expected.allows(now) => now.wall.0.saturating_sub(expected.time_at(now).0),

@@ -15,14 +15,12 @@ pub const STEP_BYTES: usize = 256;
 /// Maximum number of steps of one condition over the inputs of one node.
 pub const MAX_CONDITION_STEPS: usize = 4_000_000;
 
-/// Maximum number of steps of one condition for all nodes of a cluster together. It applies to a condition that looks
-/// up other nodes and also reads values of the node itself. Such a condition is evaluated for each node, and the cost
-/// of each evaluation grows with the cluster. It is also the number of steps that [`node_step_limit`] divides among all
-/// clusters.
+/// Maximum number of steps, for all nodes of a cluster together, of one condition that looks up other nodes and also
+/// reads values of the node itself. Its cost for each node grows with the cluster. [`node_step_limit`] divides the same
+/// number among all clusters.
 const MAX_CLUSTER_STEPS: usize = 64_000_000;
 
-/// Minimum of the step limit of one condition for a node, even in the largest cluster. The limit for all conditions of
-/// the node applies in addition.
+/// Minimum of the limit of [`condition_step_limit`], even in the largest cluster.
 const MIN_CONDITION_STEPS: usize = 1_000;
 
 /// Number of steps that all conditions of a node together may always use, even in the largest cluster.
@@ -57,8 +55,7 @@ pub(crate) fn round_count(count: usize) -> usize {
 
 /// Returns the share of one node in the cost of a condition, in steps. The condition reads the same values for all
 /// nodes of a cluster, and is evaluated only once for all of them. `limit` is the result of [`condition_step_limit`]
-/// for the cluster, so `MAX_CLUSTER_STEPS / limit` is about the number of its nodes, but at least 16 and at most
-/// 64,000.
+/// for the cluster, so `MAX_CLUSTER_STEPS / limit` is about the number of its nodes, unless that limit is clamped.
 pub(crate) fn node_share(steps: usize, limit: usize) -> usize {
     steps.div_ceil(MAX_CLUSTER_STEPS / limit)
 }
@@ -114,8 +111,7 @@ pub enum ConditionError {
         /// The missing input.
         reference: Reference,
     },
-    /// The condition has a loop and could take more steps than one condition may use, or it reads a list with more
-    /// items than that number. It was not evaluated. A condition without a loop is limited only by `TooMany`.
+    /// The condition has a loop and could take more than `limit` steps, or it reads a list of more than `limit` items.
     #[error(
         "takes more than {limit} steps over its inputs, the limit in a cluster of this size: look up fewer nodes, or compare with no value of the node itself"
     )]
@@ -131,21 +127,18 @@ pub enum ConditionError {
         "takes {steps} steps over its inputs, more than the conditions of the tasks before it leave of the limit for all conditions of a node; look up fewer nodes, or place the task by a tag instead"
     )]
     TooMany {
-        /// Number of steps that the node is charged for this condition. It is the node's share if the condition is
-        /// evaluated once for all nodes of a cluster.
+        /// Number of steps that the node is charged: its share, if the condition is evaluated once for a cluster.
         steps: usize,
     },
     /// An error of the interpreter, such as a division by zero or a comparison of incompatible types.
     #[error("failed: {reason}")]
     Failed {
-        /// A description of the error for the author of the condition, in one line. The interpreter's own message is
-        /// not shown.
+        /// A description of the error for the author of the condition, in one line.
         reason: String,
     },
 }
 
-/// The parsed template of a path in a task, or of the program of a command. It is parsed when the release is compiled,
-/// and rendered for many hosts.
+/// The parsed template of a path in a task, or of the program of a command.
 pub trait Template: fmt::Debug + Send + Sync {
     /// Returns the text of the template for a host with these inputs, or `None` if rendering fails.
     fn render(&self, inputs: &Inputs) -> Option<String>;
@@ -155,8 +148,7 @@ pub trait Template: fmt::Debug + Send + Sync {
     fn normalized_text(&self) -> &str;
 }
 
-/// A parser of the templates and conditions of a release. It is used when a release is checked or compiled, such as at
-/// a write of the release and at the start of the controller.
+/// A parser of the templates and conditions of a release, for checking or compiling the release.
 pub trait TemplateParser: Send + Sync {
     /// Parses the template of a file, or of an argument of a command, and returns the values that it reads.
     ///
@@ -191,9 +183,8 @@ pub trait TemplateParser: Send + Sync {
 pub struct TemplateReads {
     /// The references to the values that the template reads, sorted and unique.
     pub references: Vec<Reference>,
-    /// The references without whose values rendering fails, sorted and unique. They are labels, parameters, fields of
-    /// looked-up nodes, and look-ups that must find a node. If only some renderings read a reference, for example
-    /// inside an `if`, only these fail.
+    /// The references without whose values rendering fails, always or in some cases, sorted and unique. They are
+    /// labels, parameters, fields of looked-up nodes, and look-ups that must find a node.
     pub required_references: Vec<RequiredReference>,
     /// The places of `|raw` in a script, as line and column. A value with `|raw` is inserted without quotes. Only an
     /// admin may store a release (docs/trust.md, rule 3), so such a script has no further check.
@@ -214,9 +205,7 @@ pub struct AuthorError {
     pub line: u32,
     /// Column in characters, from 1.
     pub column: u32,
-    /// The text that the error is about, in backquotes and cut at 64 characters. It usually begins at this position.
-    /// For a syntax error of a condition, it is the condition from its beginning. For a limit on the whole template or
-    /// condition, it is the words `the whole text`.
+    /// The text that the error is about, in backquotes and cut at 64 characters, or the words `the whole text`.
     pub what: String,
     /// The reason why the text is rejected.
     pub why: String,
@@ -228,8 +217,7 @@ pub struct AuthorError {
 pub(crate) mod testing {
     use super::*;
 
-    /// A parser for tests. It finds the secret `db` in templates and scripts, and no other reference. It panics if it
-    /// has to parse a condition.
+    /// A parser that finds the secret `db` in templates and scripts, and no other reference. It parses no conditions.
     pub(crate) struct OneSecret;
 
     impl TemplateParser for OneSecret {

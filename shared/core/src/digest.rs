@@ -32,12 +32,9 @@ use sha2::{Digest as _, Sha256};
 /// A definition of how the task digest is computed. The number of the version is stored with each released task set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum DigestVersion {
-    /// The first version. It contains the node's tags, the tags of which the node is primary, and the definition and
-    /// inputs of each task of the node that is not left out, for example by its condition.
+    /// The first version, without the mark of tasks with an expression that Stemma does not evaluate.
     V1,
-    /// The second version. In addition to the content of version 1, it contains for each task whether the task has an
-    /// expression that Stemma does not evaluate (an untranslated one). A host does not run such a task, but the task
-    /// is not left out.
+    /// The second version. It also contains whether a task has an expression that Stemma does not evaluate.
     V2,
 }
 

@@ -25,14 +25,12 @@
 use serde::{Deserialize, Serialize};
 use uuid::{Builder, Uuid};
 
-/// Maximum number of ended epochs in a history. The oldest are dropped. If more epochs than this ended while a host of
-/// the first epoch was away, the host is unknown to the store until an admin resumes the fleet. Any later epoch is
-/// recognized by the time in its id, even if it was dropped.
+/// Maximum number of ended epochs in a history. The oldest are dropped. A host of the first epoch is then unknown until
+/// an admin resumes the fleet. A host of any later epoch is recognized by the time in the id of the epoch.
 const MAX_ENDED_EPOCHS: usize = 1024;
 /// The latest time that an epoch id can contain, in milliseconds since 1970.
 const MAX_EPOCH_MS: u64 = (1 << 48) - 1;
-/// The end of each message about a host to which nothing is sent until an admin resumes the fleet. It contains the
-/// command for the admin.
+/// The end of each message about a host to which nothing is sent until an admin runs this command.
 const RESUME_HINT: &str = "nothing is sent to the host until an admin runs: stemma-controller resume-fleet";
 
 /// The epochs of a store: the current one, and those that it ended.
@@ -44,8 +42,7 @@ pub struct EpochHistory {
     pub at: u64,
     /// A text for people with the reason why the current epoch began. Empty for the first epoch.
     pub reason: String,
-    /// The ids of the ended epochs, in the order in which the store recorded their ends. They include epochs of other
-    /// copies of the store that hosts held.
+    /// The ids of the ended epochs, also of other copies of the store, in the order in which the ends were recorded.
     pub ended: Vec<Uuid>,
     /// True if the store was restored from a backup and no admin has resumed the fleet since. Nothing is sent to any
     /// host then.
@@ -150,9 +147,8 @@ impl EpochHistory {
         self.ended.last().copied().filter(|_| self.waits).unwrap_or(self.now)
     }
 
-    /// Returns a text for people with the reason why nothing is sent to this host. If the desired state can be sent to
-    /// the host now, the text says that the host switches to this store at its next check-in. `head` is the last
-    /// revision of the store.
+    /// Returns a text for people with the reason why nothing is sent to this host, or that the host switches to this
+    /// store at its next check-in. `head` is the last revision of the store.
     pub fn not_sent_reason(&self, host: HostRevisions, head: u64) -> String {
         let HeldRevision { epoch, revision } = host.held;
         let held_state = format!("its host holds revision {revision} of another store (epoch {epoch})");
@@ -185,9 +181,8 @@ impl EpochHistory {
         }
     }
 
-    /// Returns a text for people that nothing is sent to any host, because the store was restored from a backup and no
-    /// admin has resumed the fleet since. Returns `None` if the store does not wait for that. For a host that has
-    /// reported which state it holds, use [`Self::not_sent_reason`].
+    /// Returns a text for people with the reason why nothing is sent to any host, or `None` if the store does not wait
+    /// for an admin. For a host that has reported its state, use [`Self::not_sent_reason`].
     pub fn waiting_reason(&self) -> Option<String> {
         self.waits.then(|| format!("the store was restored from a backup and waits; {RESUME_HINT}"))
     }
@@ -268,8 +263,7 @@ mod tests {
         HostRevisions { held, sent: Some(sent) }
     }
 
-    /// In this test, the last revision of the store is 9, and the store has no record of what it sent to a host. A host
-    /// that holds a revision up to 9 of the current epoch is not ahead.
+    /// The last revision of the store is 9. Without a record of what was sent, a host of revision 9 is not ahead.
     #[test]
     fn host_is_ahead_when_revision_exceeds_store() {
         let history = EpochHistory::new(FIRST);
@@ -308,8 +302,7 @@ mod tests {
         assert!(reason.contains("and the store is at revision 46 and has sent it nothing of this epoch"), "{reason}");
     }
 
-    /// In this test, the store waits after a restore, so it sent no state of its epoch. A host holds such a state
-    /// nevertheless, because another copy of the store sent it.
+    /// The store waits after a restore, so only another copy of the store can have sent a state of its epoch.
     #[test]
     fn x02_resume_begins_epoch_when_other_copy_sent_states() {
         let waiting_history = EpochHistory::new(FIRST).with_restore(epoch_began_at(2_000), 9, "restored");

@@ -26,9 +26,8 @@ pub struct FleetContext<'a> {
 }
 
 /// Explains the value of a label of a node as JSON: what each level, each inspection rule and the host provide for the
-/// key, and the tasks whose templates read it. `flows_to` lists where the label goes on the host: always to the agent's
-/// file `/run/stemma/labels.json`, and also to the host label map (a file for other programs) if the label is exported
-/// to it.
+/// key, and the tasks whose templates read it. `flows_to` lists where the label goes on the host: always to a file of
+/// the agent, and to the host label map (a file for other programs) if the label is exported.
 pub fn explain_label(resolved_node: &ResolvedNode, key: &str, format_time: fn(Timestamp) -> String) -> Value {
     let labels = resolved_node.labels();
     let provenance = labels.provenance(key);
@@ -215,9 +214,8 @@ fn is_selected(resolved_node: &ResolvedNode, tag: &str) -> bool {
     resolved_node.task_set().is_some_and(|task_set| task_set.profile.key.names.tag_names().any(|name| name == tag))
 }
 
-/// Returns the name of the node in the same cluster that holds the tag as primary. Nodes that a stored choice names are
-/// checked first. Then the node itself is checked, because its choice may not be stored yet. Any other primary whose
-/// choice is not stored yet is not found.
+/// Returns the name of the node in the same cluster that holds the tag as primary: a node that a stored choice names,
+/// or the node itself, whose choice may not be stored yet. Another primary without a stored choice is not found.
 fn primary_holder(FleetContext { fleet, resolve }: FleetContext<'_>, resolved_node: &ResolvedNode, tag: &str) -> Option<String> {
     let holds = |other: &ResolvedNode| other.task_set().is_some_and(|set| set.primary_tags().iter().any(|name| **name == *tag));
     let chosen = fleet.primaries(resolved_node.resolved_group()?.cluster_id()).map(|primary| primary.spec.node);
@@ -235,15 +233,12 @@ pub struct TaskRunState<'a> {
     pub has_task_set: bool,
     /// The error message if the desired state of the node is too large to be sent. Otherwise `None`.
     pub too_large: Option<String>,
-    /// The name of the release of the task set that the node keeps because a newer task set is withheld. If the kept
-    /// task set has no tasks, a text that says so. `None` if no newer task set is withheld, or if none was released to
-    /// the node yet.
+    /// The release of the task set that the node keeps because a newer one is withheld, or a text that it has no tasks.
+    /// `None` if no newer task set is withheld, or if none was released to the node yet.
     pub kept_release: Option<String>,
-    /// True if the host confirmed that it holds the task set that was released to the node last, or sent results for
-    /// that task set. False for a host that is ahead of the store (it holds a later revision than this store sent).
+    /// True if the host confirmed the last released task set or sent results for it, and is not ahead of the store.
     pub is_confirmed: bool,
-    /// The outcome of the task in the task set that was released to the node last. `None` if the host has not reported
-    /// an outcome for that task set.
+    /// The outcome of the task in the last released task set. `None` if the host has not reported it.
     pub outcome: Option<TaskOutcome>,
     /// Function that returns the closed barriers of the node as JSON. The members `task` and `selector` of each
     /// identify the barrier.
@@ -251,9 +246,8 @@ pub struct TaskRunState<'a> {
 }
 
 /// Explains as JSON why a task runs on a node or does not run, and what delays it at the time `now`. In the result,
-/// `set_aside` lists what blocks the whole node, and mode `observe` of the task. `waits` lists closed barriers, and
-/// `keeps` is the release of an old task set. Returns `None` if the node has a release, and neither this release nor
-/// the released task set of the node has the task.
+/// `set_aside` lists what blocks the node or the task, `waits` lists closed barriers, and `keeps` is the release of an
+/// old task set. Returns `None` if the node has a release, and neither it nor the released task set has the task.
 pub fn explain_task(resolved_node: &ResolvedNode, id: &str, now: Timestamp, state: &TaskRunState<'_>) -> Option<Value> {
     // The name that the node's levels give the release. The profile may be of another release with equal content.
     let release_name = resolved_node.release().map(|release| release.name.to_string());

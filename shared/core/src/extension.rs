@@ -20,8 +20,7 @@ pub const MAX_TAGS_PER_ROLE: usize = 64;
 /// Maximum size of a question, in bytes of JSON. It is enough for a cluster of about ten thousand nodes.
 pub const MAX_QUESTION_BYTES: usize = 8 * 1024 * 1024;
 
-/// The fixed part of the maximum size of an answer, in bytes. [`MAX_ANSWER_BYTES_PER_ROLE`] is added for each role of a
-/// node that the question asks about.
+/// The fixed part of the maximum size of an answer, in bytes.
 const MAX_ANSWER_BASE_BYTES: u64 = 64 * 1024;
 /// Number of bytes by which the maximum size of an answer grows for each role of a node that the question asks about.
 const MAX_ANSWER_BYTES_PER_ROLE: u64 = 1024;
@@ -70,8 +69,7 @@ pub enum BadAnswer {
     /// The answer is not JSON of the required form. Contains the error of the parser.
     #[error("it is not {{\"answers\": [{{\"node\", \"role\", \"tags\"}}]}}: {0}")]
     Form(String),
-    /// The answer has an entry for a role of a node that the question does not ask about, or two entries for one role
-    /// of one node.
+    /// The answer has an entry that the question does not ask for, or two entries for one role of one node.
     #[error("it answers for role {role} of node {node:?}, which {why}")]
     UnexpectedEntry {
         /// The node of the rejected entry.
@@ -251,10 +249,9 @@ fn open_roles<'a>(node: &'a Node, group: &'a ResolvedGroup, table: &'a RoleTable
 }
 
 /// Returns the tags of a node without the outdated decisions of extensions, or `None` if no decision is outdated. A
-/// decision is outdated if the node no longer has the role, if no extension or another one decides the role now, or if
-/// the node is now in another cluster or in no group. A tag of a decision is outdated if it is neither declared nor
-/// produced by a role now. If an object above the node is missing, the decisions cannot be checked, and the result is
-/// `None`.
+/// decision is outdated unless the node still has the role and is in the same cluster, and the same extension decides
+/// the role now. A tag of a decision is outdated if it is neither declared nor produced by a role now. If an object
+/// above the node is missing, the decisions cannot be checked, and the result is `None`.
 pub fn without_outdated_decisions(fleet: &Fleet, node: &Node) -> Option<NodeTags> {
     if node.spec.tags.decided.is_empty() {
         return None;

@@ -80,8 +80,7 @@ pub struct Help {
     pub example: &'static str,
 }
 
-/// A field of a manifest, or a member of an object in such a field. The type of a field gives its bound (the limits on
-/// the size of its value):
+/// A field of a manifest, or a member of an object in such a field. The type of a field gives its bound:
 ///
 /// ```
 /// use stemma_core::field::{FieldDef, FieldType, Help};
@@ -125,8 +124,7 @@ const MAX_TEXT_BYTES: usize = 4 * 1024;
 /// Usual maximum length of a key of a map, or of a text in a list, in bytes. Every label key and `NAME@VERSION` is
 /// shorter. The ids of tasks may be longer, so a list of them has a greater maximum.
 const MAX_ENTRY_BYTES: usize = 512;
-/// Usual maximum size of a JSON value whose content the field type does not describe, in bytes. Some types have a
-/// multiple of it.
+/// Usual maximum size of a JSON value whose content the field type does not describe, in bytes.
 const MAX_FREE_JSON_BYTES: usize = 64 * 1024;
 /// Maximum size of a value whose entries have their own limits, in bytes. It is also the maximum size of a request
 /// body.

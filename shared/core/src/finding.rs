@@ -41,8 +41,7 @@ pub struct Finding {
     pub caused_by: Option<String>,
 }
 
-/// A kind of finding: its stable code, its usual severity and the field that it is about. Code may give a single
-/// finding another severity: a higher one, as for `primary.unknown`, or a lower one, as for `reference.unset`.
+/// A kind of finding: its stable code, its usual severity and the field that it is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rule {
     /// The stable code of the rule, for example `task.unplaced`.
@@ -183,8 +182,7 @@ impl<H> Default for TopFindings<H> {
 }
 
 impl<H> TopFindings<H> {
-    /// Maximum number of findings that one response lists. If there are more, one further finding contains the number
-    /// of the others.
+    /// Maximum number of findings that one response lists, besides the finding that contains the number of the others.
     const MAX_LISTED: usize = 500;
 
     /// Adds findings without a host.
@@ -236,8 +234,7 @@ pub fn strict_summary(findings: &[Finding]) -> Option<String> {
     (!words.is_empty()).then(|| format!("{} among the findings", words.join(" and ")))
 }
 
-/// Usual maximum number of names that a finding lists, such as names of tasks or nodes. Some findings have another
-/// maximum.
+/// Usual maximum number of names that a finding lists.
 pub(crate) const MAX_NAMES: usize = 3;
 
 /// Joins the first `max_names` names with commas, and adds the number of the others. A finding may be about all tasks

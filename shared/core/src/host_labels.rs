@@ -23,8 +23,7 @@ pub const MAX_PATTERN_BYTES: usize = 256;
 /// Maximum size of a compiled pattern, in bytes.
 const MAX_COMPILED_BYTES: usize = 64 * 1024;
 
-/// A domain whose label keys are exported to the host label map by default. Keys of its subdomains are not, because
-/// Cluster API compares this domain exactly.
+/// A domain whose keys are exported by default, without its subdomains: Cluster API compares this domain exactly.
 const EXACT_DOMAIN: &str = "node-role.kubernetes.io";
 /// Domains whose label keys are exported to the host label map by default, including those of their subdomains.
 const WIDE_DOMAINS: [&str; 3] = ["node-restriction.kubernetes.io", "node.cluster.x-k8s.io", "node.stemma.io"];
@@ -145,18 +144,15 @@ impl HostLabels {
 }
 
 impl Default for HostLabelRule {
-    /// Returns the default rule: that of Cluster API (Kubernetes' tool for creating clusters), with the domain
-    /// `node.stemma.io` in addition. It exports the labels of the default domains, and no key is accepted from the
-    /// host.
+    /// Returns the rule of Cluster API with the domain `node.stemma.io` in addition. No key is accepted from the host.
     fn default() -> Self {
         Self { prefixes: None, patterns: Vec::new(), accept: BTreeSet::new() }
     }
 }
 
 impl HostLabelRule {
-    /// Returns whether a label with this key is exported to the host label map, provided that Kubernetes accepts the
-    /// label's value. The domain of the key must be covered by `prefixes` (without `prefixes`, by the default domains),
-    /// or a pattern must match the key.
+    /// Returns whether a label with this key is exported, provided that Kubernetes accepts the label's value: its
+    /// domain is covered by `prefixes` (without them, by the default domains), or a pattern matches the key.
     pub fn is_exported(&self, key: &str) -> bool {
         let domain = domain(key);
         let has_domain = match &self.prefixes {
@@ -210,8 +206,7 @@ fn check_count(field: &'static str, count: usize) -> Result<(), InvalidHostLabel
     if count > MAX_LIST_ITEMS { Err(InvalidHostLabels::TooMany { field, count }) } else { Ok(()) }
 }
 
-/// Compiles the patterns of a list, whose name is `field`. Fails if the list is too long, or if a pattern is invalid.
-/// The error names the list, and the index of the first invalid pattern.
+/// Compiles the patterns of the list `field`. Fails if the list is too long, or at the first invalid pattern.
 fn compile_all(field: &'static str, patterns: &[String]) -> Result<Vec<Regex>, InvalidHostLabels> {
     check_count(field, patterns.len())?;
     patterns

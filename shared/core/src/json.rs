@@ -69,9 +69,8 @@ pub fn is_utf16(bytes: &[u8]) -> bool {
     has_byte_order_mark || matches!(bytes, [1..=0x7f, 0, 1..=0x7f, 0, ..] | [0, 1..=0x7f, 0, 1..=0x7f, ..])
 }
 
-/// Parses a JSON value. A number that [`parse_number`] refuses is an error. Of several members of an object with the
-/// same name, the last one remains. The function is recursive, so the caller must first limit the nesting depth of the
-/// text ([`nesting_depth`]).
+/// Parses a JSON value. Of several members of an object with the same name, the last one remains. The function is
+/// recursive, so the caller must first limit the nesting depth of the text ([`nesting_depth`]).
 ///
 /// # Errors
 /// [`InvalidJson`] for the first invalid part.
@@ -86,9 +85,9 @@ pub fn parse_value(raw: &RawValue) -> Result<Value, InvalidJson> {
     }
 }
 
-/// Parses a JSON value and never fails. A number or string that [`parse_value`] refuses is replaced by its JSON text. An
-/// object with a name that is not valid Unicode becomes empty. The function is recursive, so the caller must first limit
-/// the nesting depth of the text.
+/// Parses a JSON value and never fails. A number or string that [`parse_value`] refuses is replaced by its JSON text.
+/// An object with a name that is not valid Unicode becomes empty. As in [`parse_value`], the caller must first limit
+/// the nesting depth.
 pub fn parse_value_with_inexact_texts(raw: &RawValue) -> Value {
     match raw.get().as_bytes().first() {
         Some(b'{') => {
@@ -100,9 +99,8 @@ pub fn parse_value_with_inexact_texts(raw: &RawValue) -> Value {
     }
 }
 
-/// Returns a JSON object in which `rewrite` replaced the value of each member, given the member's name and value. The
-/// order and repeated names are preserved. A value that is not an object is returned unchanged. So is an object with a
-/// name that is not valid Unicode.
+/// Returns a JSON object in which `rewrite` replaced the value of each member. The order and repeated names are
+/// preserved. Any other value, and an object with a name that is not valid Unicode, is returned unchanged.
 pub fn rewrite_members(raw: &RawValue, rewrite: impl Fn(&str, &RawValue) -> Box<RawValue>) -> Box<RawValue> {
     let Ok(members) = members(raw) else { return raw.to_owned() };
     let member = |(name, raw): (String, &RawValue)| format!("{}:{}", Value::from(name.as_str()), rewrite(&name, raw).get());
@@ -124,8 +122,7 @@ pub fn number_to_string(raw: &RawValue) -> Box<RawValue> {
     if is_number(raw) { raw_value(format!("\"{}\"", raw.get())) } else { raw.to_owned() }
 }
 
-/// Returns whether a value is a number that [`parse_number`] refuses, because the number is out of range or would become
-/// another number.
+/// Returns whether a value is a number that [`parse_number`] refuses.
 pub fn is_inexact(raw: &RawValue) -> bool {
     is_number(raw) && parse_number(raw.get()).is_err()
 }
@@ -236,8 +233,8 @@ fn escape_sizes(tail: &[u8]) -> (usize, usize) {
     }
     let digits = tail.get(1..5).and_then(|digits| std::str::from_utf8(digits).ok());
     let bytes = match digits.and_then(|digits| u32::from_str_radix(digits, 16).ok()) {
-        // A control character is counted as `\u` and four digits, although compact JSON writes five of them shorter, such
-        // as `\n`. An invalid escape is counted in the same way.
+        // A control character or invalid escape counts as `\u` and four digits, although some, such as `\n`, are
+        // shorter.
         Some(0..0x20) | None => 6,
         // A quote, a backslash, a character of two bytes, or half of a surrogate pair. The pair takes four bytes.
         Some(0x22 | 0x5c | 0x80..0x800 | 0xd800..0xe000) => 2,
@@ -295,8 +292,8 @@ impl Decimal {
         Self { digits: digits.trim_end_matches('0').to_owned(), point }
     }
 
-    /// Returns whether this number is 2^53 or more, and `parsed` is printed as another number. Numbers below 2^53 are not
-    /// compared, because doubles represent every integer below 2^53 exactly.
+    /// Returns whether this number is 2^53 or more, and `parsed` is printed as another number. Numbers below 2^53 are
+    /// not compared, because doubles represent every integer below 2^53 exactly.
     fn is_changed_by(&self, parsed: &Number) -> bool {
         // The digits of 2^53. Digits of two numbers with the same point are in the order of their texts.
         const MIN_INEXACT_INTEGER: &str = "9007199254740992";
@@ -524,8 +521,8 @@ mod tests {
         }
     }
 
-    /// A float of 2^53 or more is accepted if its digits are those with which its double is printed: the shortest digits
-    /// that parse to the double. Otherwise it is refused. IEEE 754 defines which doubles exist.
+    /// A float of 2^53 or more is accepted if its digits are those with which its double is printed: the shortest
+    /// digits that parse to the double. Otherwise it is refused. IEEE 754 defines which doubles exist.
     #[test]
     fn y04_parse_number_rejects_large_float_when_rounded() {
         for text in [

@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 use crate::origin::{Level, ValueWithOrigin, nearest_value};
 use crate::time::MAX_DURATION_SECONDS;
 
-/// One of the four lifecycle fields of a level. Hosts receive the values of the fields, but nothing enforces them yet.
+/// One of the four lifecycle fields of a level.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum LifecycleField {
     /// Maximum duration of the `drain` tasks of a host. Zero means no limit.
@@ -51,7 +51,7 @@ pub enum LimitOrigin {
 }
 
 /// The lifecycle fields as the author of one level wrote them, in whole seconds. A field that is left out or `null` is
-/// unset. Nothing enforces these limits yet.
+/// unset.
 ///
 /// The integers are narrow, because every node of a fleet has a copy. [`MAX_DURATION_SECONDS`] fits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -67,8 +67,7 @@ pub struct Lifecycle {
     pub min_ready_seconds: Option<i32>,
 }
 
-/// The four lifecycle limits that apply to a host, each with its origin. The host receives them, but nothing enforces
-/// them yet.
+/// The four lifecycle limits that apply to a host, each with its origin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LifecycleLimits {
     /// Maximum duration of the `drain` tasks.

@@ -34,8 +34,7 @@ pub struct HistoryRetention {
     pub days: u64,
     /// Maximum number of retained states of one object, including the current one.
     pub revisions: u64,
-    /// Maximum size of the retained states of all objects together, in mebibytes. The current states of existing
-    /// objects count, but are not deleted. So the size of the current states alone can exceed the maximum.
+    /// Maximum size of the retained states of all objects together, including the current ones, in mebibytes.
     pub mebibytes: u64,
 }
 
@@ -76,8 +75,7 @@ pub struct HistoryImage {
 pub enum ImageDecision {
     /// The image is deleted.
     Delete,
-    /// The image is retained, unless the images of all objects together are too large. Those with the lowest
-    /// `over_since` are then deleted first.
+    /// The image is retained, unless the images of all objects together are too large.
     MayDelete {
         /// The revision at which the image was replaced, or at which the object was deleted.
         over_since: u64,
@@ -119,8 +117,7 @@ impl HistoryRetention {
     ///
     /// An image is deleted if it was replaced too long ago, or if the object has too many later images. To free space,
     /// an image that was replaced at revision `cutoff` or earlier is deleted too. A `cutoff` of 0 frees no space. The
-    /// current image of an existing object is retained. The image that records a deletion counts as replaced at its own
-    /// revision.
+    /// image that records a deletion counts as replaced at its own revision.
     pub fn decide(&self, images: &[HistoryImage], now_ms: u64, cutoff: u64) -> Vec<ImageDecision> {
         let (limit, count) = (self.limit(), images.len());
         let decide = |(position, image): (usize, &HistoryImage)| {

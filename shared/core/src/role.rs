@@ -13,8 +13,7 @@ use crate::name::{Name, PRIMARY_PREFIX, TagName};
 use crate::object::{DecidedTags, ExtensionUse, Matching, NodeTags, PrimaryMatching, RoleChange, RoleSpec, TagSpec};
 use crate::ownership::{Manager, OwnedSet, ProvidedValue};
 
-/// The roles of a release in one cluster, each with the tags that the role declares there, and the declarations of
-/// tags. The roles include the changes by the cluster, and the declarations include the tags that users define.
+/// The roles of a release in one cluster, each with the tags that it declares there, and the declarations of tags.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct RoleTable {
     roles: BTreeMap<Name, Vec<TagName>>,
@@ -99,7 +98,7 @@ impl RoleTable {
 
     /// Returns the tags that a role produces on a node: the tags that the role's extension decided, or else the tags
     /// that the role declares. A decided tag is omitted if it has no declaration in this cluster and no role declares
-    /// it. `node_tags` has the decisions for the node. Tags that were unassigned from the node by hand are not omitted.
+    /// it. Tags that were unassigned by hand are not omitted.
     pub fn produced_tags<'a>(&'a self, role: &Name, node_tags: &'a NodeTags) -> impl Iterator<Item = &'a TagName> {
         let decision = self.decision(role, node_tags);
         let tags = decision.map_or_else(|| self.declared_tags(role), |decision| &decision.tags);
@@ -127,8 +126,7 @@ impl RoleTable {
         self.tags.get(tag)
     }
 
-    /// Returns whether a tag has a declaration in this cluster, or is among the tags that a role declares. Decisions of
-    /// extensions are not considered.
+    /// Returns whether a tag has a declaration in this cluster, or is among the tags that a role declares.
     pub(crate) fn is_declared_or_produced(&self, tag: &str) -> bool {
         self.tags.contains_key(tag) || self.roles.values().flatten().any(|produced| produced.as_str() == tag)
     }
@@ -149,8 +147,7 @@ impl RoleTable {
     }
 
     /// Returns the effective tags of a node with these roles, each with its origin: the roles that produce the tag, or
-    /// an assignment by hand. `node_tags` has the tags that were assigned to the node or unassigned by hand, and the
-    /// decisions of extensions. A tag that is both assigned and produced has the origin `Assigned`.
+    /// an assignment by hand. A tag that is both assigned and produced has the origin `Assigned`.
     pub fn effective_tags(&self, roles: &BTreeSet<Name>, node_tags: &NodeTags) -> BTreeMap<TagName, TagOrigin> {
         let mut effective = BTreeMap::new();
         let is_unassigned = |tag: &TagName| node_tags.unassigned.get(tag).is_some();
@@ -231,9 +228,7 @@ impl RoleTable {
 /// The names of one node that role and tag selectors match against.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct MatchNames {
-    /// The names that role selectors are matched against, sorted. With role matching `tags`, role selectors are matched
-    /// against the field `tags` instead. On the primary holder of tag `x`, the name `primary-x` is added if a role has
-    /// the name `x`. With primary matching `replaces`, `primary-x` replaces `x`.
+    /// The names that role selectors match, sorted. With role matching `tags`, these selectors match `tags` instead.
     pub roles: Box<[Box<str>]>,
     /// The names that tag selectors are matched against, sorted. On the primary holder of tag `x`, the name `primary-x`
     /// is added. With primary matching `replaces`, `primary-x` replaces `x`.
@@ -316,8 +311,7 @@ fn split_number(text: &[u8]) -> (&[u8], &[u8]) {
     (&text[zeros..end], &text[end..])
 }
 
-/// Returns the tags that a role declares. A role whose `tags` is absent declares the tag of its own name. A role whose
-/// `tags` is an empty list declares none.
+/// Returns the tags that a role declares. A role whose `tags` is absent declares the tag of its own name.
 fn role_tags(name: &Name, role: &RoleSpec) -> Vec<TagName> {
     match &role.tags {
         Some(tags) => tags.clone(),
@@ -332,14 +326,12 @@ fn push_tag(tags: &mut Vec<TagName>, tag: &TagName) {
     }
 }
 
-/// Returns a set of tags with a tag added. The manager (an author of labels and tags) becomes the owner of the new
-/// entry. If the set has the tag already, its owners remain.
+/// Returns a set of tags with a tag added, which the manager then owns. If the set has the tag, its owners remain.
 fn with_tag(set: &OwnedSet<TagName>, tag: &TagName, manager: &Manager) -> OwnedSet<TagName> {
     set.patch(manager, &BTreeMap::from([(tag.clone(), Some(ProvidedValue::Value(())))]))
 }
 
-/// Returns a set of tags without the entry of a tag, no matter which managers (authors of labels and tags) own the
-/// entry.
+/// Returns a set of tags without the entry of a tag, no matter which managers own the entry.
 fn without_tag(set: &OwnedSet<TagName>, tag: &TagName, manager: &Manager) -> OwnedSet<TagName> {
     set.patch(manager, &BTreeMap::from([(tag.clone(), None)]))
 }

@@ -16,20 +16,17 @@ use serde_json::Value;
 
 use crate::digest::{canonical_json, in_canonical_order, sha256, write_canonical, write_member_key};
 
-/// Minimum size of a chunk of a JSON text, in bytes. A large text has a larger minimum, which follows from
-/// [`TARGET_MAX_CHUNKS`]. A chunk may be smaller if it ends before or with a large map or list entry, because each
-/// large entry has chunks of its own. The last chunk of a text may be smaller too.
+/// Minimum size of a chunk of a JSON text, in bytes. It is larger for a large text, because of [`TARGET_MAX_CHUNKS`]. A
+/// chunk next to a large map or list entry, and the last chunk of a text, may be smaller.
 const MIN_CHUNK_BYTES: usize = 1024;
-/// Intended maximum number of chunks of a JSON text. A text with many small chunks may have about four times as many. If
-/// large entries are nested in many levels, the text may have even more.
+/// Intended maximum number of chunks of a JSON text. A text with many small chunks may have about four times as many,
+/// and one with deeply nested large entries even more.
 const TARGET_MAX_CHUNKS: usize = 24;
-/// Number of added texts after which unused texts are removed. If the last removal retained more texts than this, the next
-/// removal follows only after as many added texts as were retained, unless [`PRUNE_AFTER_BYTES`] causes it earlier. So
-/// the cost of removals is about proportional to additions.
+/// Number of added texts after which unused texts are removed. If the last removal retained more texts, the next one
+/// follows after this larger number of additions. So the cost of removals is about proportional to additions.
 const PRUNE_AFTER_COUNT: usize = 1024;
-/// Number of added bytes after which unused texts are removed, even if fewer than [`PRUNE_AFTER_COUNT`] texts were
-/// added. If the last removal retained more bytes than this, the next removal follows only after as many added bytes as
-/// were retained.
+/// Number of added bytes after which unused texts are removed, with the same rule as for [`PRUNE_AFTER_COUNT`]. The
+/// limit that is reached first counts.
 const PRUNE_AFTER_BYTES: usize = 4 * 1024 * 1024;
 
 /// A collection that stores each distinct text once. A clone refers to the same collection.
@@ -96,8 +93,7 @@ impl TextPool {
 }
 
 impl JsonText {
-    /// Returns the canonical JSON text of a value. A map or list of about 2 KiB or more can be split into chunks. Any other
-    /// value is stored whole.
+    /// Returns the canonical JSON text of a value. A map or list of about 2 KiB or more may be split into chunks.
     pub fn from_value(value: &Value) -> Self {
         let estimated_bytes = estimate_bytes(value);
         if estimated_bytes < 2 * MIN_CHUNK_BYTES {
@@ -222,9 +218,7 @@ struct ChunkBuilder {
 }
 
 impl ChunkBuilder {
-    /// Adds a value to the text. Each large entry of a map or list, of at least `min_bytes` bytes, gets chunks of its
-    /// own. Small entries share a chunk, which ends at a point that the content decides, so that similar values have
-    /// equal chunks.
+    /// Adds a value to the text. A map or list can be split into chunks.
     fn add_value(&mut self, value: &Value) {
         match value {
             Value::Object(map) => {
@@ -236,9 +230,9 @@ impl ChunkBuilder {
         }
     }
 
-    /// Adds a map or list to the text. A large entry (of at least the minimum size of a chunk) gets chunks of its own.
-    /// After a small entry, the chunk ends if the chunk has the minimum size and the first byte of the entry's hash is
-    /// below 32 (one entry of eight). A chunk with four times the minimum size ends in any case.
+    /// Adds a map or list to the text. An entry of at least `min_bytes` bytes gets chunks of its own. After a smaller
+    /// entry, a chunk of `min_bytes` bytes or more ends if the first byte of the entry's hash is below 32 (one entry of
+    /// eight), so that similar values have equal chunks. A chunk of four times `min_bytes` ends in any case.
     fn add_entries<'a>(&mut self, [opening, closing]: [char; 2], entries: impl Iterator<Item = (Option<&'a str>, &'a Value)>) {
         self.current_chunk.push(opening);
         for (index, (key, value)) in entries.enumerate() {

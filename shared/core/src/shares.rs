@@ -9,14 +9,13 @@ use std::collections::BTreeMap;
 
 use crate::object::ClusterId;
 
-/// A principal (authenticated client) that holds or requests a part of a shared amount, for example bytes of queued
-/// events.
+/// A principal (authenticated client) that holds or requests a part of a shared amount.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ShareHolder {
     /// The principal's name.
     pub name: String,
-    /// The cluster that the principal is bound to, or `None`. A bound principal can neither see nor change other clusters.
-    /// All principals that are bound to a cluster share one part.
+    /// The cluster that the principal is bound to, or `None`. A bound principal can neither see nor change other
+    /// clusters. All principals that are bound to a cluster share one part.
     pub cluster: Option<ClusterId>,
     /// True if the principal is a fleet admin. A part of the amount is reserved for fleet admins.
     pub is_fleet_admin: bool,
@@ -116,8 +115,8 @@ impl Shares {
     /// `waiting` is in the order of arrival, and `total_held` is the amount that all principals hold.
     ///
     /// The request of the principal that holds least is next. If several principals hold the same amount, the first of
-    /// their requests is next. Requests that exceed the principal's own part are skipped. If the whole amount has no room
-    /// for the next request, no other request is served before it, except the next request of a fleet admin.
+    /// their requests is next. Requests that exceed the principal's own part are skipped. If the whole amount has no
+    /// room for the next request, no other request is served before it, except the next request of a fleet admin.
     pub fn next_request(&self, total_held: u64, waiting: &[ShareRequest]) -> Option<usize> {
         let request_of_least_holder = |is_eligible: fn(&ShareRequest) -> bool| {
             let eligible = waiting.iter().enumerate().filter(|(_, request)| is_eligible(request));

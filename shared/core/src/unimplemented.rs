@@ -37,9 +37,8 @@ pub trait UnimplementedFields {
     fn unimplemented_fields(&self) -> Vec<GivenField>;
 }
 
-/// A rule for a field that has an effect only in some values of `T`: the name of the field in manifests, a function that
-/// returns whether a value sets the field and the field has no effect in this value, and a part of a sentence that says
-/// why.
+/// A rule for a field that has an effect only in some values of `T`: the field's name in manifests, a function that
+/// returns whether a value sets the field without effect, and a clause that says why there is none.
 type FieldRule<T> = (&'static str, fn(&T) -> bool, &'static str);
 
 /// The fields that have an effect on a task of type `group`. A group is never placed on a node itself.
@@ -51,8 +50,7 @@ const STAGE_FIELDS: &[&str] = &["id", "type", "requires", "required_for", "cross
 const SKIPPED_FIELDS: &[&str] =
     &["id", "type", "tags", "roles", "requires", "required_for", "cross_depends", "cross_depended_by", "foreign"];
 
-/// The fields that have an effect only in tasks of some types. Each has a function that returns whether a task sets the
-/// field and is of a type without this effect. The clause says which types have the effect, or why a type lacks it.
+/// The fields that have an effect only in tasks of some types.
 const TASK_TYPE_RULES: &[FieldRule<Task>] = &[
     ("timeout_seconds", |task| task.timeout_seconds.is_some() && !is_shell(task), "it ends only a shell task"),
     ("on_interrupt", |task| task.on_interrupt != OnInterrupt::Unknown && !is_shell(task), "only a shell task uses it"),

@@ -105,8 +105,7 @@ impl CostSite {
         }
     }
 
-    /// Resolves all nodes. Returns the number of steps of the conditions that this call evaluated. A result from the
-    /// cache takes no step.
+    /// Resolves all nodes. Returns the number of steps of the conditions that are not in the cache.
     fn resolve_all(&self, cache: &ResolveCache) -> usize {
         self.steps.store(0, Ordering::Relaxed);
         for node in self.fleet.nodes() {
@@ -187,9 +186,8 @@ fn w10_05_finding_names_condition_without_remaining_steps() {
     assert!(finding_text.contains(expected_part) && finding_text.contains("keeps the task set that it has"), "{finding_text}");
 }
 
-/// All conditions of a node together may take at most 4,000,000 steps. In a larger fleet, the limit shrinks with the
-/// number of clusters and with the number of nodes in the cluster of the node, down to 16,384 steps. Each of these two
-/// numbers is first rounded up to a power of two.
+/// The limit of steps of a node shrinks with the number of clusters and with the number of nodes in its cluster. Each
+/// of the two numbers is rounded up to a power of two.
 #[test]
 fn w10_05_node_limit_shrinks_with_fleet_to_minimum() {
     for (clusters, nodes, steps) in [

@@ -48,8 +48,7 @@ fn build_fleet(nodes: u128) -> Fleet {
     fleet
 }
 
-/// Returns the number of memory allocations that it takes to apply one observation of a host and to resolve the node
-/// again, as the minimum of five runs. In each run, the CPU model of the host is one for which a rule acts.
+/// Returns the memory allocations of applying one observation and resolving its node, as the minimum of five runs.
 fn allocations_per_observation(fleet: &mut Fleet) -> u64 {
     let cache = ResolveCache::default();
     let id = NodeId(Uuid::from_u128(3));

@@ -104,8 +104,7 @@ impl Engine {
     }
 
     /// Renders a shell script. The rendered text first contains a mark in place of each value. Afterwards, each mark is
-    /// replaced by its value, quoted for its position. A value with `raw` is inserted unquoted, without a mark. A NUL
-    /// is refused.
+    /// replaced by its value, quoted for its position. A value with `raw` is inserted unquoted. A NUL is refused.
     pub(crate) fn script(&self, template: &str) -> Result<String, RenderError> {
         let mut environment = BASE_ENVIRONMENT.clone();
         filters::add_raw(&mut environment);

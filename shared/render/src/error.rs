@@ -22,13 +22,11 @@ pub enum Cause {
         /// minijinja's message.
         detail: String,
     },
-    /// An input, a value within an input, or a variable of the template has no value, and the template does not allow
-    /// for that.
+    /// An input, a value within one, or a variable has no value, and the template does not allow for that.
     #[error("it needs {}; set it, or write `is defined` or `|default(…)`", format_references(.references))]
     Absent {
         /// The absent inputs that may have caused the error, as text. If the last read was of an absent input, only
-        /// that input. Else the first absent inputs that were read, at most four. Empty if no absent input was read,
-        /// for example if a value lacks a key, or if no variable has a name that the template uses.
+        /// that input. Else the first absent inputs that were read, at most four. Empty if none was read.
         references: Vec<String>,
     },
     /// The template reads something that is not among its inputs.
@@ -51,8 +49,7 @@ pub enum Cause {
     Limit {
         /// The unit of the limit, such as `steps`.
         what: &'static str,
-        /// The exceeded limit, in the unit `what`. If all values that the template writes are together more than four
-        /// times the maximum size of the result, this is the maximum size of the result.
+        /// The exceeded limit, in the unit `what`. For all values together, it is the maximum size of the result.
         limit: usize,
     },
     /// A value of a script cannot be quoted at its position. The line is that of the rendered text.
@@ -64,9 +61,8 @@ pub enum Cause {
     /// A command or script would contain a NUL, which cannot be passed to a program.
     #[error("a value holds a NUL, which cannot be passed to a program; remove it from the value")]
     Nul,
-    /// The template contains an operation that its values do not allow, or uses a filter, test, function or method
-    /// that does not exist, or with a wrong number of arguments. For a variable that does not exist, the cause is
-    /// [`Cause::Absent`].
+    /// The template contains an operation that its values do not allow, uses a filter, test, function or method that
+    /// does not exist, or gives one a wrong number of arguments. An unknown variable is [`Cause::Absent`].
     #[error("{detail}{}", remedy.as_str())]
     Failed {
         /// minijinja's message, or only its kind if secrets are among the inputs.
@@ -81,11 +77,9 @@ pub enum Cause {
 pub enum Remedy {
     /// A calculation has no result, for example a division by 0: check the numbers.
     Arithmetic,
-    /// The template uses a filter, test, function, method or other template that does not exist, or calls something
-    /// with too many or too few arguments.
+    /// The template uses an unknown filter, test, function, method or template, or a wrong number of arguments.
     UnknownName,
-    /// A filter refused its arguments. The advice is empty, because the message of the error already states which
-    /// arguments the filter accepts. If secrets are among the inputs, that message is omitted.
+    /// A filter refused its arguments. The advice is empty, because the error's message states the accepted ones.
     InvalidArgument,
     /// Any other error: the types of the values do not fit together.
     TypeMismatch,

@@ -126,8 +126,7 @@ impl Object for RootObject {
         }
     }
 
-    /// Returns the value of a key below this root or path. `None` if the input is absent or does not exist, or if the
-    /// node lacks the trait or tag.
+    /// Returns the value of a key below this root or path. `None` if there is no such value, trait or tag.
     fn get_value_by_str(self: &Arc<Self>, key: &str) -> Option<Value> {
         match self.kind {
             RootKind::Labels => self.view.get_read(Read::Label(key.into())),
@@ -157,8 +156,7 @@ impl Object for RootObject {
     }
 }
 
-/// A function by which a template reads an input, such as `nodes`. The functions of minijinja itself, such as `range`,
-/// are not among them.
+/// A function by which a template reads an input, such as `nodes`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum TemplateFunction {
     Nodes,
@@ -184,8 +182,7 @@ impl Object for FunctionObject {
         ObjectRepr::Plain
     }
 
-    /// Returns the result of a call with these arguments: the value of an input, or undefined if the input is absent or
-    /// does not exist. Fails if the function does not take these arguments.
+    /// Returns the input that a call reads, or undefined if there is none. Fails if the arguments are invalid.
     fn call(self: &Arc<Self>, _: &mut State<'_, '_>, args: &[Value]) -> Result<Value, Error> {
         let read = match self.function {
             TemplateFunction::Nodes => {

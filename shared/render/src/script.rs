@@ -40,8 +40,7 @@ impl DeferredValues {
     }
 
     /// Returns the script: the rendered text, in which each mark is replaced by its value, quoted for its position.
-    /// Fails if a value cannot be quoted, or if the script up to the last value has more than `limit` bytes. The text
-    /// after the last value is not counted.
+    /// Fails if a value cannot be quoted, or if the script up to the last value has more than `limit` bytes.
     pub(crate) fn fill(&self, rendered_text: &str, limit: usize) -> Result<String, RenderError> {
         let values = self.values.lock().unwrap_or_else(PoisonError::into_inner);
         let mut shell = ShellLexer::new();

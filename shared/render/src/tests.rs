@@ -326,8 +326,7 @@ fn check_value_is_one_word(value: &str) {
     }
 }
 
-/// While a script is rendered, a mark stands for each value. The mark contains the first character from `\u{e000}` on
-/// that neither the template nor an input contains. So the value with `\u{e000}` must not be read as a mark.
+/// The mark of a value contains the first character from `\u{e000}` on that neither the template nor an input has.
 #[test]
 fn s73_script_keeps_dangerous_value_as_one_word() {
     for value in [

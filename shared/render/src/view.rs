@@ -136,8 +136,7 @@ impl InputView {
         update(&mut self.failed_reads.lock().unwrap_or_else(PoisonError::into_inner));
     }
 
-    /// Records a read of something that is not an input, unless such a read is already recorded. `text` is its
-    /// reference.
+    /// Records the first read of something that is not an input. `text` is its reference.
     pub(crate) fn note_missing(&self, text: &str) {
         self.update_failed_reads(|failed_reads| {
             failed_reads.not_an_input.get_or_insert_with(|| text.to_owned());

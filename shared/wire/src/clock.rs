@@ -5,8 +5,7 @@ use std::fmt;
 use std::sync::LazyLock;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
-/// A source of the current time. Code that decides by the time, for example whether a certificate is valid, gets a
-/// `Clock` as a parameter, so that a test can set the time.
+/// A source of the current time. Code that decides by the time gets it as a parameter, so that a test can set the time.
 pub trait Clock: fmt::Debug + Send + Sync + 'static {
     /// Returns the current time, in seconds since 1970-01-01T00:00:00Z.
     fn unix_seconds(&self) -> u64;
@@ -30,8 +29,7 @@ impl Clock for SystemClock {
     }
 }
 
-/// A clock that never advances. Tests use it, and also the command that creates a fleet, for the records of the first
-/// admin.
+/// A clock that never advances.
 #[derive(Clone, Copy, Debug)]
 pub struct FixedClock(
     /// The time that the clock always shows, in seconds since 1970-01-01T00:00:00Z.

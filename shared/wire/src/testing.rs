@@ -82,8 +82,7 @@ impl TestAuthority {
 }
 
 impl TestFleet {
-    /// Creates a fleet: a root, and three issuers. Each issuer has the extended key usages of the certificates that it
-    /// issues.
+    /// Creates a fleet: a root, and three issuers with the extended key usages of the certificates that they issue.
     pub(crate) fn new() -> Self {
         use ExtendedKeyUsagePurpose::{ClientAuth, CodeSigning, ServerAuth};
         let root = TestAuthority::new("fleet root", vec![], None);

@@ -52,8 +52,7 @@ struct CountingAllocator;
 #[global_allocator]
 static ALLOCATOR: CountingAllocator = CountingAllocator;
 
-/// Counts one allocation of this size for the process and for its thread. Also updates the number of allocated bytes
-/// and the peak.
+/// Counts one allocation of this size, for the process and for its thread.
 fn count_allocation(bytes: usize) {
     ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
     // A thread that ends may allocate after its thread-local values are destroyed.

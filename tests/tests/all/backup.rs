@@ -1,6 +1,6 @@
-//! A backup is one file with the whole fleet. It is created from a running or stopped controller. It is encrypted, or
-//! unencrypted on request. It is refused if one bit was changed. It is restored to a new directory at another address.
-//! The hosts then follow the new controller without manual work on any host (F31, F32).
+//! A backup is one file with the whole fleet. A running or stopped controller creates it, encrypted or on request
+//! unencrypted. It is refused if one bit was changed. It is restored to a new directory at another address. The hosts
+//! then follow the new controller without manual work on any host (F31, F32).
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;

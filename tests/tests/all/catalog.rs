@@ -32,8 +32,7 @@ fn glance_property(property: &Value) -> Value {
     property
 }
 
-/// Converts each property of a namespace, or of one of its objects, in place, as Glance's model converts it
-/// ([`glance_property`]).
+/// Converts each property of a namespace, or of one of its objects, in place ([`glance_property`]).
 fn convert_properties(parent: &mut Map<String, Value>) {
     for property in parent.get_mut("properties").and_then(Value::as_object_mut).into_iter().flat_map(Map::values_mut) {
         *property = glance_property(property);
@@ -161,8 +160,7 @@ fn merge_and_manifest_keep_order_of_tags() -> Result<()> {
     Ok(())
 }
 
-/// The first case, a file in UTF-16, is from a bug report of Glance (Launchpad 1483049). The others are a namespace
-/// that two files contain, and a directory with the name `b.json`.
+/// The first case, a file in UTF-16, is from a bug report of Glance (Launchpad 1483049).
 #[test]
 fn y09_import_error_names_file() -> Result<()> {
     let fleet = TempFleet::start()?;

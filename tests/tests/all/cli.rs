@@ -458,16 +458,16 @@ fn watch_and_wait_notice_deletion_of_one_named_node() -> Result<()> {
     fleet.stemma(&["delete", "node", "web-1"])?;
     fleet.stemma(&["label", "node", "web-2", "a=b"])?;
     // The state of a node may become known in between, which is a change too.
-    let next_change = |object: &str| -> Result<String> {
+    let wait_for_change = |name: &str, action: &str| -> Result<Value> {
         loop {
             let change: Value = serde_json::from_str(&watch.next_line()?)?;
-            if change["object"]["name"] == object && (object == "web-1" || change["object"]["labels"]["a"] == "b") {
-                return Ok(change["change"].to_string());
+            if change["object"]["name"] == name && change["change"] == action {
+                return Ok(change);
             }
         }
     };
-    while next_change("web-1")? != "\"deleted\"" {}
-    assert_eq!(next_change("web-2")?, "\"changed\"");
+    wait_for_change("web-1", "deleted")?;
+    while wait_for_change("web-2", "changed")?["object"]["labels"]["a"] != "b" {}
     watch.kill()?;
     let (is_success, message) = wait.wait_with_log()?;
     assert!(!is_success && message.contains("did you mean web-2?"), "{message}");

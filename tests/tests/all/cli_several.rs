@@ -61,8 +61,7 @@ fn w13_proposed_command_keeps_all_options() -> Result<()> {
 }
 
 /// In this test, a command gets the item (a trait, role or tag) twice, and the node `web-1` twice. The output has one
-/// line for each of the two nodes. The command `trait remove` gets only `web-2`, because `web-1` does not have the
-/// trait.
+/// line for each of the two nodes.
 #[test]
 fn w13_batch_prints_each_object_once_when_repeated() -> Result<()> {
     let fleet = two_cluster_fleet()?;

@@ -83,8 +83,7 @@ fn w12_failed_tasks_are_shown_with_output() -> Result<()> {
     Ok(())
 }
 
-/// Starts a fleet with a host in mode `noop`, whose task would change a file. Returns when `stemma describe node` shows
-/// the change and its difference.
+/// Starts a fleet with a host in mode `noop`, whose task would change a file. Returns when this change is shown.
 fn fleet_with_noop_host() -> Result<(TempFleet, TestAgent)> {
     let fleet = TempFleet::start()?;
     let file = fleet.dir().join("site.yaml");

@@ -16,9 +16,8 @@ use stemma_tests::program::{eventually, eventually_within, succeed};
 use stemma_tests::site::{fleet_with_complete_files, set_tier, wait_for_tier};
 use stemma_tests::tool;
 
-/// Maximum time that these tests wait for an agent or a controller to notice that its clock changed. It is longer than
-/// the pause of an agent between two attempts to connect (at most a minute), and that of a controller between two
-/// checks of its certificates (ten seconds).
+/// Maximum wait until an agent or a controller notices that its clock changed. An agent pauses for at most a minute
+/// between two attempts to connect, a controller for ten seconds between two checks of its certificates.
 const MAX_RECOVERY_WAIT: Duration = Duration::from_mins(3);
 
 /// A fake clock that can be set while programs run.
@@ -45,9 +44,8 @@ impl FakeClock {
     }
 }
 
-/// Calls `test_jump` for each jump, in parallel threads. Each call gets the jump (an offset such as `+3h`), a fleet of
-/// its own, the running agent of a web host whose files are complete, and a clock without an offset. Calls nothing if
-/// `faketime` is not installed.
+/// Calls `test_jump` for each jump (an offset such as `+3h`), in parallel threads, with a fleet of its own, its agent
+/// ([`fleet_with_complete_files`]) and a clock without an offset. Calls nothing if `faketime` is not installed.
 fn run_for_jumps(jumps: &[&str], test_jump: impl Fn(&str, TempFleet, TestAgent, FakeClock) -> Result<()> + Sync) -> Result<()> {
     let run_jump = &|jump: &str| -> Result<()> {
         let (fleet, agent) = fleet_with_complete_files()?;
@@ -106,8 +104,7 @@ fn f24_agent_continues_when_jumped_clock_is_corrected() -> Result<()> {
 #[test]
 fn f24_agent_reports_wrong_clock_and_keeps_state() -> Result<()> {
     run_for_jumps(&["+3h", "-3h", "+100d", "-100d"], |jump, fleet, mut web, clock| {
-        // The certificates are still valid after 3 hours, and no longer after 100 days. They are valid from five minutes
-        // before their issue.
+        // Certificates are valid from five minutes before their issue, for more than 3 hours and less than 100 days.
         let expected_error = match jump {
             "+3h" => None,
             "+100d" => Some("the certificate expired on"),

@@ -17,11 +17,9 @@ kind: Cluster\nname: c\nrelease: r@1\n---\nkind: NodeGroup\ncluster: c\nname: g\
 const VERBS: [&[&str]; 8] =
     [&["once"], &["pause"], &["once"], &["check"], &["once"], &["resume"], &["once"], &["status", "-o", "json"]];
 
-/// Number of rounds of the test while an agent runs on the host. A round starts all subcommands in `VERBS` at the same
-/// time.
+/// Number of rounds of the test while an agent runs on the host.
 const ROUNDS_WITH_AGENT: usize = 8;
-/// Number of rounds of the test in which no agent runs on the host. In these rounds, each `stemma-agent once` runs the
-/// tasks by itself.
+/// Number of rounds without an agent. In these rounds, each `stemma-agent once` runs the tasks by itself.
 const ROUNDS_WITHOUT_AGENT: usize = 16;
 
 /// Start and end of the line that `once` prints on a paused host, where it ends with 1. The progress is in the middle.

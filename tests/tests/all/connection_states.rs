@@ -55,7 +55,7 @@ fn check_untold(host: &TestAgent, reason: &str) -> Result<()> {
 }
 
 /// Waits until the node is converged, and neither the host nor the controller shows the note `untold`.
-fn wait_until_not_untold(fleet: &TempFleet, host: &TestAgent) -> Result<()> {
+fn wait_until_confirmed(fleet: &TempFleet, host: &TestAgent) -> Result<()> {
     wait_until_converged(fleet)?;
     eventually("the controller shows no note", || {
         let list = fleet.stemma(&["get", "nodes"])?;
@@ -93,7 +93,7 @@ fn y06_agent_reports_connection_soon_when_controller_returns() -> Result<()> {
             new_connection["cause"] == "" && new_connection["since"].as_u64() >= lost_connection["since"].as_u64(),
             "{lost_connection} {new_connection}"
         );
-        wait_until_not_untold(&fleet, &host)?;
+        wait_until_confirmed(&fleet, &host)?;
     }
     Ok(())
 }
@@ -118,7 +118,7 @@ fn y06_every_view_shows_untold_when_network_is_cut() -> Result<()> {
     let labels = std::fs::read_to_string(host.path("run/stemma/labels.json"))?;
     ensure!(!labels.contains("rack"), "{labels}");
     proxy.set_target(agent_listener);
-    wait_until_not_untold(&fleet, &host)?;
+    wait_until_confirmed(&fleet, &host)?;
     eventually("the label", || check_file_contains(&host.path("run/stemma/labels.json"), "\"rack\":\"7\""))
 }
 
@@ -144,5 +144,5 @@ fn y06_every_view_shows_untold_when_key_is_damaged() -> Result<()> {
     host.kill()?;
     std::fs::write(&credentials_path, valid_credentials)?;
     host.start()?;
-    wait_until_not_untold(&fleet, &host)
+    wait_until_confirmed(&fleet, &host)
 }

@@ -1,9 +1,8 @@
 //! Tests the API against its description. The tool `schemathesis` generates requests from the `OpenAPI` document and
-//! checks each response. Before that, the test creates the objects in the path of each endpoint. The tool finds
-//! internal errors, statuses and bodies that are not described, valid requests that are refused in another way than
-//! described, and a wrong `Allow`. Each endpoint outside `NEED_NOT_SUCCEED` must succeed at least once, because the tool
-//! cannot check a response that it does not get. The tool uses only one thread, so several tests divide the endpoints
-//! and run in parallel.
+//! checks each response. Before that, the test creates the objects in their paths. The tool finds internal errors,
+//! statuses and bodies that are not described, valid requests that are refused in another way than described, and a
+//! wrong `Allow`. Each endpoint outside `OPTIONAL_ENDPOINTS` must succeed at least once, because the tool cannot check a
+//! response that it does not get. The tool uses one thread, so several tests divide the endpoints and run in parallel.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::process::Command;
@@ -27,12 +26,11 @@ const LONG_RANDOM_REQUESTS: &str = "200";
 const SEED: u64 = 21;
 const CHECKS: &str = "not_a_server_error,status_code_conformance,content_type_conformance,response_schema_conformance,\
                       unsupported_method,allow_header_conformance,positive_data_acceptance";
-/// The idempotency key of the apply that creates the objects of a test from manifests. It is also the value of the path
-/// parameter `request`, so the endpoint that shows an earlier request finds that apply.
+/// The idempotency key of the apply that creates the objects. It is also the value of the path parameter `request`.
 const IDEMPOTENCY_KEY: &str = "0193a2d1-7c00-7000-8000-0000000000d5";
 
 /// Endpoints that need not succeed, each with the reason.
-const NEED_NOT_SUCCEED: &[(Endpoint, &str)] = &[
+const OPTIONAL_ENDPOINTS: &[(Endpoint, &str)] = &[
     (Endpoint::OpenApi, "the tool reads this document, and sends no other request for it"),
     (Endpoint::OwnersRelease, "all maps of a release have one owner, so a transfer is always refused"),
     (Endpoint::RefreshNodeRoles, "no extension decides the tags of a role in this test"),
@@ -42,9 +40,8 @@ const NEED_NOT_SUCCEED: &[(Endpoint, &str)] = &[
     (Endpoint::WatchEvents, "the response has no end, so the tool does not send the request"),
 ];
 
-/// Values of path parameters in the requests of the test: parameter, value. A value that `create_objects_in_path`
-/// returns has priority. Every other parameter except `map` and `hash` gets the name of the endpoint, because the test
-/// creates objects of that name for each endpoint.
+/// Values of path parameters: parameter, value. A value from `create_objects_in_path` has priority. Every other
+/// parameter except `map` and `hash` is the name of the endpoint, because each endpoint has objects of its name.
 const PATH_VALUES: &[(&str, &str)] = &[
     ("group", "web"),
     ("property", "rack"),
@@ -288,7 +285,7 @@ fn path_prefixes_cover_each_endpoint_once() {
 }
 
 /// Tests the endpoints with these path prefixes. Starts a controller, creates the objects in the paths, and runs
-/// `schemathesis`. Fails if this tool reports an error, or if an endpoint outside [`NEED_NOT_SUCCEED`] did not succeed.
+/// `schemathesis`. Fails if this tool reports an error, or if an endpoint outside [`OPTIONAL_ENDPOINTS`] did not succeed.
 fn check_endpoints(prefixes: &[&str]) -> Result<()> {
     let programs = environment(env!("CARGO_TARGET_TMPDIR"), "schemathesis", &PACKAGES)?.join("bin");
     let controller = PlainController::start()?;
@@ -322,7 +319,7 @@ fn check_endpoints(prefixes: &[&str]) -> Result<()> {
     let stdout = String::from_utf8_lossy(&output.stdout);
     ensure!(record_path.exists(), "{stdout}");
     let successful = successful_endpoints(&serde_json::from_slice(&std::fs::read(&record_path)?)?)?;
-    let excluded: BTreeSet<Endpoint> = NEED_NOT_SUCCEED.iter().map(|(endpoint, _)| *endpoint).collect();
+    let excluded: BTreeSet<Endpoint> = OPTIONAL_ENDPOINTS.iter().map(|(endpoint, _)| *endpoint).collect();
     let unsuccessful: Vec<_> =
         endpoints.iter().filter(|endpoint| !successful.contains(endpoint) && !excluded.contains(endpoint)).collect();
     ensure!(output.status.success() && unsuccessful.is_empty(), "never done: {unsuccessful:?}\n{stdout}");

@@ -10,8 +10,7 @@ use stemma_tests::program::{check_file_contains, eventually};
 use stemma_tests::seed::is_long;
 use stemma_tests::site::SITE;
 
-/// Applies the demo manifests and joins three hosts. Returns when the labels are on all hosts, and the configuration is
-/// on the two web hosts.
+/// Applies the demo manifests and joins three hosts. Waits for their labels and for the web hosts' configuration.
 fn join_three_hosts(fleet: &TempFleet) -> Result<[TestAgent; 3]> {
     fleet.stemma(&["apply", "-f", SITE])?;
     let agents =
@@ -128,8 +127,7 @@ fn wait_until_connected(fleet: &TempFleet) -> Result<()> {
 }
 
 /// Waits until the fleet is quiet, and returns the revision of the store. In a quiet fleet, each host has an open
-/// check-in and no unsent results, and is in its final state. No write was committed during the check of the hosts. All
-/// nodes are resolved at the returned revision.
+/// check-in, no unsent results and its final state, and all nodes are resolved. Nothing was committed during the check.
 fn settled_revision(fleet: &TempFleet, agents: &[TestAgent; 3]) -> Result<u64> {
     eventually("a quiet fleet", || {
         let first_revision = store_revision(fleet)?;

@@ -11,9 +11,8 @@ use serde_json::json;
 use stemma_tests::fleet::TempFleet;
 use stemma_tests::program::{check_file_contains, eventually};
 
-/// Script of a hook (a program of the site that the agent runs after a change of labels, annotations, traits or tags).
-/// With an argument, it is the command `validate` of a file task. It writes its umask, environment, working directory
-/// and signal masks to a file of the host, which has the name `hook` or the name in the argument. `grep` prints its own
+/// Script of a hook. With an argument, it is the command `validate` of a file task. It writes its umask, environment,
+/// working directory and signal masks to a file of the host: `hook`, or the name in the argument. `grep` prints its own
 /// masks, because a shell blocks some signals while it waits.
 const ENVIRONMENT_SCRIPT: &str = r#"#!/bin/sh
 to="$STEMMA_ROOT/${1:-hook}"
@@ -26,8 +25,7 @@ to="$STEMMA_ROOT/${1:-hook}"
 mv "$to.$$" "$to"
 "#;
 
-/// Starts a fleet without a host. Its release has a task that writes the file `/note`, with [`ENVIRONMENT_SCRIPT`] as
-/// the command `validate` of the file.
+/// Starts a fleet with a task that writes the file `/note`, and whose command `validate` is [`ENVIRONMENT_SCRIPT`].
 fn fleet_with_validation() -> Result<TempFleet> {
     let fleet = TempFleet::start()?;
     let path = fleet.dir().join("found.sh");
@@ -48,8 +46,7 @@ fn fleet_with_validation() -> Result<TempFleet> {
     Ok(fleet)
 }
 
-/// The files that the agent and its tasks write have the primary group of the account of the agent. Regression: the
-/// files had the group in which the agent was started, for example by `sg` or by `Group=` of its unit.
+/// Regression: the files had the group in which the agent was started, for example by `sg` or by `Group=` of its unit.
 #[test]
 #[allow(clippy::print_stderr, reason = "the output shows that the test was skipped")]
 fn y02_agent_files_have_group_of_account() -> Result<()> {
@@ -71,9 +68,7 @@ fn y02_agent_files_have_group_of_account() -> Result<()> {
     Ok(())
 }
 
-/// The command `validate` of a file task, and a hook (a program that the agent runs after a change of labels,
-/// annotations, traits or tags), run in the same environment, whatever the environment of the agent is. The expected
-/// values are those in `docs/agent.md`, for a program that is started by its path.
+/// The expected values are those in `docs/agent.md`, for a program that is started by its path.
 #[test]
 fn y02_validations_and_hooks_inherit_no_environment() -> Result<()> {
     let fleet = fleet_with_validation()?;

@@ -52,8 +52,7 @@ impl FakeExtension {
         Ok(Self::spawn(url, move || Ok(listener.accept()?.0)))
     }
 
-    /// Starts a thread that answers each connection from `accept`. Until the test sets another reply, the reply gives the
-    /// tag `nginx` to each role of each node.
+    /// Starts a thread that answers connections from `accept`: with the tag `nginx`, until the test sets another reply.
     fn spawn<S: Read + Write + Send + 'static>(path: PathBuf, accept: impl Fn() -> std::io::Result<S> + Send + 'static) -> Self {
         let (questions, reply) = (Arc::default(), Arc::new(Mutex::new(tags_reply(&["nginx"]))));
         let extension = Self { path, questions: Arc::clone(&questions), reply: Arc::clone(&reply) };
@@ -154,8 +153,7 @@ impl ExtensionSite {
         Self::start_with_timeout(MAX_TIMEOUT)
     }
 
-    /// Starts the two extensions, and a controller with this timeout of the extension `placement`. Then applies
-    /// [`SITE`].
+    /// Starts both extensions and a controller, with this timeout of `placement`. Then applies [`SITE`].
     fn start_with_timeout(timeout: Duration) -> Result<Self> {
         let sockets = tempfile::tempdir()?.keep();
         let placement = FakeExtension::listen_on_socket(sockets.join("placement.sock"))?;
@@ -385,8 +383,7 @@ fn decisions_follow_roles_and_keep_manual_unassignment() -> Result<()> {
     Ok(())
 }
 
-/// A refresh of roles asks the extension again which tags the roles give a node. What most writes store is tested in
-/// `writes.rs`. The refresh is tested here, because it needs an extension.
+/// `writes.rs` tests what most writes store. A refresh of roles is tested here, because it needs an extension.
 #[test]
 fn w15_02_refresh_stores_object_event_and_request_record() -> Result<()> {
     let mut site = ExtensionSite::start()?;

@@ -58,8 +58,8 @@ fn ran_out_of_memory(id: Option<u32>, log: &str) -> Result<bool> {
     Ok(log.contains("os error 12") || (has_ended && log.contains("memory allocation of")))
 }
 
-/// System calls of the agent fail while it applies an edit. It logs the error and leaves no partly written file. After a
-/// restart of the agent without these failures, the edit arrives.
+/// System calls of the agent fail while it applies an edit. It logs the error and leaves no partly written file. After
+/// a restart of the agent without these failures, the edit arrives.
 #[test]
 fn f05_f07_f09_agent_reports_failing_disk_and_tears_nothing() -> Result<()> {
     if !tool::is_available("strace", &["-o", "/dev/null", "true"]) {

@@ -10,8 +10,7 @@ use serde_json::{Value, json};
 use stemma_tests::fleet::TempFleet;
 use stemma_tests::{program, shared};
 
-/// A task of a node: the name of the node, and the id of the task. A stage is on no node, and has the name `null`
-/// there.
+/// A task of a node: the name of the node (or [`STAGE_NODE`] for a stage), and the id of the task.
 type FuelInstance = (String, String);
 /// An order of two task instances: the first runs before the second.
 type FuelEdge = (FuelInstance, FuelInstance);

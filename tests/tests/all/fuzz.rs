@@ -63,9 +63,8 @@ fn run_text_target(target: &str, texts: &[&str], check: impl Fn(&str)) {
     });
 }
 
-/// Returns the stored encodings of a message in version 1 of the wire format, from the files whose names begin with
-/// `name`. So `check-in` also gets the files of the message `check-in-answer`. Each file contains the bytes of one
-/// message as hexadecimal digits.
+/// Returns the encodings in version 1 of the wire format that are stored in the files whose names begin with `name`.
+/// Each file contains the bytes of one message as hexadecimal digits.
 fn golden_messages(name: &str) -> Vec<Vec<u8>> {
     let directory: PathBuf = [env!("CARGO_MANIFEST_DIR"), "../shared/wire/golden/v1"].iter().collect();
     let files = std::fs::read_dir(directory).expect("the golden files").map(|file| file.expect("a file").path());
@@ -269,8 +268,7 @@ fn host_and_config_file_reading_handles_any_bytes() {
 #[test]
 fn backup_reader_handles_any_bytes() {
     let head = r#"{"fleet":{"fleet":"f","controller":"00000000-0000-0000-0000-000000000001","names":[]},"epoch":"00000000-0000-0000-0000-000000000002","base":0,"revision":9,"schema":1,"program":"p","at_s":7}"#;
-    // The kind of a frame is 1 for the header of a backup, 2 for an entry of the store, 3 for a file, and 4 for the
-    // checksum at the end. This backup has no entry.
+    // The kinds of frames: 1 for the header, 2 for an entry of the store (none here), 3 for a file, 4 for the checksum.
     let frame = |kind: u8, bytes: &[u8]| {
         let length = u32::try_from(bytes.len()).expect("a short frame").to_be_bytes();
         [&[kind][..], &length, bytes].concat()
@@ -295,9 +293,8 @@ fn backup_reader_handles_any_bytes() {
     });
 }
 
-/// API calls to fuzz: method, path, media type, and the body from which the mutations are made. The body has the form
-/// that the endpoint expects. The last text of a GET call is not a body: it is appended to the path, and the mutations
-/// change this text.
+/// API calls to fuzz: method, path, media type, and a body in the form that the endpoint expects, which is mutated. In
+/// a GET call, the last text is not a body: it is appended to the path, and mutated there.
 const BODY_CALLS: &[(&str, &str, &str, &str)] = &[
     (
         "POST",

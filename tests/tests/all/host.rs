@@ -1,6 +1,5 @@
-//! Problems of one host that an on-call operator must solve: an agent that was killed during a task, wrong label files,
-//! a forgotten pause, a damaged identity. Other tests are about a large file, a file that is edited during a run, and a
-//! controller that is stopped as soon as it is ready.
+//! Problems of one host that an on-call operator must solve, such as an agent that was killed during a task, wrong
+//! label files, a forgotten pause, or a damaged identity.
 
 use std::fs::{Permissions, set_permissions};
 use std::os::unix::fs::PermissionsExt as _;
@@ -87,8 +86,7 @@ fn agent_runs_command_again_when_killed_during_command() -> Result<()> {
 }
 
 /// Three label files have an error: an invalid line, unsafe permissions, and a symbolic link. Each error is in the
-/// report, in the host's status, and once in the agent's log. After the invalid line is removed, the label of that file
-/// reaches the controller.
+/// report, in the host's status, and once in the agent's log. The label of a corrected file reaches the controller.
 #[test]
 fn label_file_errors_reach_log_status_and_controller() -> Result<()> {
     let (fleet, agent) = fleet_with_host()?;

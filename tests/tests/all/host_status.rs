@@ -1,6 +1,4 @@
-//! The state of a host, with real programs: the status on the host, and the report to its controller. The cases are a
-//! full or read-only disk, labels that cannot be written, a file that a removed task left, a task that waits for a task
-//! of type `skipped` of another host, and a host without a task set.
+//! The state of a host, with real programs: the status on the host, and the report to its controller.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -111,9 +109,8 @@ fn y06_task_after_skipped_task_waits_for_other_host() -> Result<()> {
 struct SmallFilesystem(PathBuf);
 
 impl SmallFilesystem {
-    /// Mounts an empty file system of 1 MiB over `dir`, and copies the files of `dir` into it. Creates the directory
-    /// `aside`, which must not exist, for another copy of the files. That copy remains. Returns `None` if the mount
-    /// fails, usually because the test's user may not mount.
+    /// Mounts an empty file system of 1 MiB over `dir`, and copies the files of `dir` into it. `aside` must not exist,
+    /// and gets another copy, which remains. Returns `None` if the mount fails, usually for lack of rights.
     fn mount_over(dir: &Path, aside: &Path) -> Result<Option<Self>> {
         let copy = |from: &Path, to: &Path| -> Result<()> {
             let status = Command::new("cp").arg("-a").arg(from.join(".")).arg(to).status()?;

@@ -11,8 +11,7 @@ use stemma_tests::plain_controller::PlainController;
 use stemma_tests::program::eventually;
 use stemma_tests::python::environment;
 
-/// An inspection rule that adds a trait, two labels and a property to the node of every host that has reported its
-/// number of processors.
+/// An inspection rule that adds a trait, two labels and a property if the host has reported its number of processors.
 const RULE: &str = r#"kind: InspectionRule
 name: cpus
 priority: 100
@@ -25,9 +24,8 @@ actions:
   - {op: set-attribute, args: {path: labels/tier, value: rule}}
 "#;
 
-/// The manifests of a release, a cluster and a node group. The node group requires the trait and the property that
-/// [`RULE`] adds. A task of the release writes the label `example.net/host` of the rule to a file. The cluster has its
-/// own value of the label `tier`, which the rule adds too.
+/// A release, a cluster, and a node group that requires the trait and property of [`RULE`]. A task writes the rule's
+/// label `example.net/host` to a file. The cluster has its own value of the rule's label `tier`.
 const SITE: &str = r#"kind: Release
 name: site
 version: "1"
@@ -187,8 +185,8 @@ fn sensitive_rule_is_hidden() -> Result<()> {
     Ok(())
 }
 
-/// A sensitive rule is shown without its conditions and actions. An apply of a manifest without them would delete them,
-/// and nobody could restore them. So an export of all rules omits the rule with a note, and an export of this rule fails.
+/// A sensitive rule is shown without its conditions and actions, and an apply of such a manifest would delete them for
+/// ever. So an export of all rules omits the rule with a note, and an export of this rule fails.
 #[test]
 fn y07_sensitive_rule_is_unexported_and_unchanged_by_apply() -> Result<()> {
     let fleet = TempFleet::start()?;

@@ -153,8 +153,7 @@ fn y02_once_stops_after_running_task_when_paused() -> Result<()> {
         Ok(())
     })?;
 
-    // While an agent runs, it applies the tasks for `once`. After a pause, `once` ends without waiting for the agent's
-    // task.
+    // If an agent runs the tasks for `once`, a pause ends `once` without waiting for the agent's task.
     let once = begin_once(&host, &[])?;
     run_subcommand(&host, "pause")?;
     let message = once.next_line()?;

@@ -295,9 +295,8 @@ type ControllerAddress = (PathBuf, ListenerAddresses);
 /// The answered allocations by number: the UUID of the allocation, and the UUID of its node.
 type AnswerMap = BTreeMap<usize, [String; 2]>;
 
-/// Creates allocations with these numbers, until no number is left or the controller does not answer. `next` is the
-/// index of the next number, for all connections together. Calls `on_answer` after each created allocation. Returns the
-/// created allocations. Omits the numbers of requests that the controller answers with 503.
+/// Creates allocations with these numbers, until none is left or the controller does not answer. `next` is the index of
+/// the next number, for all connections. Calls `on_answer` after each creation. Returns the created allocations.
 fn allocate_on_connection(
     operator: &mut OperatorClient,
     numbers: &[usize],

@@ -1,5 +1,4 @@
-//! Tests of `stemma-agent join`. Each error for a wrong token, address or hash proposes the next step. The command that
-//! `stemma token create` prints joins a host. A proxy that the environment names is not used.
+//! Tests of `stemma-agent join`. Each error for a wrong token, address or hash proposes the next step.
 
 use std::ffi::OsString;
 use std::io::{ErrorKind, Read as _, Write as _};
@@ -11,7 +10,7 @@ use stemma_tests::fleet::TempFleet;
 use stemma_tests::ports::ClosedPort;
 use stemma_tests::program::{check_file_contains, eventually, path, run};
 
-const ADDRESS_ADVICE: &str = "is this the agents' listener (the controller prints it as `agents`)?";
+const LISTENER_ADVICE: &str = "is this the agents' listener (the controller prints it as `agents`)?";
 const TOKEN_ADVICE: &str = "make another with `stemma token create`";
 const HASH_ADVICE: &str = "compare --ca-hash with what `stemma token ca-hash` prints";
 
@@ -55,9 +54,9 @@ fn join_error_names_remedy() -> Result<()> {
     let other_hash = "0".repeat(64);
     // Each entry has the case, the arguments of `join`, a part of the output, and the end of the output.
     for (case, url, token, hash, expected_text, advice) in [
-        ("a closed port", &closed_url, &token, &hash, "cannot be reached", ADDRESS_ADVICE),
-        ("a plain HTTP server", &plain_url, &token, &hash, "does not speak TLS", ADDRESS_ADVICE),
-        ("the admin's address", &admin_url.replace("http://", "https://"), &token, &hash, "", ADDRESS_ADVICE),
+        ("a closed port", &closed_url, &token, &hash, "cannot be reached", LISTENER_ADVICE),
+        ("a plain HTTP server", &plain_url, &token, &hash, "does not speak TLS", LISTENER_ADVICE),
+        ("the admin's address", &admin_url.replace("http://", "https://"), &token, &hash, "", LISTENER_ADVICE),
         ("another hash", &agent_url, &token, &other_hash, "is not trusted", HASH_ADVICE),
         ("a wrong token", &agent_url, &wrong_token, &hash, "refused (403)", TOKEN_ADVICE),
         ("no mistake", &agent_url, &token, &hash, "joined", ""),

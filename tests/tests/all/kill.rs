@@ -154,8 +154,7 @@ fn create_writers(fleet: &TempFleet, rng: &mut SeededRng) -> Result<Vec<Writer>>
     let create_writer = |number: usize, mut rng: SeededRng| -> Result<Writer> {
         let mut operator = OperatorClient::from_data(&data, addresses)?;
         let mut writer = Writer { number, round_count: 0, queue: VecDeque::new(), unlisted: Vec::new() };
-        // The writer makes this number of writes first, so that it starts at another place in the list. About a fourth
-        // of them are writes to the shared object, which are not in the list.
+        // The writer makes its first writes now, so that it starts at another place in the list.
         for _ in 0..number * writes_with_suffix("", true).len() / WRITER_COUNT {
             let write = writer.next_write(&mut rng);
             let (status, body) = operator.write(&write)?;
@@ -201,8 +200,7 @@ impl PendingWrites {
         }
     }
 
-    /// Records all events that have arrived. Then returns whether this copy of the store has a write that is still
-    /// pending.
+    /// Records all arrived events. Then returns whether this copy of the store has a write that is still pending.
     fn is_any_stored(&mut self, stored: &StoreCopy) -> bool {
         while let Ok(event) = self.events.try_recv() {
             self.record(&event);

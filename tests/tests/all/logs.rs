@@ -31,8 +31,7 @@ fn apply_text(fleet: &TempFleet, manifest: &str) -> Result<()> {
     Ok(())
 }
 
-/// In the agent's log, the line about a failed task ends with the error and the output of the task. A line break in the
-/// output is escaped.
+/// The log line of a failed task ends with its error and output. A line break in the output is escaped.
 #[test]
 fn y09_failed_task_is_logged_in_one_line() -> Result<()> {
     let fleet = TempFleet::start()?;

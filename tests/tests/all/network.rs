@@ -102,8 +102,7 @@ struct ProxiedController {
     ca_hash: [u8; 32],
 }
 
-/// The credentials with which a joined host connects: the host's key and certificate chain, and the fleet's root and
-/// name.
+/// The credentials of a joined host: its key and certificate chain, and the fleet's root and name.
 struct JoinedHost {
     key: Vec<u8>,
     chain: Vec<Vec<u8>>,
@@ -140,10 +139,9 @@ impl ProxiedController {
         Ok(Self { fleet, proxy, runtime, token, ca_hash })
     }
 
-    /// Runs an exchange once without a cut. Then runs it once for each byte of a shard, with a cut of the connection at
-    /// that byte: first at the bytes of the client, then at those of the server. Omits the bytes before `first_bytes`,
-    /// and the last bytes if the exchange has become shorter. `run_exchange` gets the number of the run, and whether a
-    /// cut is planned. Returns the number of runs with a planned cut. Fails if too few connections were cut.
+    /// Runs an exchange without a cut, and then once for each byte of a shard with a cut there: first of the client's
+    /// bytes, then of the server's. Omits the bytes before `first_bytes`. `run_exchange` gets the number of the run,
+    /// and whether a cut is planned. Returns the number of planned cuts. Fails if too few connections were cut.
     fn cut_at_each_byte(
         &self,
         exchange_name: &str,

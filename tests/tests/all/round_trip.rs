@@ -45,8 +45,7 @@ const AMBIGUOUS_TEXTS: [&str; 20] = [
     "😀",
 ];
 
-/// Returns whether every drawn object of a kind has a field: the field names the object or is required, or other fields
-/// refer to the field.
+/// Returns whether every drawn object of a kind has a field, because it is required or other fields refer to it.
 fn is_always_drawn(kind: &str, field: &str) -> bool {
     ["name", "version", "cluster", "namespace"].contains(&field)
         || (kind == "Release" && ["roles", "tags", "tasks"].contains(&field))

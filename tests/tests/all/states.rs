@@ -44,8 +44,7 @@ fn row_cells(text: &str, first: &str) -> Vec<String> {
     line.split_whitespace().map(str::to_owned).collect()
 }
 
-/// Checks that every view shows this state of a node, and this note if one is given. No other node may then have this
-/// note. The list of clusters and the metrics only show how many nodes have a state.
+/// Checks that every view shows this state of a node, and this note if one is given. No other node may have this note.
 pub(crate) fn check_node_state(fleet: &TempFleet, name: &str, state: &str, expected_note: Option<&str>) -> Result<()> {
     let list = fleet.stemma(&["get", "nodes"])?;
     let node_cells = row_cells(&list, name);
@@ -167,8 +166,7 @@ fn y06_untold_note_survives_controller_restart() -> Result<()> {
     wait_until_confirmed(&fleet)
 }
 
-/// In this test, the controller sends the label in its answer to a check-in, but the agent hangs and does not confirm
-/// the label.
+/// In this test, the controller sends the label, but the agent hangs and does not confirm the label.
 #[test]
 fn y06_untold_note_survives_controller_restart_when_host_hangs() -> Result<()> {
     let (mut fleet, db, _app) = start_two_hosts()?;

@@ -1,7 +1,6 @@
 //! Fuel's recorded lifecycle of tags over HTTP: the answers of its API and the tags of nodes, step by step, against a
 //! real listener. A case with another result in Stemma is listed with the reason. A listed case with the recorded
-//! result fails the test. Two more tests are about the findings of edits of roles and tags, and about tags that name the
-//! role that produces them.
+//! result fails the test.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,8 +14,7 @@ use uuid::Uuid;
 /// A recorded case in which Stemma differs from Fuel: the name of the case, Stemma's result, and the reason.
 type ListedDifference = (&'static str, &'static str, &'static str);
 
-/// The steps of Fuel's recorded sequences of calls that have another result in Stemma than in Fuel. A case is named
-/// `SEQUENCE/STEP`. The steps of a sequence are counted from 0.
+/// The steps of Fuel's recorded sequences with another result in Stemma. A case is `SEQUENCE/STEP`, counted from 0.
 const LIFECYCLE: &[ListedDifference] = &[
     ("life-02-unassign-predefined/1", "200", "the answer holds the node's tags"),
     ("life-03-custom-tag-kept/5", r#"["cinder","controller","database","keystone","my","neutron","rabbitmq"]"#, KEPT_REASON),
@@ -62,8 +60,7 @@ const NODE_TAG_CALLS: &[ListedDifference] = &[
     ("unassign_ok", "200", "the answer holds the node's tags"),
 ];
 
-/// The recorded calls of Fuel's final API of tags that Stemma answers with another status than Fuel. In that API, roles
-/// have tags.
+/// The recorded calls of Fuel's final API of tags (roles have tags) that Stemma answers with another status.
 const ROLE_TAG_CALLS: &[ListedDifference] = &[
     ("create_predefined_name_in_cluster", "409", DUPLICATE_REASON),
     ("create_missing_meta", "201", "has_primary is false by default"),
@@ -145,8 +142,7 @@ impl<'a> TagCase<'a> {
         format!("/v1/clusters/c{}{suffix}", self.number)
     }
 
-    /// Returns the names by which selectors match a node's tags, sorted. The name is `primary-TAG` if the node is the
-    /// primary of the tag, and `TAG` otherwise.
+    /// Returns the names by which selectors match a node's tags, sorted: `primary-TAG` if primary, else `TAG`.
     fn tag_names(&mut self, node: &Value) -> Result<Vec<String>> {
         let path = self.node_path(node, "/tags");
         let answer = self.expect("GET", &path, Value::Null)?;
@@ -393,8 +389,7 @@ fn tag_body(recorded: &Value) -> Value {
 }
 
 /// Returns a recorded change of a role's tags as a request to Stemma: method, path and body. In Stemma, a cluster has
-/// one map with its changes of all roles, and the request replaces that map. For the recorded deletion of a role, this
-/// function first creates the role and gives it to a node.
+/// one map with its changes of all roles, and the request replaces that map.
 fn convert_role_call(case: &mut TagCase<'_>, name: &str, recorded: &Value) -> Result<(&'static str, String, Value)> {
     let path = case.cluster_path("/roles");
     // The recorded call deletes a role that a node has. Here, the request removes the role from the map.
@@ -433,8 +428,7 @@ tasks:
 ";
 
 /// The answer to an edit of roles and tags contains the findings that the edit causes: a tag or task without a node, a
-/// file that a task left on a node, roles in conflict, and an unknown role. An edit that causes no finding has none in
-/// its answer. The command `stemma tag create` prints the finding of an unknown role.
+/// file that a task left on a node, roles in conflict, and an unknown role.
 #[test]
 fn edit_warns_of_tags_without_nodes() -> Result<()> {
     let fleet = TempFleet::start()?;
@@ -475,9 +469,8 @@ fn edit_warns_of_tags_without_nodes() -> Result<()> {
     Ok(())
 }
 
-/// A tag can name the role that produces the tag: the nodes with this role then have the tag. In this test, a tag of
-/// the cluster and a tag of its release name the role `web`. A node loses such a tag when the tag names another role or
-/// is deleted. The API shows the release's tag among the tags of the role.
+/// A tag of a cluster or of its release can name the role that produces the tag: the nodes with this role then have the
+/// tag, until the tag names another role or is deleted.
 #[test]
 fn role_produces_tag() -> Result<()> {
     let fleet = TempFleet::start()?;

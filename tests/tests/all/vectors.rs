@@ -10,8 +10,7 @@ use stemma_tests::operator::OperatorClient;
 use stemma_tests::shared;
 use stemma_wire::endpoint::escape;
 
-/// Returns the vectors of a file (cases with the results of other programs, such as Ironic), or `None` if the shared
-/// directory is absent.
+/// Returns the vectors of a file (cases with results of Ironic and others), or `None` without the shared directory.
 fn read_vectors(file: &str) -> Result<Option<Value>> {
     let Some(path) = shared::path(&format!("vectors/{file}.json")) else { return Ok(None) };
     Ok(Some(serde_json::from_str(&std::fs::read_to_string(path)?)?))
@@ -210,9 +209,8 @@ fn requirements_match_hosts_like_nova_filters() -> Result<()> {
     comparison.check_differences(FILTER_DIFFERENCES)
 }
 
-/// Creates a node with each name of the vectors. Stemma must accept the name exactly if Ironic does (`valid`), except
-/// in listed cases. If a case has `recommended_valid`, Stemma must follow that instead. A node with an accepted
-/// name must be found by this name.
+/// Stemma must accept the name of a node exactly if Ironic does (`valid`), except in listed cases. If a case has
+/// `recommended_valid`, Stemma must follow that instead.
 #[test]
 fn node_names_are_accepted_like_ironic() -> Result<()> {
     const NAME_DIFFERENCES: &[(&str, &str)] =
@@ -233,8 +231,7 @@ fn node_names_are_accepted_like_ironic() -> Result<()> {
     comparison.check_differences(NAME_DIFFERENCES)
 }
 
-/// Each case has a text, the trait name that the library `os-traits` generates from the text, and whether that name is
-/// a valid trait. A node must accept the generated name exactly if it is valid, and must refuse the text itself.
+/// Each case has a text, the trait name that the library `os-traits` generates from it, and whether that name is valid.
 #[test]
 fn generated_trait_names_are_accepted_when_valid() -> Result<()> {
     let Some(vectors) = read_vectors("traits/os_traits_normalize")? else { return Ok(()) };

@@ -134,8 +134,7 @@ impl CreateForm {
         }
     }
 
-    /// Returns whether this form can create the same object as an apply of the fields of `intent`. A form cannot if it
-    /// does not set one of the fields, or if it sets `merge_labels` to another value.
+    /// Returns whether this form can create the same object as an apply of the fields of `intent`.
     fn supports(self, kind: &str, intent: &Map<String, Value>) -> bool {
         let is_of_magnum = matches!(kind, "Cluster" | "NodeGroup");
         match self {
@@ -158,8 +157,8 @@ enum WriteResult {
     Refused { status: u16, kind: String, field: String },
 }
 
-/// Returns a valid value for a field. The value is random for a description, and for flags, durations, fields that accept
-/// one of several texts, maps and parameters. For any other field, the value is the example of its documentation.
+/// Returns a valid value for a field. The value is random for a description, flags, durations, fields that accept one
+/// of several texts, maps and parameters. For any other field, it is the example of the documentation.
 fn valid_value(field: &FieldDef, rng: &mut SeededRng) -> Result<Value> {
     let number = rng.next_below(1_000);
     Ok(match field.field_type.plain() {
@@ -180,9 +179,7 @@ fn valid_value(field: &FieldDef, rng: &mut SeededRng) -> Result<Value> {
     })
 }
 
-/// Returns a value that is invalid for a field of this type. For most types, the value has a wrong JSON type. For a
-/// field that accepts one of several texts, the value is another text. For a field that accepts any JSON value, the
-/// result is an empty list, which is valid for this type.
+/// Returns a value that is invalid for a field of this type. If the type accepts any JSON value, the result is valid.
 fn wrong_type_value(field_type: FieldType) -> Value {
     match field_type.plain() {
         FieldType::Flag
@@ -224,8 +221,7 @@ fn merge_members(earlier: Option<&Value>, addition: &Value) -> Value {
     merged.into()
 }
 
-/// One write of a test: the object, the fields with which the first manager created it, and the fields that the second
-/// manager writes. In the test of creations, the second manager creates the object.
+/// One write of a test: an object, the fields with which it was created, and the fields that the second manager writes.
 struct WriteRound<'a> {
     fleet: &'a TempFleet,
     kind: &'a WritableKind,
@@ -557,9 +553,8 @@ fn y05_traits_and_roles_are_equal_in_each_write_form() -> Result<()> {
     Ok(())
 }
 
-/// Every form of parking a node (Ironic's call, a manifest, a command) stores the reason with the node, with the same
-/// owners. Regression test: the command wrote the reason only to the audit. If the command parks a parked node again, a
-/// new reason replaces the old one, and without a reason the old one stays. `stemma node unpark` removes the reason.
+/// Every form of parking a node stores the reason with the node. Regression: the command wrote the reason only to the
+/// audit. If a command parks a parked node again, only a new reason replaces the old one.
 #[test]
 fn y05_park_keeps_reason_in_each_write_form() -> Result<()> {
     let fleet = TempFleet::start()?;

@@ -12,9 +12,8 @@ use uuid::Uuid;
 
 use crate::store_copy::StoreCopy;
 
-/// Returns writes, each as method, path and body. Together they call each endpoint of [`write_endpoint_names`], except
-/// those that delete the objects of [`UNLISTED_CREATIONS`]. Each write needs only objects that earlier writes have
-/// created. A write that is added to the endpoint table must be added here too.
+/// Returns writes (method, path and body) that together call each endpoint of [`write_endpoint_names`], except
+/// deletions of the objects of [`UNLISTED_CREATIONS`]. Each write needs only objects that earlier writes have created.
 fn all_writes() -> Vec<(&'static str, String, Value)> {
     let mut writes = vec![
         ("POST", "/v1/releases".into(), release_body()),
@@ -75,8 +74,7 @@ fn all_writes() -> Vec<(&'static str, String, Value)> {
     writes
 }
 
-/// The names in `all_writes` that get a suffix in [`writes_with_suffix`]: those of objects, of their role and of their
-/// resource class.
+/// The names in `all_writes` that get a suffix in [`writes_with_suffix`].
 const OBJECT_NAMES: [&str; 19] = [
     "site", "base", "next", "prod", "web", "web-1", "web-2", "ada", "bob", "a1", "a2", "a3", "r1", "r2", "N", "small", "pair",
     "p1", "p2",
@@ -115,8 +113,7 @@ fn add_suffix_to_body(body: Value, suffix: &str) -> Value {
     }
 }
 
-/// Returns writes as Ironic's clients make them. They create, rename and delete allocations, put a node into
-/// maintenance and out of it, and set its provision state.
+/// Returns writes of allocations, maintenance and provision state, as Ironic's clients make them.
 fn allocation_writes() -> Vec<(&'static str, String, Value)> {
     let allocation = |name| json!({"name": name, "resource_class": "small"});
     vec![
@@ -256,8 +253,7 @@ const EXCLUDED_ENDPOINTS: [(Endpoint, &str); 5] = [
     ),
 ];
 
-/// Returns the names of all operators' endpoints that write into the store, except [`EXCLUDED_ENDPOINTS`]. The
-/// endpoints of agents are not included.
+/// Returns the names of all operators' endpoints that write into the store, except [`EXCLUDED_ENDPOINTS`].
 pub(crate) fn write_endpoint_names() -> BTreeSet<&'static str> {
     let is_write =
         |endpoint: &&Endpoint| endpoint.route().listener == SocketKind::Admin && endpoint.route().method != Method::Get;
@@ -356,9 +352,8 @@ pub(crate) fn write_twice(operator: &mut OperatorClient, write: OperatorWrite) -
     Ok((write, status, revision))
 }
 
-/// The changes that the answer to each write must list. Writes of labels and of the principal `ada` are not included:
-/// [`expected_changes`] returns their changes. Writes that create an object are not included either, because their
-/// answer is the new object. The answers to writes of the catalogue list no changes.
+/// The changes that the answer to a write must list. [`expected_changes`] adds those of labels and of the principal
+/// `ada`. Creations are not included, because their answer is the new object.
 const EXPECTED_CHANGES: &[(&str, &str)] = &[
     ("PATCH /v1/releases/site@1", r#"[{"field": "labels.stage", "new": "one"}]"#),
     ("POST /v1/releases/site@1/tags", r#"[{"field": "tags.second", "new": {}}]"#),

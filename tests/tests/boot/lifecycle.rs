@@ -71,8 +71,7 @@ fn file_states(host: &Machine) -> Result<BTreeMap<&'static str, (u64, i64, i64)>
     TASK_FILES.into_iter().map(state_of).collect()
 }
 
-/// Returns how many times a task has ended on a host, with any result, according to the agent's log. A task that ran
-/// twice counts twice.
+/// Returns how many times tasks have ended on a host, with any result, according to the agent's log.
 fn ended_task_count(host: &Machine) -> Result<usize> {
     Ok(host
         .run_shell("journalctl --sync && journalctl --no-pager -u stemma-agent | grep -c 'task ended' || true")?

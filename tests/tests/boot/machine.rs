@@ -190,8 +190,8 @@ impl Machine {
         format!("{}{}", std::process::id() % 100_000, self.name.replace('-', "")).chars().take(11).collect()
     }
 
-    /// Returns the id of the machine's systemd process, in the process ids of this host. Fails if the machine is off, or
-    /// if systemd has not started yet, because nspawn then still prepares the container.
+    /// Returns the id of the machine's systemd process, in the process ids of this host. Fails if the machine is off,
+    /// or if systemd has not started yet, because nspawn then still prepares the container.
     fn leader_pid(&self) -> Result<u32> {
         let id = self.nspawn.as_ref().with_context(|| format!("{} is off", self.name))?.id();
         let children = fs::read_to_string(format!("/proc/{id}/task/{id}/children"))?;

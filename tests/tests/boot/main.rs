@@ -68,9 +68,8 @@ fn main() -> ExitCode {
     }
 }
 
-/// Runs the steps in order. If a step fails, saves the logs of the machines, and fails without the later steps. Runs
-/// nothing and succeeds if the arguments select other tests, or if root rights, a needed program or the packages are
-/// missing. With `--list`, only prints the name of the test.
+/// Runs the steps in order, until a step fails, and then saves the logs of the machines. Succeeds without a step if the
+/// arguments select other tests, or if root rights, a needed program or the packages are missing.
 fn run_steps() -> Result<()> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let is_set = |option: &str| arguments.iter().any(|word| word == option);

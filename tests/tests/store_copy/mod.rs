@@ -28,9 +28,8 @@ pub(crate) struct StoreCopy {
 }
 
 impl StoreCopy {
-    /// Copies the store of a data directory into a temporary directory, and reads this copy. The controller must be
-    /// killed, stopped or paused. Opening may repair the copy, while the store itself stays unchanged for the next
-    /// controller.
+    /// Reads a temporary copy of the store in a data directory. The controller must be killed, stopped or paused.
+    /// Opening may repair the copy, while the store itself stays unchanged for the next controller.
     pub(crate) fn copy_from(data: &Path) -> Result<Self> {
         let directory = tempfile::tempdir()?;
         let path = directory.path().join("store.redb");
@@ -124,8 +123,7 @@ impl StoreCopy {
         Ok(())
     }
 
-    /// Checks the after-images of one object: each agrees with its audit event. The last one is null exactly if the
-    /// object is not stored any more.
+    /// Checks the after-images of an object: each agrees with its audit event, and the last is null if it is gone.
     fn check_images(&self, name: &str, images: &BTreeMap<u64, Entry>) -> Result<()> {
         let object = format!("{}{name}", key::OBJECTS);
         let exists = self.objects.iter().any(|entry| entry.key == object);

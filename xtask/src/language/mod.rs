@@ -61,8 +61,7 @@ pub(crate) fn run(root: &Path) -> Result<()> {
     bail!("{} names or phrases break the rule of docs/contributing.md:\n{}", violations.len(), violations.join("\n"))
 }
 
-/// Returns the violations in one file. Messages show `path`, and its extension determines how `text` is read. Fails if
-/// `text` should be Rust and is not.
+/// Returns the violations in the file `path`, whose extension determines how `text` is read. Fails on invalid Rust.
 fn check_file(path: &str, text: &str) -> Result<Vec<String>> {
     let kind = TextFile::from_path(Path::new(path)).unwrap_or(TextFile::Page);
     let mut violations: Vec<_> = prose::blocks(text, kind)
@@ -147,8 +146,8 @@ fn repeated_types(types: &BTreeMap<String, Vec<String>>) -> Vec<String> {
     unlisted.chain(obsolete).collect()
 }
 
-/// Returns the places, as `FILE:LINE`, at which each type name is defined in a library or program. Modules that are only
-/// for tests are left out, but not single types with `#[cfg(test)]`.
+/// Returns the places, as `FILE:LINE`, at which each type name is defined in a library or program. Modules that are
+/// only for tests are left out, but not single types with `#[cfg(test)]`.
 fn types(root: &Path) -> Result<BTreeMap<String, Vec<String>>> {
     let mut types: BTreeMap<String, Vec<String>> = BTreeMap::new();
     for package in source::read_packages(root)? {

@@ -26,8 +26,8 @@ impl TextFile {
         }
     }
 
-    /// Returns the text for people in a line without indentation, or `None` if the line contains no such text. A comment
-    /// that follows code on the same line is not found.
+    /// Returns the text for people in a line without indentation, or `None` if the line contains no such text. A
+    /// comment that follows code on the same line is not found.
     fn prose(self, line: &str) -> Option<&str> {
         match self {
             Self::Rust => line.strip_prefix("//").map(|comment| comment.trim_start_matches(['/', '!'])),

@@ -72,8 +72,7 @@ impl<'a> ModuleTree<'a> {
     }
 
     /// Returns the path of the module that contains the item of a path, as seen from the module `from`. Follows
-    /// re-exports. For an item that a module re-exports from another crate, this is the module with the re-export. `None`
-    /// if the path does not start with `crate`, `self` or `super`.
+    /// re-exports within the crate. `None` if the path does not start with `crate`, `self` or `super`.
     fn resolve_target(&self, from: &[String], path: &[String]) -> Option<Vec<String>> {
         let (mut module, mut rest) = resolve_anchor(from, path)?;
         for _ in 0..MAX_REEXPORT_STEPS {
@@ -89,8 +88,7 @@ impl<'a> ModuleTree<'a> {
             let reexport = [reexport, &rest[1..]].concat();
             match resolve_anchor(&module, &reexport) {
                 Some(next) => (module, rest) = next,
-                // Without an anchor, the path starts with a child of this module, another crate or an imported name. Only
-                // the path of a child is followed.
+                // Without an anchor, only a path that starts with a child of this module is followed.
                 None if self.0.contains_key([module.as_slice(), &reexport[..1]].concat().as_slice()) => {
                     rest = reexport;
                 }

@@ -46,9 +46,8 @@ impl WorkspaceCopy {
         Ok(Self(dir))
     }
 
-    /// Builds the tests of a package with its remaining mutants. Leaves out the mutants that do not compile together with
-    /// the others. `remaining` has the numbers of mutants, which are their indexes in `mutants`. Returns `None` if the
-    /// package has no remaining mutant that compiles and can be put behind a switch.
+    /// Builds the tests of a package with those of its remaining mutants that compile together. `remaining` has the
+    /// indexes of mutants in `mutants`. Returns `None` if no remaining mutant compiles and can be put behind a switch.
     ///
     /// # Errors
     /// Fails if the copy does not compile and no mutant is found to be the cause.
@@ -182,8 +181,7 @@ fn package_dir(messages: &[Value]) -> Result<PathBuf> {
     Ok(Path::new(manifest).parent().context("a manifest is in a directory")?.to_owned())
 }
 
-/// Returns the test programs that were built. Those with the unit tests of the library or of the package's program come
-/// before those with integration tests.
+/// Returns the test programs that were built, those with unit tests before those with integration tests.
 fn test_programs(messages: &[Value]) -> Result<Vec<PathBuf>> {
     let artifacts = messages.iter().filter(|message| message["profile"]["test"] == true);
     let mut programs: Vec<(bool, PathBuf)> = artifacts

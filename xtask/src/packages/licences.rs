@@ -1,5 +1,4 @@
-//! Lists the libraries in a program with their licences, for the file `copyright` of its .deb and the file `LIBRARIES` of
-//! its .rpm.
+//! Lists the libraries in a program with their licences, for `copyright` in the .deb and `LIBRARIES` in the .rpm.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -56,8 +55,8 @@ impl DependencyGraph {
         })
     }
 
-    /// Returns a line `NAME VERSION: LICENCE` for each library that is linked into a program, sorted. Procedural macros and
-    /// their libraries are listed too, because cargo lists them as usual dependencies.
+    /// Returns a line `NAME VERSION: LICENCE` for each library that is linked into a program, sorted. Procedural macros
+    /// and their libraries are listed too, because cargo lists them as usual dependencies.
     pub(super) fn licence_lines(&self, program: &str) -> Vec<String> {
         let root = self.packages.iter().find(|(_, package)| package.is_workspace_member && package.name == program);
         let mut queue: Vec<&String> = root.map(|(id, _)| id).into_iter().collect();

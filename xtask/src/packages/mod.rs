@@ -79,8 +79,7 @@ fn target_directory() -> Result<PathBuf> {
     Ok(metadata["target_directory"].as_str().context("a target directory")?.into())
 }
 
-/// Packs the programs, which must be built already, into all three packages in both formats. The new packages replace
-/// the packages in the output directory. Returns the paths of the new packages.
+/// Packs the built programs into all packages, which replace those in the output directory. Returns their paths.
 fn build_packages(options: &PackagesOptions, output_dir: &Path) -> Result<Vec<PathBuf>> {
     let version = stage::PackageVersion {
         number: env!("CARGO_PKG_VERSION"),

@@ -1,5 +1,4 @@
-//! Appliers: objects that check and apply tasks. Each module contains the applier of one task type, except `marker`,
-//! whose applier is for three types.
+//! Appliers, which check and apply tasks: a module for each task type, and `marker` for the three that do nothing.
 //!
 //! The crate `stemma_core` registers all types. This module lists those that this agent supports. Tasks of other types
 //! end as `unsupported`, and tasks that require them are not started.
@@ -13,8 +12,7 @@ use stemma_core::task::{PathContent, TaskKind, TypedParameters, task_type};
 use super::task::{ApplyResult, CheckResult, HostTask, Site, TaskError};
 use crate::host::{HostPath, Pending};
 
-/// An object that checks and applies the tasks of one type. One applier is for three types: `stage`, `group` and
-/// `skipped`.
+/// An object that checks and applies the tasks of one type, or of several similar types.
 pub trait Applier {
     /// Checks whether the host is in the state that the task describes. If the effect of a task on the host cannot be
     /// checked ([`Self::is_journalled`]), checks the journal in the ledger instead. Applies nothing.

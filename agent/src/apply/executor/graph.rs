@@ -40,13 +40,11 @@ pub struct Vertex {
     /// Indexes of the tasks that this task requires. It starts only after each of them has ended or is skipped. It does
     /// not run if one of them is observed or has failed, unless that failure is allowed.
     pub requires: Vec<usize>,
-    /// Barriers that must be open before this task starts: tasks of other hosts that must have succeeded. Empty unless
-    /// the mode of the run is `apply`.
+    /// Barriers that must be open before this task starts: tasks of other hosts that must have succeeded.
     pub barriers: Vec<Barrier>,
     /// True if no other task may run at the same time.
     pub is_exclusive: bool,
-    /// True if the outcome `Failed` of the task does not block its dependants (`fail_on_error: false`). The outcomes
-    /// `DependencyFailed`, `Unsupported` and `Unknown` block them nevertheless.
+    /// True if the outcome `Failed` of the task does not block its dependants (`fail_on_error: false`).
     pub is_failure_allowed: bool,
     /// True if the task is of type `skipped`, which only marks a place in the order. It does nothing and has no result.
     pub is_marker: bool,
@@ -57,8 +55,7 @@ pub struct Vertex {
 pub enum NextStep {
     /// Start this task.
     Start(usize),
-    /// End a task without running it, because a task that it requires failed, did not run either, or is observed (its
-    /// mode is `observe`).
+    /// End a task without running it, because a task that it requires failed, was itself stopped, or is observed.
     Stop {
         /// The task to end.
         at: usize,
@@ -102,9 +99,8 @@ impl TaskGraph {
     }
 
     /// Returns the next step, and records its task as running or ended. Returns `None` if no task can start or be
-    /// stopped until a running task ends, a barrier opens or a blob arrives. A marker that could start, or that must be
-    /// stopped, ends here and is not returned. `open` are the open barriers, and `held_back` the tasks that wait for a
-    /// blob (the content of a file).
+    /// stopped until a running task ends, a barrier opens or a blob arrives. Markers end here, and are not returned.
+    /// `open` are the open barriers, and `held_back` the tasks that wait for a blob.
     pub fn next_step(&mut self, open: &BTreeSet<Barrier>, held_back: &BTreeSet<usize>) -> Option<NextStep> {
         loop {
             let next = (0..self.vertices.len()).find_map(|index| self.step_for(index, open, held_back))?;
@@ -120,9 +116,8 @@ impl TaskGraph {
         }
     }
 
-    /// Returns the step for one task. The step is `Stop` if a required task blocks its dependants
-    /// ([`Self::blocks_dependants`]), and `Start` if nothing prevents the task from running. Returns `None` if the task
-    /// must wait or has started already.
+    /// Returns the step for one task: `Stop` if a required task blocks its dependants, `Start` if nothing prevents the
+    /// task from running, or `None` if the task must wait or has started already.
     fn step_for(&self, index: usize, open: &BTreeSet<Barrier>, held_back: &BTreeSet<usize>) -> Option<NextStep> {
         let vertex = &self.vertices[index];
         if vertex.state != TaskState::Waiting {
@@ -148,9 +143,8 @@ impl TaskGraph {
         running.clone().count() < self.max_parallel && !running.any(|vertex| vertex.is_exclusive)
     }
 
-    /// Returns the task that prevents the task `index` from running, because it failed or is observed
-    /// ([`Self::blocks_dependants`]). If a requirement was itself stopped, returns the task that stopped that
-    /// requirement. Returns `None` if no requirement prevents the task from running.
+    /// Returns the task that prevents the task `index` from running because it failed or is observed, or `None`. If a
+    /// requirement was itself stopped, returns the task that stopped that requirement.
     fn root_failure(&self, index: usize) -> Option<usize> {
         let blocker = self.vertices[index].requires.iter().copied().find(|blocker| self.blocks_dependants(*blocker))?;
         match self.vertices[blocker].state {
@@ -160,9 +154,8 @@ impl TaskGraph {
         }
     }
 
-    /// Returns whether tasks that require this task must not run, because it failed or is observed. The outcome
-    /// `Failed` does not count if it is allowed. A task that was stopped, is unsupported or has an unknown outcome
-    /// counts as failed, even if its failure is allowed. A task that drifted or would change something did not fail.
+    /// Returns whether tasks that require this task must not run, because it failed or is observed.
+    /// `is_failure_allowed` allows only the outcome `Failed`, not `DependencyFailed`, `Unsupported` or `Unknown`.
     fn blocks_dependants(&self, index: usize) -> bool {
         match self.vertices[index].state {
             TaskState::Ended(Outcome::Failed) => !self.vertices[index].is_failure_allowed,
@@ -231,8 +224,7 @@ impl TaskGraph {
         })
     }
 
-    /// Returns whether any task is still to be started or stopped. Skipped and observed tasks are not. Markers are
-    /// ignored, but tasks that require markers are not.
+    /// Returns whether any task other than a marker is still to be started or stopped.
     #[must_use]
     pub fn is_waiting(&self) -> bool {
         self.vertices.iter().any(|vertex| vertex.state == TaskState::Waiting && !vertex.is_marker)
@@ -244,9 +236,8 @@ impl TaskGraph {
         (0..self.vertices.len()).any(|index| self.would_task_change(index))
     }
 
-    /// Returns whether any task failed, was stopped, is unsupported or has an unknown outcome. A failure that is
-    /// allowed (`fail_on_error: false`) counts too. Markers are ignored, because a stopped marker is only an effect of
-    /// another task.
+    /// Returns whether any task failed (even if that is allowed), was stopped, is unsupported or has an unknown
+    /// outcome. Markers are ignored, because a stopped marker is only an effect of another task.
     #[must_use]
     pub fn has_failed(&self) -> bool {
         self.outcomes().any(Outcome::is_failure)
@@ -257,8 +248,7 @@ impl TaskGraph {
 mod tests {
     use super::*;
 
-    /// In the message of a stopped task, the text of [`TaskGraph::outcome_text`] follows the name of the task that
-    /// stopped it. This test checks the texts of four outcomes.
+    /// In the message of a stopped task, the text of the outcome follows the name of the task that stopped it.
     #[test]
     fn y09_outcome_text_explains_stop_of_dependants() {
         let vertex = |outcome| Vertex { state: TaskState::Ended(outcome), ..vertex(&[]) };
@@ -304,7 +294,6 @@ mod tests {
         assert!(graph.vertices[3].state == TaskState::Running && !graph.is_waiting() && graph.has_failed());
     }
 
-    /// Only the outcome `Failed` can be allowed. A requirement that is `Unsupported` stops its dependants in any case.
     #[test]
     fn dependant_stops_when_requirement_failed_unless_allowed() {
         for (outcome, may_fail, is_stopped) in [

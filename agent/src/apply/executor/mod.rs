@@ -37,9 +37,8 @@ use refreshes::PendingRefreshes;
 /// work.
 const MAX_PARALLEL_TASKS: usize = 4;
 
-/// Number of mends (repairs of drift) of a task within the last hour from which on the task is contended. Something
-/// else then seems to change the host back, so the agent does not mend the task until one of these mends is older than
-/// an hour.
+/// Number of mends (repairs of drift) within an hour that make a task contended: something else seems to change the
+/// host back. The agent does not mend the task until one of these mends is older than an hour.
 const MAX_MENDS_PER_HOUR: usize = 3;
 
 /// Maximum output stored with a task's reason, in bytes. The reasons of 4096 tasks then still fit into one record of
@@ -76,8 +75,7 @@ pub struct TaskRun {
     new_records: BTreeMap<String, TaskRecord>,
     reasons: BTreeMap<String, Reason>,
     results: Vec<TaskResult>,
-    /// Files of tasks that succeeded, until [`Self::save_results`] records them on disk. They stay on the host when the
-    /// task is removed from the task set.
+    /// Files of tasks that succeeded, until they are recorded on disk. They stay when the task leaves the task set.
     written_files: WrittenFiles,
     /// Results that are stored in the ledger, but that [`Self::save_results`] has not returned yet because it failed
     /// afterwards.
@@ -180,8 +178,7 @@ impl TaskRun {
         }
     }
 
-    /// Returns the directories in which this run may create unfinished files, each with the uids that tasks set as
-    /// owners of files there.
+    /// Returns the directories in which this run may create unfinished files, each with the owners that tasks set.
     fn staging_dirs(&self) -> StagingDirs {
         let mut dirs = StagingDirs::new();
         for planned in &self.tasks {
@@ -197,8 +194,7 @@ impl TaskRun {
     }
 
     /// Starts all tasks that may start now, and ends the tasks of which a requirement failed or is observed. `open` are
-    /// the open barriers. Does nothing in mode `observe`, or while a pause or park that was set on the host itself
-    /// prevents tasks from starting ([`Self::is_stopped`]).
+    /// the open barriers. Does nothing in mode `observe`, or if [`Self::is_stopped`].
     ///
     /// # Errors
     /// [`HostError`] from the ledger.
@@ -277,8 +273,7 @@ impl TaskRun {
         Ok(!subscribes.is_empty() && self.site.ledger.should_refresh(id)?)
     }
 
-    /// Returns whether the task has converged before with the same content: its last recorded outcome is a success, or
-    /// drift after a success. A difference is then drift.
+    /// Returns whether the task last succeeded, or drifted, with the same content. A difference is then drift.
     fn was_converged(&self, task_index: usize) -> bool {
         let planned = &self.tasks[task_index];
         self.last_progress.tasks.get(&planned.id).is_some_and(|record| {
@@ -295,8 +290,7 @@ impl TaskRun {
         record.map_or(&[], |record| &record.mends)
     }
 
-    /// Returns whether the task was mended at least [`MAX_MENDS_PER_HOUR`] times within the last hour, so that
-    /// something else must be changing the host back.
+    /// Returns whether the task was mended [`MAX_MENDS_PER_HOUR`] times or more within the last hour.
     fn is_contended(&self, task_index: usize) -> bool {
         let now = self.site.host.unix_seconds();
         // A time in the future was recorded before the clock was set back, so it is not counted. The range has 3600
@@ -305,14 +299,12 @@ impl TaskRun {
         self.recent_mends(task_index).iter().filter(within_hour).count() >= MAX_MENDS_PER_HOUR
     }
 
-    /// Returns the files that the tasks of the profile manage, also those of skipped and observed tasks. Tasks that
-    /// cannot run on this host have none.
+    /// Returns the files that the tasks of the profile manage, also those of skipped and observed tasks.
     pub fn managed_files(&self) -> impl Iterator<Item = HostPath> {
         self.managed_files_where(|_| true)
     }
 
-    /// Returns the files that the tasks selected by `select` manage, also those of skipped and observed tasks. Tasks
-    /// that cannot run on this host have none.
+    /// Returns the files that the tasks selected by `select` manage. Tasks that cannot run on this host have none.
     fn managed_files_where(&self, select: fn(&HostTask) -> bool) -> impl Iterator<Item = HostPath> {
         self.tasks.iter().filter_map(move |planned| match &planned.readiness {
             Readiness::Runnable { applier, task, .. } if select(task) => applier.managed_path(&self.site, task),
@@ -354,8 +346,8 @@ impl TaskRun {
         }
     }
 
-    /// Waits until one running task ends, and records its end, but starts no other task. Used if another run replaces
-    /// this one, if the host was paused or parked, and when the agent stops. Returns `false` at once if no task runs.
+    /// Waits until one running task ends, and records its end, but starts no other task. Returns `false` at once if no
+    /// task runs.
     pub async fn finish_running(&mut self) -> bool {
         if self.running.is_empty() {
             return false;
@@ -378,9 +370,8 @@ impl TaskRun {
         Poll::Pending
     }
 
-    /// Records the result of the refreshes of an ended task: its requests to run again the tasks that subscribe to it.
-    /// If the task then made no change, cancels its requests in the ledger. A request that a task still running may
-    /// rely on too, or that belongs to a change of another task, is not cancelled. If the cancellation fails, the
+    /// Records the result of the refreshes of an ended task: its requests to run its subscribers again. If the task
+    /// made no change, cancels in the ledger the requests that no other task relies on. If the cancellation fails, the
     /// subscribers only run once more than needed.
     fn cancel_refreshes(&mut self, task_index: usize, refresh_outcome: RefreshOutcome) {
         let running = self.running.iter().flat_map(|running| &self.tasks[running.index].refreshes);
@@ -397,9 +388,8 @@ impl TaskRun {
         orphans::lasting_path(&self.site, task).map(|path| path.to_string())
     }
 
-    /// Records the end of a task in memory, until [`Self::save_results`] stores it. Replaces the reason of the task. If
-    /// the result must be reported ([`should_report`]), or if a stopped task has a new reason, also records the
-    /// outcome, the mends and the written file, and adds the result. A check adds the result of each task.
+    /// Records the end of a task in memory, until [`Self::save_results`] stores it: its reason and, if the result must
+    /// be reported, its outcome, its mends, its written file and the result. A check adds the result of each task.
     fn record_end(&mut self, task_index: usize, execution: Execution, allowed_action: AllowedAction) {
         let mut mends = self.recent_mends(task_index).to_vec();
         if allowed_action == AllowedAction::Mend && execution.outcome == Outcome::Changed {
@@ -411,8 +401,7 @@ impl TaskRun {
         let record = TaskRecord { task_set: self.task_set, content, outcome, mends };
         self.has_unsaved = true;
         let last_reason = self.reasons.remove(&planned.id);
-        // The message of a stopped task names the task that stopped it. So the same outcome is reported again if its
-        // message changed.
+        // The message of a stopped task names the task that stopped it. So a changed message is reported too.
         let has_stop_reason_changed =
             outcome == Outcome::DependencyFailed && last_reason.is_some_and(|reason| reason.message != execution.message);
         if !execution.message.is_empty() {
@@ -448,9 +437,8 @@ impl TaskRun {
         }
     }
 
-    /// Stores in the ledger the written files, the results, the progress and the reasons since the last call. Removes
-    /// the progress and reasons of tasks that are no longer in the profile. Returns the results to report, with their
-    /// sequence numbers.
+    /// Stores the written files, results, progress and reasons since the last call, without progress and reasons of
+    /// tasks that left the profile. Returns the results to report, with their sequence numbers.
     ///
     /// # Errors
     /// [`HostError`]. The next call then stores and returns the results that this call could not store or return.

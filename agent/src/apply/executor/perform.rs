@@ -11,8 +11,7 @@ use crate::apply::applier::Applier;
 use crate::apply::leftovers::{StagingDirs, record_dirs};
 use crate::apply::task::{CheckResult, Execution, FailureEffect, HostTask, Site, TaskError};
 
-/// Message of a contended task: one that is not mended now, because it was mended three times within the last hour, and
-/// something else changes the host back.
+/// Message of a contended task: one that is not mended now, because something else changes the host back.
 const CONTENDED_MESSAGE: &str = "contended: it was mended three times within an hour, and something else changes it again";
 
 /// The action that is allowed for a task now.
@@ -20,15 +19,12 @@ const CONTENDED_MESSAGE: &str = "contended: it was mended three times within an 
 pub enum AllowedAction {
     /// Only check the task.
     Check,
-    /// Apply the task. A difference is not drift, because the task has not run with the present content (definition and
-    /// inputs) yet, because the last run with this content did not succeed, or because the task must run again (a
-    /// refresh).
+    /// Apply the task. It has not converged with its present content, or must run again. So a difference is not drift.
     Apply,
     /// Apply the task again, but only if its `on_drift` is `mend`. The host matched the task before, so a difference is
     /// drift.
     Mend,
-    /// Only check the task. It was mended so often within the last hour that something else must be changing the host
-    /// back.
+    /// Only check the task. It was mended so often within an hour that something else must be changing the host back.
     Contended,
 }
 
@@ -48,8 +44,7 @@ impl AllowedAction {
 /// The interval at which a check polls for the end of a task that another process applies.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
-/// Message of a check that finds a difference only because the task must run again after a change of a task that the
-/// task subscribes to. If the task is then applied, its result does not have this message.
+/// Message of a check of a task that must run again only because a task that it subscribes to has changed something.
 const REFRESHED_MESSAGE: &str = "a task that it subscribes to has changed something since it last succeeded";
 
 /// The parameters of the run of one task.
@@ -69,20 +64,17 @@ pub struct TaskCall {
 /// The result of the requests (refreshes) that a task makes before its change, so that its subscribers run again.
 #[derive(Debug, Default)]
 pub enum RefreshOutcome {
-    /// The task requested no refresh, because nothing was applied, or because the ledger could not be written before
-    /// the change.
+    /// The task requested no refresh: nothing was applied, or the ledger could not be written before the change.
     #[default]
     NotRequested,
     /// The change was made, perhaps in part, or it is unknown whether the change was made.
     Changed,
-    /// The change was not made. Contains the subscribers for which this task recorded a new request. A subscriber that
-    /// an earlier request already made due is not included.
+    /// The change was not made. Contains the subscribers that were not due already before the request of this task.
     Unchanged(Vec<String>),
 }
 
-/// Checks a task, and applies it if that is allowed and needed. If the task had to run again (a refresh) and has
-/// succeeded, clears that request. Returns the result, and the outcome of the requests to its subscribers. The result
-/// of a sensitive task has neither output nor diff.
+/// Checks a task, and applies it if that is allowed and needed. Clears the request of a refresh that succeeded. Returns
+/// the result (of a sensitive task without output and diff), and the outcome of its requests to subscribers.
 pub async fn perform(site: &Site, applier: &dyn Applier, task: &HostTask, call: &TaskCall) -> (Execution, RefreshOutcome) {
     let start = site.host.uptime();
     let check_result = match applier.check(site, task).await {
@@ -174,8 +166,7 @@ fn is_applied_elsewhere(site: &Site, id: &str) -> bool {
 }
 
 /// Applies a task, and tries again after a failure as often as the task allows. A failure with an unknown effect is not
-/// retried. Before the change, records in the ledger the requests (refreshes) to run the task's subscribers again, and
-/// the directories in which a crash may leave unfinished files. Until the end, marks the task for other processes.
+/// retried. Requests the subscribers to run again before the change.
 async fn apply_with_retries(site: &Site, applier: &dyn Applier, task: &HostTask, call: &TaskCall) -> (Execution, RefreshOutcome) {
     // The mark lets other processes on this host wait for the end of the task. It ends with this function.
     let _guard = site.ledger.mark_applying(&task.task.id);

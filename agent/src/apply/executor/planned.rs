@@ -31,18 +31,16 @@ pub(super) struct PlannedTask {
 /// The ability of this host to run a task.
 pub(super) enum Readiness {
     /// The task can run. `is_exclusive` is true if no other task may run at the same time. `blob` is the file content
-    /// that the task needs. `is_command` is true for a `shell` task. A command without guards runs again when a task
-    /// that it subscribes to has changed something. Other tasks need no such request, because a check of the host shows
-    /// whether they must run.
+    /// that the task needs. `is_command` is true for a `shell` task. Without guards, only a request makes it run again
+    /// after a change of a task that it subscribes to.
     Runnable { applier: &'static dyn Applier, is_exclusive: bool, is_command: bool, task: Rc<HostTask>, blob: Option<Hash> },
     /// The task cannot run. Contains the outcome to report and the reason.
     Refused(Outcome, String),
 }
 
 impl PlannedTask {
-    /// Reads a task of a profile and creates its vertex. The vertex is skipped if the task is for another phase than
-    /// apply, or if the node does not run the task and it is no marker (a task of type `skipped`). Otherwise it is
-    /// observed if the task's own mode is `observe`.
+    /// Reads a task of a profile and creates its vertex. A task for another phase than apply, or one that the node does
+    /// not run (except a marker), is skipped. Otherwise, a task whose own mode is `observe` is observed.
     pub(super) fn from_profile(
         site: &Site,
         ceiling: &Ceiling,
@@ -52,7 +50,7 @@ impl PlannedTask {
     ) -> (Vertex, Self) {
         let readiness = readiness(site, ceiling, desired, task);
         let is_marker = match &readiness {
-            Readiness::Runnable { task, .. } => is_skipped_type(&task.task),
+            Readiness::Runnable { task, .. } => is_marker_type(&task.task),
             Readiness::Refused(..) => is_marker(task),
         };
         let is_skipped = (!desired.task_set.runs_task(&task.id) && !is_marker) || readiness.is_other_phase();
@@ -98,10 +96,9 @@ impl Readiness {
     }
 }
 
-/// Gives each path to the first task that runs and writes the path. Refuses later tasks with the same path, or with a
-/// path above or below it, because two tasks would forever undo each other's changes. Tasks that only delete files do
-/// not conflict with each other. Observed tasks are ignored. Otherwise an observed task would block a task that does
-/// write the path, or would be refused although it does nothing.
+/// Gives each path to the first task that runs and writes the path. Refuses later tasks with the same path, or one
+/// above or below it, because two tasks would forever undo each other's changes. Tasks that only delete files do not
+/// conflict. Observed tasks are ignored, because they do nothing and must not block a task that writes the path.
 pub(super) fn assign_paths(site: &Site, tasks: &mut [PlannedTask], graph: &TaskGraph) {
     let mut claims = PathClaims::default();
     for index in (0..tasks.len()).filter(|index| !graph.is_skipped(*index) && !graph.is_observed(*index)) {
@@ -124,10 +121,10 @@ fn path_taken_message(site: &Site, conflict: &PathConflict<usize>, first: &Plann
     )
 }
 
-/// Orders each task after the tasks that it subscribes to. If the subscriber is a `shell` task, also adds it to the
-/// `refreshes` of those tasks, so that it runs again after their changes. Reads the subscriptions from the definitions of
-/// the tasks, because an older controller does not order the profile by them. If a profile orders two tasks the other
-/// way round, the order of the profile applies.
+/// Orders each task after the tasks that it subscribes to. If the subscriber is a `shell` task, also adds it to their
+/// `refreshes`, so that it runs again after their changes. Reads the subscriptions from the definitions of the tasks,
+/// because an older controller does not order the profile by them. If a profile orders two tasks the other way round,
+/// the order of the profile applies.
 pub(super) fn link_subscribers(tasks: &mut [PlannedTask], graph: &mut TaskGraph) {
     for index in 0..tasks.len() {
         let Readiness::Runnable { task, is_command, .. } = &tasks[index].readiness else { continue };
@@ -204,12 +201,11 @@ fn vertex(task: &ProfileTask, readiness: &Readiness, state: TaskState, mode: Mod
     }
 }
 
-/// Returns whether the type of a task is `skipped`: such a task only marks a place in the order and has no outcome.
-/// Returns `false` for a `stage` or `group`, which has an outcome. Only the type matters, neither the inputs nor the
-/// host's ceiling (the allowed task types in `agent.toml`).
+/// Returns whether the type of a task is `skipped`. Such a task only marks a place in the order and, unlike a `stage`
+/// or `group`, has no outcome. Only the type matters, neither the inputs nor the host's ceiling.
 #[must_use]
 pub fn is_marker(task: &ProfileTask) -> bool {
-    serde_json::from_str(&task.definition).is_ok_and(|task| is_skipped_type(&task))
+    serde_json::from_str(&task.definition).is_ok_and(|task| is_marker_type(&task))
 }
 
 /// Returns whether the task's own mode is `observe`, so that no host runs or checks the task.
@@ -219,7 +215,7 @@ pub fn is_observed(task: &ProfileTask) -> bool {
 }
 
 /// Returns whether the type of a task is `skipped`, so that the task only marks a place in the order.
-fn is_skipped_type(task: &Task) -> bool {
+fn is_marker_type(task: &Task) -> bool {
     task_type(&task.kind).is_some_and(|definition| definition.kind == TaskKind::Skipped)
 }
 

@@ -14,8 +14,7 @@ use super::perform::RefreshOutcome;
 pub(super) struct PendingRefreshes {
     /// Tasks that must run again, because a task that they subscribe to has changed something in this run.
     due: BTreeSet<String>,
-    /// Tasks whose refresh was requested in this run by a task that then changed nothing. The request is not cancelled
-    /// yet, because a running task may rely on it.
+    /// Tasks whose refresh, requested in this run by a task that then changed nothing, is not cancelled yet.
     without_change: BTreeSet<String>,
 }
 

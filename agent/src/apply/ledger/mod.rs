@@ -79,21 +79,18 @@ pub const HOOK_SNAPSHOT: RecordName<HookSnapshot> = RecordName::new(RecordKind::
 pub const LOCAL_STATE: RecordName<LocalState> = RecordName::new(RecordKind::LocalState, "local");
 /// The last report of this host, which the command `stemma-agent status` shows.
 pub const REPORT: RecordName<Report> = RecordName::new(RecordKind::Report, "report");
-/// The private key for secrets that the fleet encrypts for this host. The agent sends the public key, and decrypts
-/// nothing with the private key yet.
+/// The private key for secrets that the fleet encrypts for this host. Nothing is decrypted with it yet.
 pub const SEAL_KEY: RecordName<[u8; 32]> = RecordName::new(RecordKind::SealKey, "seal-key");
 /// The barriers that a controller reported as open.
 pub const OPEN_BARRIERS: RecordName<OpenBarriers> = RecordName::new(RecordKind::OpenBarriers, "open-barriers");
 /// The reasons for the last outcomes of tasks, by task id. A task without a reason has no entry.
 pub const REASONS: RecordName<BTreeMap<String, Reason>> = RecordName::new(RecordKind::Reasons, "reasons");
-/// The number of the last reconcile (a pass that brings the host to its desired state again) that a command on the host
-/// requested from the running agent. Each request gets a higher number than the one before it.
+/// The number of the last reconcile that a command on the host requested from the running agent. The numbers grow.
 pub const RECONCILE_REQUESTED: RecordName<u64> = RecordName::new(RecordKind::ReconcileRequested, "look-asked");
 /// The numbers ([`RECONCILE_REQUESTED`]) of two requested reconciles: the last one that the running agent began, and
 /// the last one that it finished.
 pub const RECONCILE_DONE: RecordName<(u64, u64)> = RecordName::new(RecordKind::ReconcileDone, "look-done");
-/// The tasks that must run again because a task that they subscribe to has changed something. They are recorded before
-/// that task makes its change.
+/// The tasks that must run again because a task that they subscribe to has changed something, or was about to.
 pub const REFRESHES: RecordName<BTreeSet<String>> = RecordName::new(RecordKind::Refreshes, "refreshes");
 /// The directories in which tasks may leave unfinished files, by path. The values are the uids that tasks set as owners
 /// of files in the directory.
@@ -102,8 +99,7 @@ pub const STAGING_DIRS: RecordName<BTreeMap<String, BTreeSet<u32>>> = RecordName
 pub const WRITTEN_FILES: RecordName<BTreeMap<String, String>> = RecordName::new(RecordKind::WrittenFiles, "written-files");
 /// The next free sequence number of a result.
 const SEQUENCE: RecordName<u64> = RecordName::new(RecordKind::Sequence, "sequence");
-/// Number of results that were dropped before a controller stored them. After a controller has received the finding
-/// about this number, the agent sets the number to 0.
+/// Number of results that were dropped before a controller stored them, and that no finding has reported yet.
 const DROPPED_RESULTS: RecordName<u64> = RecordName::new(RecordKind::DroppedResults, "dropped-results");
 
 /// The stored state of the agent's root half, which runs as root and applies tasks.
@@ -298,8 +294,7 @@ impl Ledger {
         if new_refreshes == old_refreshes { Ok(()) } else { self.put(&REFRESHES, &new_refreshes) }
     }
 
-    /// Returns whether the journal entry of a task was once unusable, so that its file was renamed (set aside), and the
-    /// renamed file still exists.
+    /// Returns whether there is an unusable journal entry of the task, whose file was renamed (set aside).
     ///
     /// # Errors
     /// [`HostError`].

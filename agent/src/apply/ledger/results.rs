@@ -4,7 +4,7 @@
 use log::warn;
 use stemma_wire::message::observed::TaskResult;
 
-use super::record::{self, RecordKind};
+use super::record::RecordKind;
 use super::{DROPPED_RESULTS, Ledger, SEQUENCE};
 use crate::host::HostError;
 
@@ -15,6 +15,8 @@ const MAX_BATCHES: usize = 1_000;
 /// Maximum size of the encoded results of a batch, in bytes. Only a batch with a single result may exceed it. A batch
 /// is one record of the ledger, and the ledger reads records of at most 8 MiB.
 const MAX_BATCH_BYTES: usize = 1024 * 1024;
+/// Maximum size of an encoded result without its task and its texts, in bytes.
+const MAX_FIXED_BYTES: usize = 100;
 
 /// Maximum sequence number that a controller can acknowledge. No host ever produces this many results, and enough
 /// sequence numbers remain above it for later results.
@@ -33,9 +35,8 @@ impl Ledger {
         Ok(results)
     }
 
-    /// Gives new results their sequence numbers and stores them, until a controller acknowledges them, in batches of at
-    /// most `MAX_BATCH_BYTES`. Then deletes the oldest batches above `MAX_BATCHES`. Returns the results with their
-    /// sequence numbers. An empty list is not stored.
+    /// Numbers new results and stores them in batches of at most `MAX_BATCH_BYTES`, until a controller acknowledges
+    /// them. Then deletes the oldest batches above `MAX_BATCHES`. Returns the results with their sequence numbers.
     ///
     /// # Errors
     /// [`HostError`].
@@ -54,8 +55,7 @@ impl Ledger {
     }
 
     /// Removes the stored results with sequence numbers up to `up_to`, because the controller has stored them. New
-    /// results then get higher numbers than `up_to`. Ignores an `up_to` above `MAX_SEQUENCE`, because too few sequence
-    /// numbers would remain above it for later results.
+    /// results get higher numbers. Ignores an `up_to` above `MAX_SEQUENCE`, which would leave too few numbers for them.
     ///
     /// # Errors
     /// [`HostError`].
@@ -112,8 +112,7 @@ impl Ledger {
         self.put(&DROPPED_RESULTS, &0)
     }
 
-    /// Returns the names of the batches, oldest first. A name has 20 digits: the sequence number that the first result
-    /// of the batch had when the batch was stored. That result may have been acknowledged and removed since then.
+    /// Returns the names of the batches, oldest first: the first sequence number that each batch had, in 20 digits.
     fn batch_names(&self) -> Result<Vec<String>, HostError> {
         let names = self.results.names()?;
         Ok(names.into_iter().filter(|name| name.len() == 20 && name.bytes().all(|byte| byte.is_ascii_digit())).collect())
@@ -162,14 +161,14 @@ impl Ledger {
 
 /// Splits results into batches of at most [`MAX_BATCH_BYTES`] each. A larger result is a batch of its own.
 fn split_batches(results: &[TaskResult]) -> Vec<&[TaskResult]> {
-    let (mut batches, mut start, mut batch_encoded_bytes) = (Vec::new(), 0, 0);
+    let (mut batches, mut start, mut batch_bytes) = (Vec::new(), 0, 0);
     for (index, result) in results.iter().enumerate() {
-        let result_bytes = record::encode(RecordKind::Results, result).len();
-        if index > start && batch_encoded_bytes + result_bytes > MAX_BATCH_BYTES {
+        let result_bytes = MAX_FIXED_BYTES + result.task.len() + result.text_bytes();
+        if index > start && batch_bytes + result_bytes > MAX_BATCH_BYTES {
             batches.push(&results[start..index]);
-            (start, batch_encoded_bytes) = (index, 0);
+            (start, batch_bytes) = (index, 0);
         }
-        batch_encoded_bytes += result_bytes;
+        batch_bytes += result_bytes;
     }
     batches.push(&results[start..]);
     batches

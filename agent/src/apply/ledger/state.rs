@@ -65,8 +65,7 @@ pub struct Desired {
     pub version: WireVersion,
     /// The labels, traits and lifecycle fields. The controller sends them to the host at once.
     pub known: Known,
-    /// The mode, the tags, the inputs, and the hash of the profile (the list of tasks) of the host. The controller
-    /// sends them only when it releases them to the host.
+    /// The mode, tags, inputs and profile hash. The controller sends them only when it releases the task set.
     pub task_set: TaskSet,
     /// The digest of the task set. Each task result contains the digest of its task set.
     pub digest: PartDigest,
@@ -122,8 +121,7 @@ pub struct TaskRecord {
     pub mends: Vec<u64>,
 }
 
-/// The reason for the last outcome of a task. People on the host read it, and after a restore of the controller's store
-/// the agent reports it again.
+/// The reason for the last outcome of a task. People on the host read it. After a restore, the agent reports it again.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Reason {
     /// The reason as one sentence.
@@ -154,9 +152,8 @@ pub enum StepState {
     Done,
     /// The command could not be started, or it ended without success, or a person answered that it must run again.
     Failed,
-    /// The journal entry is lost, and it is not known whether the command ran to its end. The agent does not store this
-    /// state: `stemma-agent resolve-unknown` uses it until it stores the answer of a person. A command with this state
-    /// does not run again with the same content before a person records its outcome.
+    /// The journal entry is lost, so it is unknown whether the command ran to its end. The agent does not store this
+    /// state: `stemma-agent resolve-unknown` uses it until it stores the answer of a person.
     Unknown,
 }
 
@@ -168,9 +165,8 @@ pub struct HostMapRecord {
     pub path: String,
     /// The label values that the agent wrote into the host label map, by key.
     pub owned: BTreeMap<String, String>,
-    /// The keys and values that the agent is about to write into the host label map. The agent records them before it
-    /// replaces the map, and clears them afterwards. So after a crash in between, the record still names every key of
-    /// the agent.
+    /// The keys and values that the agent is about to write. The agent records them before it replaces the map, and
+    /// clears them afterwards. So after a crash in between, the record still names every key of the agent.
     pub writing: BTreeMap<String, String>,
 }
 
@@ -193,8 +189,7 @@ pub struct HookSnapshot {
 pub struct OpenBarriers {
     /// Digest of the task set for which the barriers are open.
     pub task_set: PartDigest,
-    /// The store revision at which the controller reported the barriers. If a new task set or epoch closed all
-    /// barriers, the revision of that desired state.
+    /// The store revision at which the controller reported the barriers, or a new task set or epoch closed them all.
     pub revision: Revision,
     /// The open barriers.
     pub open: BTreeSet<Barrier>,
@@ -209,7 +204,6 @@ pub struct UndoNote {
     pub path: String,
     /// The content of the file before the task, or `None` if no file existed.
     pub bytes: Option<Vec<u8>>,
-    /// Owner id, group id and mode of the file before the task, or `None` if no file existed. The mode is the one
-    /// without the access control list, which is not stored.
+    /// Owner id, group id and mode (without access control list) before the task, or `None` if no file existed.
     pub attributes: Option<(u32, u32, u32)>,
 }

@@ -24,9 +24,8 @@ const FILE_MODE: u32 = 0o644;
 /// Mode of `/run/stemma` and its directories.
 const DIR_MODE: u32 = 0o755;
 
-/// Maximum size, in bytes, of an existing file of `/run/stemma` that the agent compares with the new content. The agent
-/// replaces a larger file without a comparison. This maximum is far above the 64 KiB that all labels of a node may
-/// have, even if each character is escaped.
+/// Maximum size of an existing output file that is compared with the new content, in bytes. A larger file is replaced
+/// in any case. The maximum is far above the 64 KiB of all labels, even if each character is escaped.
 const MAX_COMPARED_BYTES: u64 = 1024 * 1024;
 
 /// The result of writing the outputs: the files of `/run/stemma` and the host label map.
@@ -35,8 +34,7 @@ pub struct OutputsResult {
     /// Sentences for people that do not concern a failed write, for example about single labels and tags. Also the
     /// errors of the host label map if it need not be written.
     pub findings: Vec<String>,
-    /// Sentences about files that could not be written, each with the reason: at most one about `/run/stemma`, and one
-    /// about the host label map.
+    /// Sentences about files that could not be written, each with the reason.
     pub unwritten: Vec<String>,
     /// True if `unwritten` contains a sentence about a file of `/run/stemma`.
     pub is_run_dir_incomplete: bool,
@@ -86,8 +84,8 @@ pub fn write(host: &dyn Host, ledger: &Ledger, config: &AgentConfig, desired: &D
 /// cannot be in these files.
 ///
 /// # Errors
-/// [`HostError`] of the first file that cannot be written. The files after it are still written. If the directory cannot be
-/// opened, or an unfinished file in it cannot be removed, no file is written.
+/// [`HostError`] of the first file that cannot be written. The files after it are still written. If the directory
+/// cannot be opened or swept, no file is written.
 pub fn write_run_dir(host: &dyn Host, known: &Known, task_set: &TaskSet) -> Result<Vec<String>, HostError> {
     let dir = open_dir(host, &HostPath::from_static(paths::RUN))?;
     sweep(host, &*dir)?;
@@ -120,9 +118,8 @@ fn open_dir(host: &dyn Host, path: &HostPath) -> Result<Box<dyn Dir>, HostError>
     Ok(dir)
 }
 
-/// Writes the files of `/run/stemma/tags`, and removes all other files there. `tags` has the content of each file by
-/// its name, which is a tag name or `primary-NAME`. If a file cannot be written, still writes the others, and then
-/// returns the first error.
+/// Writes the files of `/run/stemma/tags` (contents by file name), and removes all other files there. If a file cannot
+/// be written, still writes the others, and then returns the first error.
 fn write_tags(host: &dyn Host, tags: &BTreeMap<String, String>) -> Result<(), HostError> {
     let path = HostPath::from_static("/run/stemma/tags");
     let dir = open_dir(host, &path)?;

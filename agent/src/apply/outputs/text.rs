@@ -54,8 +54,7 @@ pub fn env(labels: &BTreeMap<&str, &str>) -> (String, Vec<String>) {
 /// Returns the names and contents of the files in `/run/stemma/tags`. `tags` has items `NAME` or `NAME:VALUE`.
 ///
 /// Each tag name is a file that contains the values of the tag, one per line. Each tag of which the node is the primary
-/// is also an empty file `primary-NAME`. Also returns findings about omitted tags: their names cannot be file names, or
-/// their values have control characters.
+/// is also an empty file `primary-NAME`. Also returns findings about tags with an unusable name or value.
 #[must_use]
 pub fn tags(tags: &[String], primaries: &[String]) -> (BTreeMap<String, String>, Vec<String>) {
     let (mut files, mut findings) = (BTreeMap::<String, String>::new(), Vec::new());
@@ -75,9 +74,8 @@ pub fn tags(tags: &[String], primaries: &[String]) -> (BTreeMap<String, String>,
     (files, findings)
 }
 
-/// Returns whether a text can be the name of a file in `/run/stemma/tags`. The name begins with a letter or digit, and
-/// contains only letters, digits, `_`, `.` and `-`. It has at most 71 characters, because a tag name with the prefix
-/// `primary-` is a file name too.
+/// Returns whether a text can be a file name in `/run/stemma/tags`: `[A-Za-z0-9][A-Za-z0-9_.-]*` with at most 71
+/// characters (a tag name with the prefix `primary-`).
 ///
 /// The controller sends only such names. The agent checks this again, because a name like `../x` would be a file
 /// outside the directory.

@@ -14,8 +14,7 @@ use uuid::Uuid;
 use super::ledger::{AcceptedState, read_part};
 use crate::identity::HostIdentity;
 
-/// Maximum size of the parts in an offered desired state together, in bytes: 256 KiB, and 4 KiB for the postcard
-/// encoding. A part that the offer omits is not counted.
+/// Maximum size of the parts in an offered desired state, in bytes: 256 KiB, and 4 KiB for the postcard encoding.
 const MAX_DESIRED_BYTES: usize = 256 * 1024 + 4096;
 
 /// The verifier of the messages that controllers sign for this host's node.
@@ -48,9 +47,8 @@ impl NodeVerifier {
 /// message changes nothing on the host.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MessageRefusal {
-    /// The fleet has not signed the message for this node. For example, the message is for another node (S31) or was
-    /// changed on its way (S68), or the certificate of its signer is not accepted. The refusal is the same if the fleet
-    /// has not signed the change of the epoch in an offer.
+    /// The fleet has not signed the message, or the epoch change in it, for this node. For example, it is for another
+    /// node (S31), was changed on its way (S68), or the certificate of its signer is not accepted.
     #[error("the offer is refused")]
     NotSigned(#[from] NotSigned),
     /// The offered revision is older than the revision of the held state (the state that this host accepted last), in
@@ -62,8 +60,8 @@ pub enum MessageRefusal {
         /// The revision of the state that this host accepted last.
         held: u64,
     },
-    /// The message is of another epoch than the held state (the state that this host accepted last). A grant of another
-    /// epoch is refused in any case. An offer is refused if it contains no change from the held epoch to its own.
+    /// The message is of another epoch than the held state. An offer is refused unless it contains a change from the
+    /// held epoch to its own, a grant in any case.
     #[error("{}", other_epoch_hint(*.offered, *.held))]
     OtherEpoch {
         /// The revision of the offer or grant.
@@ -79,8 +77,7 @@ pub enum MessageRefusal {
         /// The first revision of the epoch.
         begins: u64,
     },
-    /// The offer omits a part, and this host does not have the part with the offered digest in the wire version of the
-    /// offer. The value is the name of the part.
+    /// The offer omits the part of this name, and this host does not have it with the offered digest and wire version.
     #[error("the offer omits the {0}, and this host does not hold it")]
     MissingPart(&'static str),
     /// The part is signed, but this agent cannot decode it, probably because a newer controller encoded it. The value
@@ -103,8 +100,7 @@ pub enum MessageRefusal {
     /// The identity or the credentials of this host are damaged, so the agent does not verify any message.
     #[error("this host cannot verify offers: its identity is damaged")]
     NoIdentity,
-    /// The agent did not request this body (a profile or blob), or the body grew beyond the maximum size before its
-    /// bytes matched its hash.
+    /// The agent did not request this body (a profile or blob), or the body does not match its hash.
     #[error("a body that was not requested, or does not match its hash")]
     Body,
 }
@@ -183,8 +179,7 @@ pub fn verify_grant(trust: &NodeVerifier, grant: &SignedGrant, state: &AcceptedS
 /// since 1970.
 ///
 /// In the same epoch, the offered revision must not be older. For another epoch, the offer must contain a signed change
-/// from the held epoch to the offered epoch, and the offered revision must not be lower than the first one of that
-/// epoch.
+/// from the held epoch to it, and its revision must not be below the first one of its epoch.
 fn check_order(trust: &NodeVerifier, offer: &SignedDesired, held_state: &AcceptedState, now: u64) -> Result<(), MessageRefusal> {
     if offer.epoch == held_state.epoch {
         let is_older = offer.revision < held_state.revision;

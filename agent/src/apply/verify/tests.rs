@@ -1,5 +1,4 @@
-//! Offers and grants that a host accepts or refuses. A prefix such as `s31_` in the name of a test numbers the property
-//! that the test shows.
+//! Offers and grants that a host accepts or refuses. A prefix such as `s31_` of a test name numbers a property.
 
 use stemma_wire::message::signed::Grant;
 use stemma_wire::message::{Epoch, Revision, encode_part};

@@ -38,7 +38,7 @@ impl ApplyWorker {
     /// After a success, clears an earlier report of such an error.
     pub(super) async fn survive_state_error(&mut self, result: Result<(), ApplyError>) -> Result<(), ApplyError> {
         let state_error = match result {
-            Ok(()) => return self.clear_disk_finding().await,
+            Ok(()) => return self.recheck_disk().await,
             Err(ApplyError::State(state_error)) if self.stop_when == StopWhen::OnRequest => state_error,
             Err(error) => return Err(error),
         };
@@ -87,10 +87,9 @@ impl ApplyWorker {
         ignore_state_error(self.report().await)
     }
 
-    /// Clears the finding that the agent cannot write its state, if a test write succeeds. If the test write fails,
-    /// blocks the runs again. Does nothing if there is no such finding, or while runs are blocked until the next
-    /// reconcile.
-    async fn clear_disk_finding(&mut self) -> Result<(), ApplyError> {
+    /// Clears the finding that the agent cannot write its state if a test write succeeds, or else blocks the runs
+    /// again. Does nothing if there is no such finding, or while runs are blocked until the next reconcile.
+    async fn recheck_disk(&mut self) -> Result<(), ApplyError> {
         if self.is_blocked || self.findings.disk.is_none() {
             return Ok(());
         }

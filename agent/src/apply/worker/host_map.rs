@@ -33,8 +33,7 @@ impl ApplyWorker {
     }
 
     /// Writes the outputs (`/run/stemma` and the host label map) again, schedules the hooks if they must run, and
-    /// reports the labels of other programs in the map. The main loop calls this after a change of the map, and to
-    /// repeat a failed write.
+    /// reports the labels of other programs in the map.
     pub(super) async fn check_map(&mut self) -> Result<(), ApplyError> {
         self.map.check_at = None;
         if let Some(desired) = self.desired.clone() {

@@ -60,8 +60,7 @@ const RUNNING_REPORT_DELAY: Duration = Duration::from_millis(500);
 pub struct ApplyWorker {
     site: Site,
     config: AgentConfig,
-    /// The verifier of offers and grants. `None` if the identity or the credentials of the host are damaged. The agent
-    /// then refuses all offers and grants.
+    /// The verifier of offers and grants. `None` if the identity or the credentials are damaged: all are then refused.
     verifier: Option<NodeVerifier>,
     channel: ApplyEnd,
     wakes: WakeListener,
@@ -70,8 +69,7 @@ pub struct ApplyWorker {
     grants: GrantTable,
     bodies: BodyDownloads,
     run: Option<TaskRun>,
-    /// True if `run` must start no further task, because another run replaces it, or because the host may start no task
-    /// any more (for example, it was parked).
+    /// True if `run` must start no further task: another run replaces it, or the host may start no task any more.
     must_run_end: bool,
     progress: observed::Progress,
     findings: WorkerFindings,
@@ -89,8 +87,7 @@ pub struct ApplyWorker {
     is_blocked: bool,
     /// True if the agent has received an offered desired state and has neither accepted nor refused it yet.
     is_offer_unanswered: bool,
-    /// Time at which the agent reports that tasks run. `None` if no run has started, if its tasks have ended, or if
-    /// this was reported already.
+    /// Time at which the agent reports that tasks run. `None` if none run, or if this was reported already.
     report_running_at: Option<Instant>,
     /// Number of consecutive runs that failed. The delay before the next reconcile grows with this number.
     failures: u32,
@@ -114,8 +111,7 @@ pub struct ApplyWorker {
 pub enum StopWhen {
     /// The worker ends when its caller requests it, or when the network half of the agent has ended, as in the service.
     OnRequest,
-    /// The worker ends when it has nothing more to do now, or when its caller requests it, as in a one-time run. An end
-    /// of the network half does not end the worker.
+    /// The worker ends when it has nothing more to do now, or when its caller requests it, as in a one-time run.
     WhenIdle,
 }
 
@@ -138,8 +134,7 @@ struct WorkerFindings {
     set_aside: Vec<String>,
     /// A sentence about results that were deleted before a controller stored them.
     dropped: Option<String>,
-    /// The next free sequence number of a result at the time when the agent reported the finding `dropped` (about
-    /// deleted results). `None` if that finding is not reported yet.
+    /// The next free sequence number of a result when the agent reported `dropped`. `None` if it is not reported yet.
     dropped_reported_at: Option<u64>,
 }
 
@@ -165,15 +160,13 @@ struct ChangedFiles {
     repeats: u32,
 }
 
-/// An error of the worker. It ends the worker, except that a worker that runs as a service continues after most errors
-/// of the kind `State`.
+/// An error of the worker. It ends the worker, except that a service continues after most errors of the kind `State`.
 #[derive(Debug, thiserror::Error)]
 pub enum ApplyError {
     /// The agent's own state cannot be read or written.
     #[error("the agent's own state cannot be kept")]
     State(#[from] HostError),
-    /// A message to the network half of the agent cannot be sent, because that half has ended or the message is too
-    /// large.
+    /// A message to the network half of the agent cannot be sent: that half has ended, or the message is too large.
     #[error("the other half of the agent cannot be reached")]
     Channel(#[from] ChannelError),
 }
@@ -192,8 +185,7 @@ impl ChangedFiles {
 }
 
 impl ApplyWorker {
-    /// Creates the worker from the state in the ledger. Before that, removes the files that a killed agent left in the
-    /// ledger's directories, and only logs an error of this.
+    /// Removes leftovers of a killed agent from the ledger, and creates the worker from the state in the ledger.
     ///
     /// # Errors
     /// [`HostError`] if the ledger cannot be read at all.
@@ -274,9 +266,8 @@ impl ApplyWorker {
         self
     }
 
-    /// Runs the main loop until `stop` completes, and then waits until running tasks have ended. With
-    /// [`StopWhen::OnRequest`], also ends when the network half of the agent has ended. With [`StopWhen::WhenIdle`],
-    /// also ends when there is nothing more to do. Returns the summary of the last run.
+    /// Runs the main loop until `stop` completes or the condition of [`StopWhen`] is met. Then waits until running
+    /// tasks have ended, and returns the summary of the last run.
     ///
     /// # Errors
     /// [`ApplyError`].
@@ -329,9 +320,8 @@ impl ApplyWorker {
         }
     }
 
-    /// Sends these to the network half of the agent: the seal key, the epoch, revision and digests of the held desired
-    /// state (which this host accepted last), the stored results, and the local state. Then continues with that desired
-    /// state.
+    /// Sends the seal key, the identification of the held desired state (which this host accepted last), the stored
+    /// results and the local state to the network half of the agent. Then continues with that desired state.
     async fn start(&mut self) -> Result<(), ApplyError> {
         let held = self.site.ledger.accepted()?.map(|accepted| accepted.held_desired());
         self.channel.send(&ApplyMessage::Hello { seal_key: seal_key(&*self.site.host, &self.site.ledger)?, held }).await?;
@@ -406,8 +396,8 @@ impl ApplyWorker {
     /// Handles the progress of the run after [`advance_run`] returned. Stores the new results and sends them to the
     /// network half of the agent.
     ///
-    /// If no task runs any more, schedules the next reconcile. If the run had to end before its last task
-    /// (`must_run_end`), plans a new run instead, unless the host may start no task.
+    /// If no task runs any more, schedules the next reconcile, or plans a new run if this run had to end
+    /// (`must_run_end`).
     async fn on_run_advanced(&mut self, result: Result<(), HostError>) -> Result<(), ApplyError> {
         result?;
         let Some(run) = &mut self.run else { return Ok(()) };
@@ -482,15 +472,14 @@ impl ApplyWorker {
     }
 }
 
-/// Starts the tasks that may run, and waits until a task has ended. Starts no task if `is_replaced` is true: another
-/// run replaces this one, or the host was paused or parked. `open_barriers` are the barriers behind which tasks may
-/// run. Completes at once if no task runs and the run has something to store.
+/// Starts the tasks that may run, and waits until a task has ended. Starts no task if `must_end`. `open_barriers`
+/// are the barriers behind which tasks may run. Completes at once if no task runs and the run has something to store.
 ///
 /// Never completes if there is no run, or if all results are stored and no task of the run can start or end. The caller
 /// uses this in a `select!`, in which the other events continue.
-async fn advance_run(run: Option<&mut TaskRun>, is_replaced: bool, open_barriers: &BTreeSet<Barrier>) -> Result<(), HostError> {
+async fn advance_run(run: Option<&mut TaskRun>, must_end: bool, open_barriers: &BTreeSet<Barrier>) -> Result<(), HostError> {
     let Some(run) = run else { return std::future::pending().await };
-    let has_advanced = if is_replaced { run.finish_running().await } else { run.advance(open_barriers).await? };
+    let has_advanced = if must_end { run.finish_running().await } else { run.advance(open_barriers).await? };
     if has_advanced || run.has_unsaved_results() { Ok(()) } else { std::future::pending().await }
 }
 

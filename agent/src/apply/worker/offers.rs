@@ -17,10 +17,9 @@ use crate::apply::verify::{MessageRefusal, verify_desired, verify_grant};
 use crate::host::HostError;
 
 impl ApplyWorker {
-    /// Handles an offered desired state: verifies it, stores it, and writes the outputs (files for services and
-    /// people). If the task set or the epoch changed, also closes all barriers. Then plans a run if the task set, the
-    /// mode or the park of the node changed, or if the hold or pause of a node without a task set began or ended. After
-    /// a change of the epoch, also sends the last results again. Refuses an invalid offer.
+    /// Handles an offered desired state: verifies it, stores it, and writes the outputs. If the task set or the epoch
+    /// changed, also closes all barriers. Plans a run if the task set, the mode, the park or [`Desired::is_unreleased`]
+    /// changed. After a change of the epoch, also sends the last results again. Refuses an invalid offer.
     pub(super) async fn on_offer(&mut self, version: WireVersion, offer: &SignedDesired) -> Result<(), ApplyError> {
         let Some(trust) = &self.verifier else { return self.refuse(&MessageRefusal::NoIdentity).await };
         let held_state = self.site.ledger.accepted()?;
@@ -49,13 +48,13 @@ impl ApplyWorker {
         self.is_offer_unanswered = false;
         info!(revision = accepted.revision.0, count = desired.known.labels.len(); "desired state accepted");
         self.write_outputs(&desired, previous.as_ref().map(|previous| &previous.known));
-        let needs_no_new_run = previous.as_ref().is_some_and(|previous| {
-            previous.digest == desired.digest
-                && previous.mode() == desired.mode()
-                && previous.known.parked == desired.known.parked
-                && previous.is_unreleased() == desired.is_unreleased()
+        let needs_new_run = previous.as_ref().is_none_or(|previous| {
+            previous.digest != desired.digest
+                || previous.mode() != desired.mode()
+                || previous.known.parked != desired.known.parked
+                || previous.is_unreleased() != desired.is_unreleased()
         });
-        if !needs_no_new_run {
+        if needs_new_run {
             self.failures = 0;
             // The progress of the previous task set does not apply to the new one. If a task of the previous run still
             // runs, that task must end before the new run starts.
@@ -65,7 +64,7 @@ impl ApplyWorker {
             self.request_bodies(&desired).await?;
             self.plan_run(&desired)?;
         }
-        if is_of_another_epoch && needs_no_new_run {
+        if is_of_another_epoch && !needs_new_run {
             // Grants of the previous epoch are no longer valid.
             self.restore_barriers(&desired)?;
             self.grants.end_leases();
@@ -115,10 +114,9 @@ impl ApplyWorker {
         Ok(self.channel.send(&ApplyMessage::Refused { reason }).await?)
     }
 
-    /// Handles a grant (open barriers, or a lease). Verifies the grant, and then replaces the open barriers or stores
-    /// the lease. Open barriers are also written to disk. Barriers of another task set than that of this host are
-    /// refused. A grant with an older revision than the current one of its kind changes nothing. Without an accepted
-    /// desired state, does nothing.
+    /// Handles a grant (open barriers, or a lease). Verifies the grant, and then replaces the open barriers, also on
+    /// disk, or stores the lease. Refuses barriers of another task set than that of this host. Does nothing if a grant
+    /// of the same kind is newer, or without an accepted desired state.
     pub(super) async fn on_grant(&mut self, signed: &SignedGrant) -> Result<(), ApplyError> {
         let Some(trust) = &self.verifier else { return self.refuse(&MessageRefusal::NoIdentity).await };
         let Some(held) = self.site.ledger.accepted()? else { return Ok(()) };

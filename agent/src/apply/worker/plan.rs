@@ -39,8 +39,8 @@ impl ApplyWorker {
     /// Reads the local state (pause, hold, park) again, because a command on the host may have changed it. Sends a
     /// change to the network half of the agent.
     ///
-    /// If the new state stops tasks, marks the run as replaced. Then the running tasks continue to their end, and no
-    /// other task starts. A one-time run receives no wakes, so the caller also reads the state after each task.
+    /// If the new state stops tasks, the run must end: the running tasks continue to their end, and no other task
+    /// starts. A one-time run receives no wakes, so the caller also reads the state after each task.
     pub(super) async fn read_local_state(&mut self) -> Result<(), ApplyError> {
         let local = self.site.ledger.get(&LOCAL_STATE)?.unwrap_or_default();
         if local != self.local {
@@ -64,12 +64,10 @@ impl ApplyWorker {
     }
 
     /// Brings the host to its desired state again. Writes the outputs (files for services), schedules hooks, requests
-    /// missing bodies (the profile and blobs), and plans a run unless tasks are running. If tasks are running although
-    /// the host may start none, marks their run as replaced. Finally sends a report.
+    /// missing bodies (the profile and blobs), and plans a run unless tasks are running. If the host may start no task,
+    /// lets these tasks end.
     ///
-    /// A reconcile runs on schedule, after a command on the host, and after a change of a file that tasks manage. It
-    /// starts earlier than scheduled after a failed run, a failed download of a profile or blob, or a failed write of
-    /// the agent's own state.
+    /// A reconcile runs on schedule, after a command on the host, and after a change of a file that tasks manage.
     pub(super) async fn reconcile(&mut self) -> Result<(), ApplyError> {
         self.is_blocked = false;
         self.last_reconcile_at = Instant::now();
@@ -90,9 +88,8 @@ impl ApplyWorker {
         self.report().await
     }
 
-    /// Updates `orphans`, the existing files that tasks wrote and that no task manages now. Also removes unmanaged
-    /// files that no longer exist from the record on disk. Changes nothing if the profile (the list of tasks) has not
-    /// arrived yet.
+    /// Updates `orphans`, and removes unmanaged files that no longer exist from the record on disk. Changes nothing if
+    /// the profile (the list of tasks) has not arrived yet.
     pub(super) fn find_orphans(&mut self) -> Result<(), HostError> {
         let Some(desired) = self.desired.clone() else { return Ok(()) };
         if let Some(profile) = self.profile(&desired)? {
@@ -101,9 +98,8 @@ impl ApplyWorker {
         Ok(())
     }
 
-    /// Creates the record on disk of the files that tasks wrote, if there is no record, because an older agent did not
-    /// write it. The new record contains the files of those tasks of `desired` that succeeded. The caller is about to
-    /// replace this desired state. Does nothing if the mode is not `apply`, or if the profile is missing.
+    /// Creates the record of the files that tasks wrote ([`orphans::fill_record`]) from a desired state that is about
+    /// to be replaced. Does nothing if its profile is missing.
     pub(super) fn record_files(&mut self, desired: &Desired) -> Result<(), HostError> {
         match self.profile(desired)? {
             Some(profile) => orphans::fill_record(&self.site, desired, &profile),
@@ -119,21 +115,17 @@ impl ApplyWorker {
         }
     }
 
-    /// Schedules a reconcile after a managed file changed. It starts after [`SETTLE_TIME`], so that the program that
-    /// changes the file can finish, and at least [`MIN_RECONCILE_INTERVAL`] after the last reconcile. A reconcile that
-    /// is already scheduled for an earlier time keeps its time.
+    /// Schedules a reconcile after a managed file changed: [`SETTLE_TIME`] later, so that the program that changes the
+    /// file can finish, and at least [`MIN_RECONCILE_INTERVAL`] after the last reconcile. An earlier schedule remains.
     pub(super) fn reconcile_soon(&mut self) {
         let soonest = self.last_reconcile_at + MIN_RECONCILE_INTERVAL;
         self.next_reconcile_at = self.next_reconcile_at.min(soonest.max(Instant::now() + SETTLE_TIME));
     }
 
-    /// Writes the outputs: the files of `/run/stemma` and, in mode `apply`, the host label map (a file of labels for
-    /// other programs). If a write fails, schedules another attempt after [`RETRY_DELAY`], because the host does not
-    /// have its desired state until the write succeeds. Stores the failures and other sentences about the outputs as
-    /// findings.
+    /// Writes the outputs ([`outputs::write`]), and stores their findings. If a write fails, schedules another attempt
+    /// after [`RETRY_DELAY`], because the host does not have its desired state until the write succeeds.
     ///
-    /// `previous` is the known part of the desired state that this host had before. If the agent lost its record of the
-    /// map, the labels in `previous` show which keys of the map it probably wrote.
+    /// `previous` is the known part of the desired state that this host had before.
     pub(super) fn write_outputs(&mut self, desired: &Desired, previous: Option<&Known>) {
         let result = outputs::write(&*self.site.host, &self.site.ledger, &self.config, desired, previous);
         self.retry_outputs_at = (!result.unwritten.is_empty()).then(|| Instant::now() + RETRY_DELAY);
@@ -154,11 +146,11 @@ impl ApplyWorker {
         Ok(())
     }
 
-    /// Plans a run of the desired state. If tasks of an earlier run are still running, only marks that run as replaced.
+    /// Plans a run of the desired state. If tasks of an earlier run are still running, marks that run as
+    /// `must_run_end`.
     ///
-    /// If the host may start no task, or its first task set is not released, plans nothing. In mode `apply`, it then
-    /// removes leftovers (unfinished files of a killed agent). If the profile (the list of tasks) has not arrived yet,
-    /// plans nothing either.
+    /// If the host may start no task, or its first task set is not released, plans nothing, and in mode `apply` removes
+    /// leftovers (unfinished files of a killed agent). If the profile has not arrived yet, plans nothing either.
     pub(super) fn plan_run(&mut self, desired: &Desired) -> Result<(), HostError> {
         if self.run.as_ref().is_some_and(TaskRun::is_running) {
             self.must_run_end = true;
@@ -181,10 +173,9 @@ impl ApplyWorker {
         Ok(())
     }
 
-    /// Returns whether no task of this desired state may start. This is so if the host was paused on the host itself,
-    /// or if it was parked there or by an operator. A hold that was set on the host itself has this effect only until a
-    /// task of the task set has ended: after that, the host continues with that task set. A pause or hold by an
-    /// operator has no effect here: the host then runs the task set that it has.
+    /// Returns whether no task of this desired state may start: the host is parked, or was paused on the host itself. A
+    /// hold on the host itself has this effect only until a task of the task set has ended. A pause or hold by an
+    /// operator has none: the host then runs the task set that it has.
     pub(super) fn is_stopped(&self, desired: &Desired) -> bool {
         let now = self.site.host.unix_seconds();
         let is_on_hold = self.local.hold.as_ref().is_some_and(|(hold_end, _)| *hold_end > now);
@@ -197,9 +188,8 @@ impl ApplyWorker {
         progress.is_some_and(|progress| progress.tasks.values().any(|task_record| task_record.task_set == desired.digest))
     }
 
-    /// Returns the delay until the next reconcile: the configured interval, plus a random time of up to a tenth of the
-    /// interval. After a failed run, returns the retry delay of the configuration. This delay doubles with each further
-    /// failure, up to the interval.
+    /// Returns the delay until the next reconcile: the configured interval, plus a random time of up to a tenth of it.
+    /// After a failed run, it is the configured retry delay, doubled with each further failure, up to the interval.
     pub(super) fn reconcile_delay(&self) -> Duration {
         let schedule = &self.config.schedule;
         let interval = Duration::from_secs(schedule.drift_seconds);

@@ -28,15 +28,13 @@ const MAX_RESULTS_PER_MESSAGE: usize = 256;
 /// network half of the agent can add its own.
 const MAX_WORKER_FINDINGS: usize = 192;
 
-/// The state of the hooks (programs of the host's owner that run after a change of labels, annotations, traits or
-/// tags).
+/// The state of the hooks (programs of the host's owner that run after a change).
 pub(super) enum HookState {
     /// No hook runs, and no run is scheduled.
     Idle,
     /// The hooks run at this time.
     Due(Instant),
-    /// The hooks run. The values are the snapshot of labels, annotations, traits and tags that they receive, and the
-    /// future of the run.
+    /// The hooks run. The values are the snapshot that they receive, and the future of the run.
     Running(HookSnapshot, Pending<'static, HookFailures>),
 }
 
@@ -49,11 +47,8 @@ impl ApplyWorker {
         Ok(())
     }
 
-    /// Sends a report (findings, facts about problems of the agent, progress and local state) to the network half of
-    /// the agent if it changed. Also stores the report on disk, where `stemma-agent status` reads it.
-    ///
-    /// If the report contains a finding about dropped results that was not reported before, stores the next free
-    /// sequence number in `dropped_reported_at`. [`Self::clear_dropped_finding`] needs this number.
+    /// Sends a report (findings, facts about problems of the agent, progress and local state) to the network half if it
+    /// changed. Also stores it on disk for `stemma-agent status`, and sets `dropped_reported_at` for a new finding.
     pub(super) async fn report(&mut self) -> Result<(), ApplyError> {
         let WorkerFindings { membership, disk, outputs, map, hooks, state, set_aside, dropped, dropped_reported_at: _ } =
             &self.findings;
@@ -150,9 +145,8 @@ impl ApplyWorker {
     /// Schedules the hooks if labels, annotations, traits or tags changed since the last run of the hooks. They run
     /// after a random delay below the node's splay, so that the hooks of many hosts do not run at once.
     ///
-    /// Does nothing if the mode is not `apply`, or if the hooks are already scheduled or running. Also does nothing if
-    /// `/run/stemma` is incomplete, because the hooks read it. The agent calls this again after it has written the
-    /// files.
+    /// Does nothing if the mode is not `apply`, if the hooks are already scheduled or running, or if `/run/stemma`,
+    /// which they read, is incomplete. The agent calls this again after it has written the files.
     pub(super) fn schedule_hooks(&mut self, desired: &Desired) -> Result<(), HostError> {
         let is_idle = matches!(self.hooks, HookState::Idle);
         if is_idle
@@ -167,9 +161,8 @@ impl ApplyWorker {
         Ok(())
     }
 
-    /// Handles an event of [`next_hook_event`]. If the hooks have ended (`failures` is not `None`), records the
-    /// snapshot that they received, and their failures. Then schedules the hooks again if something changed while they
-    /// ran. If the hooks are due, starts them.
+    /// Handles an event of [`next_hook_event`]. If the hooks have ended (`failures` is not `None`), records their
+    /// snapshot and failures, and schedules them again after a further change. If the hooks are due, starts them.
     ///
     /// Does not start them if `/run/stemma` is incomplete, because the hooks read it.
     pub(super) async fn on_hook_event(&mut self, failures: Option<HookFailures>) -> Result<(), ApplyError> {

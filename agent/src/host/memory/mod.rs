@@ -186,8 +186,7 @@ impl MemoryHost {
         if self.0.is_full.get() { Err(io_error("write", path, io::ErrorKind::StorageFull)) } else { Ok(()) }
     }
 
-    /// Starts a new process after a crash, with a new session id. The session id is the upper bits of `random`. Also
-    /// resets [`Self::calls`] to 0, and cancels a crash that [`Self::crash_before`] planned.
+    /// Starts a new process after a crash, with a new session id (the upper bits of `random`). Cancels a planned crash.
     pub fn restart(&self) {
         self.0.is_crashed.set(false);
         self.0.crash_before.set(None);
@@ -261,8 +260,7 @@ impl MemoryHost {
         self.0.nodes.borrow_mut()[node].extras = extras;
     }
 
-    /// Sets the simulated reason why a file, or each entry of a directory, cannot be replaced. `None` removes the
-    /// reason.
+    /// Sets the simulated reason why a file, or each entry of a directory, cannot be replaced. `None` removes it.
     pub fn set_blocker(&self, path: &str, blocker: Option<ReplaceBlocker>) {
         let node = self.find_node(path).expect("the file is there");
         self.0.nodes.borrow_mut()[node].blocker = blocker;

@@ -104,8 +104,7 @@ mod tests {
         }
     }
 
-    /// In this test, the second entry has the name `33` and the number 1. The last entry is not valid, because its
-    /// number is `y`.
+    /// The second entry has the name `33` and the number 1. The last entry is not valid, because its number is `y`.
     #[test]
     fn parse_entry_finds_account_by_name_or_number() {
         let text = "root:x:0:0:root:/root:/bin/bash\n33:x:1:1::/one:\nwww-data:x:33:33:www,,:/var/www:/usr/sbin/nologin\nbad:x:y:1::/:\n";

@@ -16,9 +16,8 @@ const MAX_HEAD_BYTES: u64 = 256;
 /// Advice for a script without an interpreter line.
 const SHEBANG_ADVICE: &str = "begin it with the line of its interpreter, as #!/bin/sh";
 
-/// Returns the error for a program that could not be run. If `program` is the absolute path of an existing file, and
-/// the system's error is "not found" or a wrong format, its text is replaced by one that names the missing part and a
-/// remedy.
+/// Returns the error for a program that could not be run. If the absolute path `program` exists, the system's text for
+/// "not found" or a wrong format is replaced by one that names the missing part and a remedy.
 pub(super) fn exec_error(program: &str, error: io::Error) -> HostError {
     let reason = read_head(program).and_then(|head| failure_reason(&head, &error));
     HostError::io("run", program)(match reason {
@@ -50,7 +49,7 @@ fn failure_reason(head: &[u8], error: &io::Error) -> Option<String> {
 }
 
 /// Returns a message for an existing program that cannot start because another file is missing: the interpreter of a
-/// script, the loader of a binary, or what the interpreter itself needs. `head` contains the first bytes of the program.
+/// script, the loader of a binary, or what the interpreter needs. `head` contains the first bytes of the program.
 fn missing_message(head: &[u8]) -> String {
     let Some(name) = interpreter(head) else {
         return "it exists, and the loader that it was built for is missing: install a build for this system".to_owned();

@@ -37,8 +37,7 @@ const CHUNK_BYTES: usize = 16 * 1024;
 /// Both are limits of the kernel.
 const MAX_ATTRIBUTE_BYTES: usize = 64 * 1024;
 
-/// Maximum total size of the extended attributes (names and values) that the agent preserves when it replaces a file,
-/// in bytes.
+/// Maximum total size of the extended attributes (names and values) that a new file gets from the old one, in bytes.
 const MAX_ATTRIBUTES_BYTES: usize = 1024 * 1024;
 
 /// The kernel's list of active swap files and swap partitions.
@@ -120,10 +119,9 @@ impl RealHost {
         Ok(is_only_holder.then_some(fd))
     }
 
-    /// Returns whether another process has the lock of [`Self::lock`], or `false` if the lock file does not exist. The
-    /// check does not acquire the lock, not even for a moment, because a process that tries to acquire the lock in that
-    /// moment would fail. A process that holds the lock must not call this: the check closes the file, which ends its
-    /// lock.
+    /// Returns whether another process has the lock of [`Self::lock`]. The check does not acquire the lock, because a
+    /// process that tries to acquire it in that moment would fail. A process that holds the lock must not call this:
+    /// the check closes the file, which ends its lock.
     ///
     /// # Errors
     /// If the lock file exists and cannot be opened.
@@ -528,8 +526,7 @@ impl Dir for RealDir {
         Ok(Box::new(RealFile { fd, path: self.child_path(name) }))
     }
 
-    /// Creates a subdirectory with this mode, whatever the umask is. If the subdirectory inherits a setgid bit from
-    /// this directory, that bit is kept.
+    /// Creates a subdirectory with this mode, whatever the umask is, and with the setgid bit that it inherits.
     fn make_dir(&self, name: &str, mode: u32) -> Result<(), HostError> {
         let mode = Mode::from_raw_mode(mode);
         // The directory gets its mode when it is created, so that it has no wrong mode if the agent is killed before
@@ -557,9 +554,8 @@ impl Dir for RealDir {
 }
 
 impl RealFile {
-    /// Sets the inode flags of `mask` to their values in `extras`: sets those that `extras.flags` contains, and clears
-    /// the others. Flags outside of `mask` are unchanged. Does nothing if `extras.flags` is `None`. Fails if a flag
-    /// should be set and the file system does not support flags.
+    /// Sets the inode flags of `mask` to their values in `extras`. Other flags are unchanged. Does nothing if
+    /// `extras.flags` is `None`. Fails if a flag should be set and the file system does not support flags.
     fn set_flags(&self, extras: &Extras, mask: IFlags) -> Result<(), HostError> {
         let Some(target_flags) = extras.flags.map(|flags| flags & mask) else { return Ok(()) };
         match check_preserved("the flags", read_flags(&self.fd))? {
@@ -649,8 +645,7 @@ fn link_error(path: &str, link: String, target: Option<CString>) -> HostError {
         let link_dir = link.rsplit_once('/').map_or("", |(link_dir, _)| link_dir);
         let base = if target.starts_with('/') { "" } else { link_dir };
         let mut names = Vec::new();
-        // The parts, in order: the directory of the link (if the target is relative), the target, and the rest of
-        // `path` after the link.
+        // In order: the directory of the link (if the target is relative), the target, and the rest of `path`.
         for name in [base, &target, path.strip_prefix(&link).unwrap_or_default()].iter().flat_map(|part| part.split('/')) {
             match name {
                 "" | "." => {}

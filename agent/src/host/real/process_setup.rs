@@ -4,10 +4,9 @@
 //!
 //! A child inherits these attributes from its parent, so the agent sets them for itself, once, when it starts. To set
 //! them between fork and exec of each command, code would be needed that may neither allocate nor lock. There are two
-//! exceptions. The OOM score of the agent is set to the default only while the agent starts a command
-//! (`OomScoreGuard`). If the agent is the leader of its session, each command is detached from the terminal between
-//! fork and exec (`detach_command_terminal`). The module `spawn` sets account, environment, directory, standard streams
-//! and process group for each command.
+//! exceptions: the OOM score, which is the default only while a command starts (`OomScoreGuard`), and the terminal of
+//! an agent that is the leader of its session (`detach_command_terminal`). The module `spawn` sets account,
+//! environment, directory, standard streams and process group for each command.
 
 use std::ffi::CStr;
 use std::fs;
@@ -80,9 +79,8 @@ const LIBC_SIGNALS: [i32; 2] = [32, 33];
 /// signal faults again. SIGBUS is not one of them, because Tokio accepts a handler for it.
 const UNHANDLED_FAULT_SIGNALS: [i32; 3] = [libc::SIGILL, libc::SIGFPE, libc::SIGSEGV];
 
-/// The resource limits that the agent sets for itself, and that its commands inherit. They are those that a systemd
-/// service has by default. Each resource has a soft and a hard limit. `None` means unlimited. The two limits that
-/// depend on the machine (processes and pending signals) are set in [`set_up_process`].
+/// The resource limits that the agent sets for itself: the soft and the hard limits of a systemd service, `None` if
+/// unlimited. [`set_up_process`] sets the two limits that depend on the machine (processes and pending signals).
 const LIMITS: [(Resource, Option<u64>, Option<u64>); 14] = [
     (Resource::Cpu, None, None),
     (Resource::Fsize, None, None),
@@ -181,8 +179,7 @@ fn is_session_leader() -> bool {
     unsafe { libc::getsid(0) == libc::getpid() }
 }
 
-/// Opens the controlling terminal of this process. Returns `None` if the process has no terminal, or if the terminal
-/// cannot be opened.
+/// Opens the controlling terminal of this process. Returns `None` if there is none, or if it cannot be opened.
 fn open_terminal() -> Option<OwnedFd> {
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
     rustix::fs::open(TERMINAL, flags, Mode::empty()).ok()
@@ -311,9 +308,9 @@ fn max_threads() -> Option<u64> {
 
 /// Installs empty handlers for the signals that this process ignores since its start (`nohup`, a script's `&`). A
 /// command would inherit that a signal is ignored. It does not inherit a handler, because exec resets a signal with a
-/// handler to its default. With an empty handler, the agent itself still does nothing on the signal, unless another
-/// part of the agent waits for it, as `run` and `once` do for SIGTERM and SIGINT. Signals that cannot have a handler
-/// are reset to their default here. Also stores whether SIGHUP was ignored, for [`is_hangup_ignored`].
+/// handler to its default. The agent itself still does nothing on such a signal, unless another part of it waits for
+/// the signal. Signals that cannot have a handler are reset to their default here. Also stores whether SIGHUP was
+/// ignored, for [`is_hangup_ignored`].
 fn handle_ignored_signals() {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     // The standard library ignores SIGPIPE for the agent itself, and restores it for each command.
@@ -443,8 +440,7 @@ mod tests {
         runtime().block_on(host.run(&HostCommand::new(words, Duration::from_mins(2)))).unwrap().output
     }
 
-    /// Acts as the agent in the process that `run_probes` starts: sets up the process, runs each probe command, and
-    /// writes its output to a file. Does nothing if [`ROOT_VARIABLE`] is not set.
+    /// Acts as the agent in the process that `run_probes` starts. Does nothing if [`ROOT_VARIABLE`] is not set.
     #[test]
     fn probe_process_runs_for_other_test() {
         if let Some(root) = std::env::var_os(ROOT_VARIABLE) {
@@ -542,8 +538,7 @@ mod tests {
     }
 
     /// Returns commands that start the agent at a terminal: as the session leader, and from a shell that is the session
-    /// leader. Empty if the program `script` does not work on this machine, or if the path of this test program
-    /// contains whitespace.
+    /// leader. Empty if the program `script` cannot be used.
     fn terminal_launchers() -> impl Iterator<Item = String> {
         let script_output = std::process::Command::new("script").args(["-qec", "true", "/dev/null"]).output();
         // `script` joins the words into one shell command.

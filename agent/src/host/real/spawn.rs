@@ -90,8 +90,7 @@ pub(super) async fn run(root: &Path, root_fd: BorrowedFd<'_>, command: &HostComm
 }
 
 /// Opens the working directory of a command. Symbolic links in its path are followed, but cannot lead out of the root.
-/// If a part of the path is missing or is not a directory, the error names the first such part. Any other error names
-/// the whole path.
+/// The error names the first part of the path that is missing or not a directory, if there is one.
 fn open_working_dir(root: BorrowedFd<'_>, cwd: &HostPath) -> Result<OwnedFd, HostError> {
     let open = |path: &str, flags: OFlags| {
         let resolution = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;

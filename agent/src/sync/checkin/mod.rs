@@ -87,8 +87,7 @@ pub struct Sync {
     /// The hash of the profile (task list) of the last offered task set. `None` before the first one, or if that task
     /// set has no profile. All other content that the root half (apply) requests is a blob of this profile.
     profile: Option<Hash>,
-    /// Hashes of the content that the root half (apply) has requested, and for which a fetch has still to start. If
-    /// apply requests content again while it is being fetched, its hash is in this list too.
+    /// Hashes of the content that the root half (apply) has requested, and for which a fetch has still to start.
     requested_bodies: VecDeque<Hash>,
     /// Time at which the next check-in is sent. It then supersedes a check-in that is still pending.
     check_in_at: Option<Instant>,
@@ -136,7 +135,6 @@ pub async fn run(
 
 impl Sync {
     /// Reads credentials and connection record, observes the host, and creates the network half. Sends no request.
-    /// Deletes unfinished files that a killed agent left in the state directory.
     fn new(host: Rc<dyn Host>, identity: HostIdentity, channel: SyncEnd, clock: Arc<dyn Clock>) -> Result<Self, SyncError> {
         let credentials = TlsCredentials::load(&*host)?;
         // An agent that was killed may have left an unfinished file, which may contain a private key.
@@ -252,9 +250,8 @@ impl Sync {
         self.pending_check_in = Some(Box::pin(check_in(client, self.version, request)));
     }
 
-    /// Returns the next check-in. While the stored state of the connection is an outage, the check-in requests an
-    /// immediate response, unless another host uses the same identity. Only a response shows that a controller serves
-    /// this host again, and a controller usually holds the response for the requested wait.
+    /// Returns the next check-in. During an outage, it requests an immediate response. Only a response shows that a
+    /// controller serves this host again, and a controller usually holds the response for the requested wait.
     fn next_check_in(&mut self) -> CheckIn {
         let request = self.outbox.check_in(self.version);
         // While another host uses the same identity, a response does not end the outage. Then check-ins without a wait
@@ -500,9 +497,8 @@ impl Sync {
         self.send(&SyncMessage::Observed(digest)).await
     }
 
-    /// Starts a renewal of the certificate, unless one is in progress, or the wait after a renewal with an unusable
-    /// certificate is not over. The renewal runs in the main loop, so messages and responses are handled while it runs.
-    /// Also schedules the next renewal after [`RETRY_DELAY`], for the case that this one fails.
+    /// Starts a renewal of the certificate in the main loop, and schedules the next one after [`RETRY_DELAY`] in case
+    /// it fails. Does nothing if one is in progress, or during the wait after an unusable certificate.
     fn start_renewal(&mut self) {
         if self.pending_renewal.is_some() || self.failed_renewals.should_wait(self.clock.unix_seconds()) {
             return;
@@ -558,8 +554,7 @@ impl Sync {
         }
     }
 
-    /// Stores the reason why this host refused the certificate of a renewal, for the command `status`. With `None`,
-    /// deletes the stored reason. An error is only logged.
+    /// Stores for `status` why this host refused a new certificate, or deletes the reason. Only logs an error.
     fn store_refused_renewal(&self, error: Option<&JoinError>) {
         let message =
             error.map(|error| format!("the certificate was not renewed, and the present one stays: {}", error_chain(error)));

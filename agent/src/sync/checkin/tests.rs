@@ -24,9 +24,8 @@ use crate::sync::ConnectionRecord;
 
 const NOW: u64 = 1_800_000_000;
 
-/// Creates the network half of an agent, before its first check-in, with a valid certificate that the controller issued
-/// to the node. Returns the root directory of the host, the network half, its credentials, and the root half's end of
-/// the channel.
+/// Creates the network half of an agent, before its first check-in, with a valid certificate from the controller.
+/// Returns the root directory of the host, the network half, its credentials, and the root half's end of the channel.
 fn new_sync(controller: &TestController) -> (tempfile::TempDir, Sync, TlsCredentials, ApplyEnd) {
     new_sync_with(controller, pair())
 }
@@ -106,9 +105,8 @@ impl Clock for SettableClock {
     }
 }
 
-/// The clock of the host is wrong, so the host refuses each new certificate as not valid yet. The present certificate
-/// can be renewed for 31 days. In this time, the host must not use up the 256 certificates that a controller issues for
-/// a node.
+/// The clock of the host is wrong, so the host refuses each new certificate as not valid yet. It must not use up the
+/// 256 certificates of a node in the 31 days in which the present certificate can be renewed.
 #[tokio::test(flavor = "current_thread", start_paused = true)]
 async fn f24_sync_delays_renewals_when_certificates_are_refused_repeatedly() {
     let controller = TestController::new();
@@ -118,15 +116,14 @@ async fn f24_sync_delays_renewals_when_certificates_are_refused_repeatedly() {
     let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256).unwrap();
     let chain = controller.node_chain(&key, |leaf| leaf.not_before = rcgen::date_time_ymd(2030, 1, 1));
     let future_credentials = TlsCredentials { key: key.serialize_der(), chain, ..old_credentials };
-    // A certificate is valid for 24 hours. In a grace period of 30 days after that, it is accepted only for its renewal.
+    // A certificate is valid for 24 hours, and can be renewed in a grace period of 30 days after that.
     let (start, mut renewals) = (Instant::now(), 0);
     while start.elapsed() < Duration::from_hours(31 * 24) {
         sync.start_renewal();
         assert!(sync.pending_renewal.take().is_some(), "a renewal starts when it is due");
         renewals += 1;
         sync.on_renewed(Ok(future_credentials.clone()));
-        // In the grace period, the response to each check-in is that the certificate has expired. The test uses this
-        // response from the start, because it starts a renewal unless the host must wait.
+        // In the grace period, each check-in gets this response. It starts a renewal unless the host must wait.
         let client = sync.new_client();
         sync.on_response(client, Err(ExchangeError::Expired)).await.unwrap();
         assert!(sync.pending_renewal.is_none(), "no renewal starts again at once");
@@ -436,8 +433,7 @@ async fn x05_sync_sweeps_unfinished_key_at_start() {
 struct LabelDirMount(PathBuf);
 
 impl LabelDirMount {
-    /// Mounts a tmpfs over the directory. If the test is not allowed to mount, prints that the test is skipped, and
-    /// returns `None`.
+    /// Mounts a tmpfs over the directory. Returns `None` if the test is not allowed to mount.
     #[allow(clippy::print_stderr, reason = "who reads a test's output sees that it was skipped")]
     fn new(dir: &Path) -> Option<Self> {
         let output = Command::new("mount").args(["-t", "tmpfs", "-o", "mode=755", "tmpfs"]).arg(dir).output();

@@ -21,7 +21,7 @@ use super::status::{escape_terminal, words};
 use super::waits::waiting_tasks;
 use super::{AgentExit, LocalHost, print, print_json, status, unit};
 use crate::apply::executor::{RunPurpose, RunSummary, TaskRun, is_observed};
-use crate::apply::ledger::{Desired, LOCAL_STATE, Ledger, PROGRESS, REASONS, RECONCILE_DONE, RECONCILE_REQUESTED, TaskRecord};
+use crate::apply::ledger::{LOCAL_STATE, Ledger, PROGRESS, REASONS, RECONCILE_DONE, RECONCILE_REQUESTED, TaskRecord};
 use crate::apply::outputs;
 use crate::apply::wake::{WakeListener, WakeResult, wake};
 use crate::apply::worker::{ApplyWorker, StopWhen};
@@ -29,7 +29,7 @@ use crate::args::OutputFormat;
 use crate::channel::{ApplyEnd, SyncEnd, pair};
 use crate::config::AgentConfig;
 use crate::host::real::process_setup;
-use crate::host::{HostCommand, HostError, or_pending};
+use crate::host::{HostCommand, or_pending};
 use crate::identity::{HostIdentity, IdentityError};
 use crate::sync;
 
@@ -58,8 +58,7 @@ const AGENT_STOPPED_MESSAGE: &str =
 /// half runs, and applies the stored desired state.
 ///
 /// # Errors
-/// Fails if this host has not joined, another agent runs on its state, its state or configuration cannot be used, or one
-/// of the halves fails.
+/// Fails if this host has not joined, another agent runs, state or configuration cannot be used, or a half fails.
 pub fn run(root: &Path) -> Result<AgentExit> {
     let (local, config, membership) = open_joined(root)?;
     let _lock = lock_for_agent(&local)?;
@@ -72,8 +71,7 @@ pub fn run(root: &Path) -> Result<AgentExit> {
         let (worker, identity) = new_worker(&local, config, membership, apply_end, listener, StopWhen::OnRequest)?;
         let mut worker = worker.with_file_watch();
         if unit::is_systemd_booted(root) {
-            // When the host has converged in mode `apply` for the first time, this command starts the units that wait
-            // for the tasks.
+            // After the first converged run in mode `apply`, this command starts the units that wait for the tasks.
             let argv = ["systemctl", "start", "--no-block", "stemma-applied.target"].map(str::to_owned);
             worker = worker.with_applied_command(HostCommand::new(argv.to_vec(), Duration::from_secs(10)));
         }
@@ -101,8 +99,7 @@ fn open_joined(root: &Path) -> Result<(LocalHost, AgentConfig, Membership)> {
     Ok((local, config, membership))
 }
 
-/// Opens the state and configuration of a host. Fails if another user could have written them, or could have read the
-/// secret files among them.
+/// Opens the state and configuration of a host. Fails if another user could have written them or read the secrets.
 fn open(root: &Path) -> Result<(LocalHost, AgentConfig)> {
     let local = LocalHost::open(root)?;
     check_access(&*local.host)?;
@@ -287,8 +284,7 @@ fn outcome_counts(outcomes: &BTreeMap<String, usize>) -> String {
 struct RunBaseline {
     /// The record of the last run of each task, by task id.
     records: BTreeMap<String, TaskRecord>,
-    /// Sequence number of the last task result that was stored before the run. It is 0 if no result was stored, for
-    /// example because a controller had acknowledged all results, which deletes them.
+    /// Sequence number of the last task result that was stored before the run, or 0 if none was stored.
     last_sequence: u64,
 }
 
@@ -372,8 +368,7 @@ fn wait_for_running_agent(local: &LocalHost) -> Result<Option<OwnedFd>> {
     }
 }
 
-/// The reason why no task is applied on a host now: the host itself is paused, or it is parked. A hold, a pause of the
-/// cluster or node group, and the mode `observe` are not among the reasons.
+/// The reason why no task is applied on a host now, apart from a hold, a pause of its group or cluster, and its mode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum StopReason {
     /// The host was paused by `stemma-agent pause`.
@@ -393,8 +388,7 @@ impl StopReason {
     }
 }
 
-/// Returns `Paused` if this host was paused by `stemma-agent pause`, or else `Parked` if it was parked, by an operator
-/// or on the host. Returns `None` if it is neither. Ignores a hold, a pause of its cluster or node group, and the mode.
+/// Returns the reason why no task is applied on this host now, or `None`. `Paused` has precedence over `Parked`.
 fn stop_reason(local: &LocalHost) -> Result<Option<StopReason>> {
     let local_state = local.site.ledger.get(&LOCAL_STATE)?.unwrap_or_default();
     let is_parked_by_operator = local.site.ledger.accepted()?.is_some_and(|accepted| accepted.desired().known.parked);
@@ -404,14 +398,6 @@ fn stop_reason(local: &LocalHost) -> Result<Option<StopReason>> {
         Some(StopReason::Parked)
     } else {
         None
-    })
-}
-
-/// Returns whether the desired state names a profile (its task definitions) that is not on this host yet.
-fn lacks_profile(ledger: &Ledger, desired: &Desired) -> Result<bool, HostError> {
-    Ok(match desired.task_set.profile {
-        Some(hash) => !ledger.has_body(hash)?,
-        None => false,
     })
 }
 
@@ -427,11 +413,10 @@ fn finish_once(local: &LocalHost, baseline: &RunBaseline) -> Result<AgentExit> {
         print("no task set was released to this host yet: only labels were applied\n")?;
         return Ok(AgentExit::Done);
     }
-    if lacks_profile(ledger, &desired)? {
+    let Some(profile) = ledger.profile(&desired)? else {
         print("the task profile is not on this host yet: only labels were applied; `stemma-agent run` fetches it\n")?;
         return Ok(AgentExit::Failed);
-    }
-    let profile = ledger.profile(&desired)?.unwrap_or_default();
+    };
     let reasons = ledger.get(&REASONS)?.unwrap_or_default();
     let mut tasks = ledger.get(&PROGRESS)?.unwrap_or_default().tasks;
     // Records of an earlier task set are ignored.
@@ -460,8 +445,7 @@ fn finish_once(local: &LocalHost, baseline: &RunBaseline) -> Result<AgentExit> {
     })
 }
 
-/// Checks the tasks of the stored desired state and prints what would change. Changes nothing, but runs the guards of
-/// commands. Does not check a task that is observed or left out, or that requires a task that failed or is observed.
+/// Checks the tasks of the stored desired state, and prints what would change. Runs nothing but guards of commands.
 ///
 /// # Errors
 /// Fails if the state or configuration cannot be used.
@@ -476,11 +460,10 @@ pub fn check(root: &Path, output: OutputFormat) -> Result<AgentExit> {
         print("no task set was released to this host yet: there is nothing to check\n")?;
         return Ok(AgentExit::NotFound);
     }
-    if lacks_profile(&local.site.ledger, &desired)? {
+    let Some(profile) = local.site.ledger.profile(&desired)? else {
         print("the task profile is not on this host yet: no task can be checked; `stemma-agent run` fetches it\n")?;
         return Ok(AgentExit::Failed);
-    }
-    let profile = local.site.ledger.profile(&desired)?.unwrap_or_default();
+    };
     let site = local.site.clone().with_label_map(&config.host_label_map);
     let mut run = TaskRun::plan(site, &config.ceiling, &desired, &profile, RunPurpose::Check)?;
     let no_open_barriers = BTreeSet::new();

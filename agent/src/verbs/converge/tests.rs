@@ -12,8 +12,7 @@ use crate::apply::ledger::{OPEN_BARRIERS, OpenBarriers, REPORT, STAGING_DIRS};
 use crate::apply::leftovers::StagingDirs;
 use crate::apply::testing::{TestTaskSet, joined_host};
 
-/// The environment variable with the root directory of a host. A process that a test starts with this variable runs the
-/// agent of that host ([`agent_process_runs_for_other_test`]).
+/// The environment variable with the root of the host on which [`agent_process_runs_for_other_test`] runs the agent.
 const ROOT_VARIABLE: &str = "STEMMA_TEST_ROOT";
 
 /// Runs an agent in a process that another test starts, because the lock of a host belongs to a process. Does nothing
@@ -285,8 +284,7 @@ fn w08_once_counts_tasks_at_barrier_and_exits_nonzero() {
     assert!(root.path().join("conf").exists());
 }
 
-/// In this test, the agent has recorded `/srv` as a directory in which it writes files, and a killed agent left an
-/// unfinished file there. On a paused host, `once` deletes this file although it applies no task.
+/// A killed agent left an unfinished file in a recorded directory. `once` deletes it although the host is paused.
 #[test]
 fn x05_once_sweeps_leftovers_when_host_is_paused() {
     let root = tempfile::tempdir().unwrap();

@@ -52,31 +52,28 @@ struct StatusOutput {
     epoch: Option<String>,
     revision: Option<u64>,
     mode: Option<String>,
-    /// The progress in the last report of the agent. It is `running` if tasks run that are not in a report yet, and `idle`
-    /// if tasks ran in the report and no agent runs now.
+    /// The progress in the last report of the agent. It is `running` if tasks run that are not in a report yet, and
+    /// `idle` if tasks ran in the report and no agent runs now.
     #[serde(serialize_with = "in_words")]
     progress: Progress,
     /// True if this host does not know its tasks yet, because it has no desired state, only labels have arrived, or the
     /// profile (the list of tasks) has not arrived.
     #[serde(skip)]
     has_unknown_tasks: bool,
-    /// The state of the connection to the controllers, stored at its last change. `null` if no valid state is stored, for
-    /// example because the host has not joined. A host that joined with an older agent has none before its first outage.
+    /// The state of the connection to the controllers, stored at its last change. `null` if no valid state is stored,
+    /// as before a join, or before the first outage of a host that joined with an older agent.
     connection: Option<ConnectionRecord>,
     /// True if another process has the lock of this host's state. This is the agent, or `once` or `leave`. Without an
     /// agent, the state of the connection is unknown. `null` if the lock cannot be checked.
     agent_runs: Option<bool>,
-    /// The reason why this host gets no updates. `null` if it gets updates, as far as the host knows. Also `null` if it
-    /// has not joined, or if an agent runs on it and its controllers no longer know it.
+    /// The reason why this host gets no updates. `null` if it gets updates, as far as the host knows.
     untold: Option<&'static str>,
     paused: bool,
     /// True if an operator paused the node group or cluster of this host, so that no new task set is released to it.
     is_paused_by_operator: bool,
-    /// Text that states whether an operator parked this host, or else why it was parked on the host itself. `null` if
-    /// the host is not parked.
+    /// The cause of the park of this host, as text ([`parked_text`]). `null` if the host is not parked.
     parked: Option<String>,
-    /// The reason, remaining time and effect of a hold, as text. A hold prevents that a newer task set is applied.
-    /// `null` without a hold.
+    /// The reason, remaining time and effect of a hold, as text ([`hold_text`]). `null` without a hold.
     held: Option<String>,
     labels: BTreeMap<String, String>,
     annotations: BTreeMap<String, String>,
@@ -90,8 +87,7 @@ struct StatusOutput {
     findings: Vec<String>,
     /// Files that tasks wrote, that still exist, and that no task manages now.
     orphans: Vec<OrphanedPath>,
-    /// True if this host has joined and its identity or credentials are missing or damaged. The first finding describes
-    /// this damage.
+    /// True if identity or credentials of a joined host are missing or damaged. The first finding describes the damage.
     is_damaged: bool,
     /// The reason why the agent cannot store or apply its desired state. `null` if there is no such problem.
     stuck: Option<String>,
@@ -117,8 +113,7 @@ pub(super) enum TaskEnd {
     /// The task was neither run nor checked, because its own mode is `observe`. The agent reports such a task to
     /// controllers like a task that was only checked.
     Observed,
-    /// The task ended with this outcome. It was run or checked, or it could not run, for example because a task that it
-    /// requires failed.
+    /// The task was run or checked with this outcome, or it could not run, for example after a failed requirement.
     Outcome(Outcome),
 }
 
@@ -126,8 +121,7 @@ pub(super) enum TaskEnd {
 /// damaged, or its controllers no longer know it.
 ///
 /// # Errors
-/// Fails if the ledger (the agent's stored state), the identity, the credentials or the connection record cannot be read,
-/// or if other users can read or write the key.
+/// Fails if ledger, identity, credentials or connection record cannot be read, or if the key is open to other users.
 pub fn status(root: &Path, output: OutputFormat) -> Result<AgentExit> {
     let local = LocalHost::open(root)?;
     let status = collect(&local)?;
@@ -182,9 +176,9 @@ impl StatusOutput {
         is_observe_mode && is_idle && self.tasks.iter().any(TaskOutput::is_pending)
     }
 
-    /// Returns the progress of the tasks in words, mostly those of the controllers. The report decides if it is `running`
-    /// or `failed`. Otherwise the outcomes of the tasks decide. If the report is `waiting`, the result is `waiting` in
-    /// place of `noop` or `converged`.
+    /// Returns the progress of the tasks in words, mostly those of the controllers. The report decides if it is
+    /// `running` or `failed`. Otherwise the outcomes of the tasks decide. If the report is `waiting`, the result is
+    /// `waiting` in place of `noop` or `converged`.
     fn progress_word(&self) -> &'static str {
         let outcomes = (!self.has_unknown_tasks).then(|| self.tasks.iter().map(TaskOutput::node_outcome));
         // The host itself knows its results, so it never counts as one that has sent none (`true`).
@@ -324,11 +318,10 @@ fn collect(local: &LocalHost) -> Result<StatusOutput> {
     })
 }
 
-/// Returns the reason why this host gets no updates, or `None` if it gets updates as far as the host knows.
-/// `is_disconnected` is true if the running agent cannot connect because of damaged files. `agent_runs` is `None` if it
-/// is not known whether an agent runs; the result is then `None`. If an agent runs, the result is also `None` for a
-/// host that is unknown to its controllers, whose state already shows this, and for a host that shares its identity
-/// with another host, because both get updates in turn.
+/// Returns the reason why this host gets no updates, or `None` if it gets updates or it is not known whether an agent
+/// runs. `is_disconnected` is true if the running agent cannot connect because of damaged files. If an agent runs, the
+/// result is also `None` for a host that is unknown to its controllers, whose state already shows this, and for one
+/// that shares its identity with another host, because both get updates in turn.
 fn disconnect_reason(
     agent_runs: Option<bool>,
     is_disconnected: bool,
@@ -406,8 +399,7 @@ fn tasks(local: &LocalHost, desired: &Desired) -> Result<Vec<TaskOutput>> {
         .collect())
 }
 
-/// Returns `by an operator` if an operator parked this host, or else the text `on this host` with the reason if it was
-/// parked on the host itself. Returns `None` if the host is not parked.
+/// Returns by whom or why this host was parked, as text, or `None` if the host is not parked.
 fn parked_text(known: &Known, local_state: LocalState) -> Option<String> {
     let on_host = local_state.parked.map(|reason| format!("on this host ({reason})"));
     if known.parked { Some("by an operator".to_owned()) } else { on_host }

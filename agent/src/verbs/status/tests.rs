@@ -40,9 +40,8 @@ fn y08_status_shows_skipped_hook_until_deleted() {
     assert!(!is_shown());
 }
 
-/// For each stored state of the connection, the test checks the exit status and three outputs: if no agent runs, if it
-/// is not known whether an agent runs, and if an agent runs. Only a running agent has a connection now, so only the
-/// last output may contain the duration (150 s, from 1000 to 1150).
+/// Only a running agent has a connection now, so only the output with a running agent contains the duration (150 s,
+/// from 1000 to 1150).
 #[test]
 fn w08_status_shows_connection_and_fails_when_host_is_unknown() {
     let root = tempfile::tempdir().unwrap();
@@ -204,9 +203,8 @@ fn y06_status_shows_waiting_when_no_task_set_was_released() {
         assert_eq!(status(root.path(), OutputFormat::Human).unwrap(), AgentExit::Done);
         assert_eq!(collect(&LocalHost::open(root.path()).unwrap()).unwrap().state_text(), state);
     }
-    // These hosts have no task set either, but nothing withholds one. Without a hold and a pause, a node in a nodegroup
-    // has no task set only if no level names a release. A node in no nodegroup has no tasks to wait for, also if it is
-    // paused.
+    // Nothing withholds a task set of these hosts: no level names a release for the first one, and the others are in no
+    // nodegroup.
     for (group, paused, state) in [
         ("prod/web", false, "converged"),
         ("", false, "unplaced"),
@@ -246,9 +244,8 @@ fn y06_status_shows_stuck_when_directory_replaces_label_file() {
     assert_eq!((state().as_str(), std::fs::read_to_string(&file).unwrap().as_str()), ("converged", "{\"tier\":\"gold\"}\n"));
 }
 
-/// The task `app` waits at a barrier. `conf` requires `app` through the marker `m`, so `status` shows the same barrier
-/// for `conf`. `free` requires nothing. (The numbers are the indexes of required tasks.) The second table shows the
-/// text for other forms of a selector.
+/// `conf` requires `app` through the marker `m` (the numbers are the indexes of required tasks), so `status` shows the
+/// barrier of `app` for `conf` too.
 #[test]
 fn y06_status_describes_barrier_of_waiting_task_and_dependants() {
     let root = tempfile::tempdir().unwrap();

@@ -78,8 +78,7 @@ fn print_field(kind: &str, path: &str, fields: &[FieldDef]) -> Result<()> {
     Ok(())
 }
 
-/// Prints a field: its type, meaning, default, aliases, example and members. For the parameters of a task, also prints
-/// the task types with the names of their parameters.
+/// Prints a field: its type, meaning, default, aliases, example, members, and for task parameters the task types.
 fn print_field_help(full_path: &str, field_path: &str, field: &FieldDef) {
     outln!("{full_path}: {}\n  {}", field.field_type.description(), field_meaning(field_path, field));
     if !field.help.default.is_empty() {

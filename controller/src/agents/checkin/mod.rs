@@ -8,10 +8,9 @@
 //!  (the previous one gets the response `Superseded`)
 //! ```
 //!
-//! A host's report is stored before it is acknowledged. Only results that the store refuses are acknowledged without
-//! being stored. An *update* is anything that the controller must send now, such as a new desired state or new grants.
-//! Each wakeup polls again whether there is an update. So a wakeup without an update, or a duplicate wakeup, costs a
-//! poll and has no other effect.
+//! A host's report is stored before it is acknowledged, except results that the store refuses. An *update* is anything
+//! that the controller must send now, such as a new desired state or new grants. Each wakeup polls again whether there
+//! is an update. So a wakeup without an update, or a duplicate wakeup, costs a poll and has no other effect.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -39,9 +38,8 @@ pub(super) const MAX_WAIT: Duration = Duration::from_mins(1);
 /// host reports.
 const MIN_OBSERVATION_INTERVAL: Duration = Duration::from_secs(10);
 
-/// Delay before the next check-in of a host, in milliseconds. The controller requests it if the host's results came too
-/// fast to be stored. It also requests it if the store failed to record which new desired state is about to be sent, so
-/// that the state was not sent.
+/// Delay before the next check-in, in milliseconds, of a host whose results came too fast to be stored, or whose new
+/// desired state was not sent because the store failed to record that.
 const RESULTS_RETRY_MS: u32 = 10_000;
 
 /// The reason under which check-ins of two hosts with one identity are counted and audited.
@@ -93,14 +91,12 @@ struct CheckInSession {
     version: WireVersion,
     /// The digest of the host's current Observation.
     observation_digest: PartDigest,
-    /// The Observation that the check-in contained, until the controller tries to store it. `None` if the check-in
-    /// contained none, or one that is already stored or refused.
+    /// The new Observation that the check-in contained, until the controller tries to store it.
     observation: Option<Observation>,
     /// True if the response must acknowledge results that were stored or refused, or an Observation that was stored.
     /// The controller then responds at once, because the agent waits for the acknowledgement.
     has_stored: bool,
-    /// True if the controller may request an Observation that is neither stored nor refused. False after the received
-    /// Observation could not be stored at the moment.
+    /// True if the controller may request an Observation. False after it could not store the received one.
     may_request_observation: bool,
     /// True if the response can contain a new state. False after the store failed to record that the state is sent.
     may_send: bool,
@@ -113,8 +109,7 @@ enum StoreOutcome<T> {
     /// The part is stored, with this result.
     Stored(T),
     /// The part cannot be stored at the moment: the store accepts no writes, or the host has sent too many bytes of
-    /// results in a short time. The host sends the part again. The check-in continues without the part, and can still
-    /// send a new state.
+    /// results in a short time. The host sends the part again, and the check-in continues without it.
     Unavailable,
     /// The part violates a rule. The store would reject it at each attempt.
     Rejected,
@@ -161,8 +156,7 @@ impl CheckInHandler {
     }
 
     /// Begins a check-in: records it in the slot (the node's data in memory), updates the node's status, and stores new
-    /// reports of the host. An Observation (facts, traits and labels) is not stored here: the returned session retains
-    /// it.
+    /// reports of the host. A new Observation is not stored yet, and the session retains it.
     async fn begin(
         &self,
         slot: Arc<NodeSlot>,
@@ -264,10 +258,9 @@ impl CheckInHandler {
         }
     }
 
-    /// Stores that the host is no longer silent (if `must_store_silence_end` is true), and what the host reports: the
-    /// agent's state, the results of tasks, and its `Report`, which is data that is only shown. The Observation is only
-    /// retained in the session, because Observations are stored at a limited rate. An Observation that is already
-    /// stored or refused is dropped. Fails if the node was deleted, or if the digest of the Observation is wrong.
+    /// Stores the end of the host's silence, and what the host reports: the agent's state, the results of tasks, and
+    /// its `Report`, which is data that is only shown. A new Observation is retained in the session, because
+    /// Observations are stored at a limited rate. Fails if the node was deleted or the Observation's digest is wrong.
     async fn store_parts(
         &self,
         session: &mut CheckInSession,
@@ -337,8 +330,7 @@ impl CheckInHandler {
         }
         let has_new_grants = has_new_grants && can_send;
         let is_stopping = self.desired.is_stopping();
-        // The response requests an Observation that is neither stored nor refused, and that this check-in does not
-        // retain.
+        // The response requests an Observation that is neither stored nor refused, nor retained by this check-in.
         let must_request = session.may_request_observation && session.observation.is_none() && needs_observation;
         let has_delay = session.retry_after_ms > 0;
         if !(is_due || is_stopping || must_request || has_delay || session.has_stored || desired.is_some() || has_new_grants) {
@@ -466,9 +458,8 @@ impl CheckInHandler {
         }
     }
 
-    /// Stores the agent's state (pause, hold and park as set on the host, and its lease requests), unless the state is
-    /// stored already or a later check-in has begun. Runs in a separate task, so that the slot records the write even
-    /// if the connection breaks during it.
+    /// Stores the agent's state, unless it is stored already or a later check-in has begun. Runs in a separate task, so
+    /// that the slot records the write even if the connection breaks during it.
     async fn store_state(&self, slot: &Arc<NodeSlot>, number: CheckInNumber, state: AgentState) -> Result<(), IntakeError> {
         let (slot, intake) = (Arc::clone(slot), Arc::clone(&self.intake));
         let task = tokio::spawn(async move {
@@ -499,9 +490,8 @@ impl CheckInHandler {
 }
 
 impl CheckInSession {
-    /// Returns when the retained Observation may be stored, which may be a time in the past. Returns `None` if no
-    /// Observation is retained. Also returns `None` if no Observation of the node was stored or refused since the
-    /// controller started: the retained one may then be stored at once.
+    /// Returns when the retained Observation may be stored, possibly in the past. Returns `None` if there is none, or
+    /// if it may be stored at once, because none was stored or refused since the controller started.
     fn observation_due_at(&self) -> Option<Instant> {
         self.observation.as_ref()?;
         self.slot.observation_due(MIN_OBSERVATION_INTERVAL)

@@ -22,8 +22,7 @@ use crate::store::BoxFuture;
 const NOW_S: u64 = 1_900_000_000;
 const NODE: Uuid = Uuid::from_u128(1);
 
-/// An intake (the storage for what hosts report) that keeps in memory what check-ins store in it, so that a test can
-/// compare it. Some of its writes are slow, and some are refused.
+/// An intake (the storage for what hosts report) in memory. Some of its writes are slow, and some are refused.
 #[derive(Default)]
 struct SlowIntake {
     /// Duration of a write of results. Every such write fails: with `Refused` if a result has no task name, else with
@@ -44,8 +43,7 @@ struct SlowIntake {
     confirmations: Mutex<Vec<Vec<ConfirmedState>>>,
     /// True if the intake refuses to store sent revisions and confirmations.
     refuses_sent: Mutex<bool>,
-    /// The difference between `u64::MAX` and the head revision of the store. If the difference is 0, no host can hold a
-    /// later revision than the store.
+    /// The difference between `u64::MAX` and the store's head revision. If it is 0, no host can hold a later revision.
     head_lag: Mutex<u64>,
 }
 
@@ -191,8 +189,7 @@ impl CheckInFixture {
         }
     }
 
-    /// Publishes an empty desired state with this silence timeout, and checks in once to receive it. Returns the state
-    /// as the host then reports it.
+    /// Publishes an empty desired state with this silence timeout. Returns it as the host reports it after a check-in.
     async fn publish_empty_state(&self, silent_after: Duration) -> HeldDesired {
         let parts = (&Known::default(), &TaskSet::default());
         // `None` is the profile, and `[]` the blobs of the state. The revision is arbitrary.

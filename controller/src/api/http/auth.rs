@@ -18,8 +18,7 @@ const AUTH_TOKEN: &str = "x-auth-token";
 /// The name of a caller without valid credentials.
 pub(crate) const ANONYMOUS: &str = "nobody";
 
-/// The error for a caller whose credentials are invalid, or for whose connection there is no place because the caller
-/// or all clients together have too many connections.
+/// The error for a caller whose credentials are invalid, or if there are too many connections.
 #[derive(Clone, Debug)]
 pub(crate) struct AuthFailure {
     /// The error response.

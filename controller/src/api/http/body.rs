@@ -27,13 +27,11 @@ pub type BoxedBody = UnsyncBoxBody<Bytes, BoxError>;
 /// The pieces of a body, in order.
 pub(crate) type BodyStream = Box<dyn Iterator<Item = Result<Bytes, BoxError>> + Send>;
 
-/// Maximum number of lists and files that are sent in pieces to all clients at the same time. Streams of events are not
-/// counted.
+/// Maximum number of lists and files that are sent in pieces at the same time.
 const MAX_STREAMED_BODIES: u64 = 64;
 
-/// A limit on the number of lists and files that are sent in pieces. Each of these responses has a snapshot of the data
-/// and one or two pieces in memory, until its client has read it. So the limit also bounds their memory. Streams of
-/// events have a limit of their own.
+/// A limit on the number of lists and files that are sent in pieces, and so on their memory: each has a snapshot of the
+/// data and one or two pieces in memory until its client has read it. Streams of events have a limit of their own.
 #[derive(Clone)]
 pub struct StreamLimiter(SharedBudget);
 

@@ -46,8 +46,7 @@ pub struct Budgets {
     deciding: SharedBudget,
     /// The budget for the memory of parsed requests, until they are decided, if body and memory are small.
     deciding_small: SharedBudget,
-    /// The budget for the bytes of large bodies that are files, until they are stored. A small file uses
-    /// `incoming_small`.
+    /// The budget for the bytes of large files, until they are stored. A small file uses `incoming_small`.
     blobs: SharedBudget,
     /// The budget for the bytes of responses that their clients have not read yet.
     responses: SharedBudget,
@@ -106,6 +105,9 @@ impl Budgets {
     /// [`ErrorType::ServerBusy`] if no share is free within [`MAX_WAIT`], or if too many requests of the caller wait.
     /// [`ErrorType::RequestTooLarge`] if the parsed body would need more memory than [`MAX_PARSED_BYTES`].
     pub(crate) async fn admit_decision(&self, requester: &Requester, body: &[u8]) -> Result<Option<Share>, ApiError> {
+        if body.is_empty() {
+            return Ok(None);
+        }
         let memory_bytes = json::parse_memory_bytes(body);
         if memory_bytes > MAX_PARSED_BYTES {
             let message = format!(
@@ -116,11 +118,7 @@ impl Budgets {
             return Err(ApiError::new(ErrorType::RequestTooLarge, message).detail("send it in several requests"));
         }
         let is_small = body.len() <= MAX_SMALL_BODY_BYTES && memory_bytes <= MAX_SMALL_PARSED_BYTES;
-        let budget = match body {
-            [] => return Ok(None),
-            _ if is_small => &self.deciding_small,
-            _ => &self.deciding,
-        };
+        let budget = if is_small { &self.deciding_small } else { &self.deciding };
         share_or_busy(budget.take(requester, memory_bytes as u64, MAX_WAIT).await).map(Some)
     }
 
@@ -198,8 +196,7 @@ mod tests {
         assert_eq!(start.elapsed(), Duration::ZERO);
     }
 
-    /// In an earlier version, four principals with 128 incomplete bodies of 64 KiB each made every small write wait for
-    /// 15 s.
+    /// Earlier, four principals with 128 incomplete bodies of 64 KiB each made every small write wait for 15 s.
     #[tokio::test(start_paused = true)]
     async fn x03_admit_body_preempts_slow_small_body_for_other_caller() {
         let budgets = Budgets::default();

@@ -34,10 +34,9 @@ pub(crate) struct BadJson {
 
 /// A JSON patch that was read from a body.
 pub(crate) enum PatchBody {
-    /// A patch. If it changes the actions of an inspection rule, the second value is the same patch, in which a number
-    /// of an action is text if the parsed number prints as another text, such as `1.50` ([`number_or_text`]). Only the
-    /// patched object shows whether a number is the value of a label. If so, the second value has the correct form of
-    /// that number. [`check_numbers`] checks the other numbers.
+    /// A patch. If it changes the actions of an inspection rule, the second value is the same patch with the numbers of
+    /// actions read with [`number_or_text`]. Only the patched object shows whether a number is the value of a label. If
+    /// so, the second value has the correct form of that number. [`check_numbers`] checks the other numbers.
     Valid(Value, Option<Value>),
     /// A number in the patch that no field can have without rounding. The name of its field depends on the patched
     /// object, which shows whether a path segment is the key of a map or the index of a list.
@@ -64,8 +63,7 @@ impl BadJson {
     }
 
     /// Returns the error for an operation of a patch. `index` is the operation's index. If the problem is in the
-    /// operation's value and the operation has a path, the error names the field that the operation sets. Otherwise the
-    /// error names the index.
+    /// operation's value and the operation has a path, the error names the field of that path, and otherwise the index.
     fn in_operation(self, index: usize, operation: &RawValue) -> Self {
         let field = self.path_in_value().zip(operation_field(operation)).map(|(value_path, field)| field + value_path);
         match field {
@@ -119,8 +117,7 @@ pub(crate) fn path_segment(key: &str) -> String {
 }
 
 /// Parses a body as one JSON document. In a map of text such as `labels`, and in `requirements`, each number and
-/// boolean becomes its text. In an action of an inspection rule that sets a label, a number becomes its text if the
-/// parsed number prints as another text, as `1.50` does.
+/// boolean becomes its text. The numbers of an action that sets a label are read with [`number_or_text`].
 ///
 /// # Errors
 /// [`BadJson`] for a syntax error, a duplicate key in one object, more than [`MAX_DEPTH`] levels, a number that would
@@ -147,8 +144,7 @@ pub(crate) fn parse_values(bytes: &[u8]) -> Result<Value, BadJson> {
 
 /// Parses a body that is a JSON patch. `has_actions` is true if the patched object is an inspection rule, which has
 /// actions. A number of an action that no field can have without rounding is 0 in the first form of the patch, and its
-/// text in the second form ([`PatchBody::Valid`]). A body that is not a list is also returned as [`PatchBody::Valid`],
-/// and the caller refuses it.
+/// text in the second form ([`PatchBody::Valid`]). The caller refuses a body that is not a list.
 ///
 /// # Errors
 /// As [`parse`], except for a number that no field can hold in the value of an operation with a path. Outside of the
@@ -187,9 +183,8 @@ pub(crate) fn read_patch(bytes: &[u8], has_actions: bool) -> Result<PatchBody, B
     Ok(PatchBody::Valid(operations.into(), text_form))
 }
 
-/// Checks each number in the value of a patched field. `texts` is the same value in the second form of the patch, in
-/// which numbers are read with [`number_or_text`]. A value that is text in both forms is not checked: it was sent as
-/// text, or is the value of a label.
+/// Checks each number in the value of a patched field. `texts` is the same value in the second form of the patch
+/// ([`PatchBody::Valid`]). A text in both forms is not checked: it was sent as text, or is the value of a label.
 ///
 /// # Errors
 /// [`BadJson`] for the first number that would be rounded.

@@ -109,11 +109,10 @@ pub(crate) fn split_dry_run(uri: &Uri) -> Result<(Uri, bool), BadQuery> {
 }
 
 impl QueryString {
-    /// Parses the query of a request. Fails for a parameter that the route does not have, unless the route ignores such
-    /// parameters. Fails also for too many parameters.
+    /// Parses the query of a request.
     ///
     /// # Errors
-    /// [`BadQuery::Undecodable`] and [`BadQuery::Unknown`].
+    /// [`BadQuery::Undecodable`], and [`BadQuery::Unknown`] for a parameter that the route does not allow.
     pub(crate) fn read(uri: &Uri, query: QueryRule) -> Result<Self, BadQuery> {
         let Self(pairs) = Self::read_unchecked(uri)?;
         if let Some((name, _)) = pairs.iter().find(|(name, _)| !query.allows(name)) {
@@ -128,7 +127,7 @@ impl QueryString {
     ///
     /// # Errors
     /// [`BadQuery::BadValue`].
-    pub(crate) fn check_has_visible_character(&self, query: QueryRule, is_ironic_client: bool) -> Result<(), BadQuery> {
+    pub(crate) fn check_not_blank(&self, query: QueryRule, is_ironic_client: bool) -> Result<(), BadQuery> {
         let mut names = query.parameter_names().filter(|name| !(is_ironic_client && EMPTY_ALLOWED_BY_IRONIC.contains(name)));
         names.try_for_each(|name| match self.get_all(name).find(|value| is_blank(value)) {
             Some(value) => Err(BadQuery::bad_value(name, value, MISSING_VALUE)),
@@ -256,9 +255,7 @@ impl QueryString {
 pub(crate) struct PageQuery {
     /// Maximum number of rows.
     pub limit: usize,
-    /// The id of the row after which the page begins: its uuid in lists of objects, its `id` in the lists of tasks and
-    /// of join tokens, its serial number in the list of certificates, and its revision in the audit. `None` for the
-    /// first page.
+    /// The id of the row after which the page begins, such as the uuid of an object. `None` for the first page.
     pub marker: Option<String>,
     /// The field to sort by, as the client sent it. `None` sorts by id.
     pub sort_key: Option<String>,
@@ -304,8 +301,7 @@ impl PageQuery {
     }
 }
 
-/// Percent-encodes a text for a query, except letters and digits of ASCII and the characters `-._~,:/@`. Commas are not
-/// encoded, as in Ironic's links.
+/// Percent-encodes a text for a query. Commas are not encoded, as in Ironic's links.
 fn percent_encode(text: &str) -> PercentEncode<'_> {
     const ENCODE_SET: &AsciiSet =
         &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~').remove(b',').remove(b':').remove(b'/').remove(b'@');
@@ -342,7 +338,7 @@ mod tests {
         let known: &'static BTreeSet<String> = Box::leak(Box::new(names));
         let read = |text: &str, is_ironic_client: bool| {
             let parameters = QueryString::read(&format!("/v1/nodes?{text}").parse().unwrap(), query)?;
-            parameters.check_has_visible_character(query, is_ironic_client)?;
+            parameters.check_not_blank(query, is_ironic_client)?;
             parameters.fields(known, is_ironic_client)
         };
         for text in ["fields=", "fields=name,", "fields=,", "fields=name,,uuid", "fields=name&fields=", "owner=", "owner=+"] {

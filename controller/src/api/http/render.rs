@@ -16,7 +16,6 @@ use crate::registry::budget::Share;
 
 /// Renders a handler's result as a response. `share` is the body's share of the memory budget, which is released when
 /// the body is sent. `id` is the id of the request. `service` is the `OpenStack` API that the path belongs to, if any.
-/// An error of Ironic's API has one member more.
 pub(crate) fn render(
     outcome: HandlerResult,
     share: Option<Share>,
@@ -75,8 +74,7 @@ fn error_response(mut refusal: ApiError, id: &str, service: Option<OpenStackApi>
 fn retry_after_s(kind: ErrorType) -> Option<u32> {
     match kind {
         ErrorType::ServerBusy => Some(1),
-        // A controller with a read-only store ends, and the service manager restarts it. A controller that stops is
-        // usually restarted too. It is available again after this time.
+        // After both errors, the service manager usually restarts the controller, which then needs this time.
         ErrorType::ServerStopping | ErrorType::StoreReadOnly => Some(10),
         _ => None,
     }

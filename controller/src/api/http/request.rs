@@ -29,8 +29,7 @@ pub(crate) const MAX_BODY_BYTES: usize = 8 * 1024 * 1024;
 
 /// The response header of a dry run with the number of hosts that the write would affect and that the caller can see.
 const HOSTS_HEADER: header::HeaderName = header::HeaderName::from_static("stemma-hosts");
-/// The response header of a dry run with the number of hosts whose task set the write would change and that the caller
-/// can see.
+/// The response header of a dry run with the number of visible hosts whose task set the write would change.
 const TASK_SETS_HEADER: header::HeaderName = header::HeaderName::from_static("stemma-task-sets");
 
 /// The media type of JSON.
@@ -42,8 +41,7 @@ pub(crate) struct HttpRequest {
     pub method: Method,
     /// The URI as the client sent it, without `dry_run`.
     pub uri: Uri,
-    /// The query parameters, except `dry_run`. Parameters that the route does not read are included only if the route
-    /// ignores them. Other routes refuse them.
+    /// The query parameters, except `dry_run`, also those that the route ignores.
     pub query: QueryString,
     /// The endpoint that the method and the path name.
     pub endpoint: Endpoint,
@@ -100,8 +98,7 @@ pub(crate) enum ResponseBody {
 /// The fields that a response shows.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct FieldSelection {
-    /// The fields that the parameter `fields` of the request names. `None` if the request does not have this parameter.
-    /// Empty if a client of Ironic sends it with an empty value: no field is then selected.
+    /// The fields that the parameter `fields` names, if the request has it. Empty if an Ironic client gives no value.
     pub requested: Option<BTreeSet<&'static str>>,
     /// The fields that a list shows if the request does not have the parameter `fields`.
     pub list_default: Option<&'static DefaultFields>,
@@ -289,9 +286,7 @@ impl HttpRequest {
         Ok(json::parse(&self.body)?)
     }
 
-    /// Returns the body as a JSON patch, as parsed by [`json::read_patch`]. `has_actions` is true if the patched object
-    /// is an inspection rule. Numbers in the actions of a rule are then also returned in a second form, because they
-    /// may be values of labels.
+    /// Returns the body as a JSON patch, parsed by [`json::read_patch`] with the same `has_actions`.
     ///
     /// # Errors
     /// As [`Self::json`].
@@ -326,8 +321,7 @@ impl HttpRequest {
         header.split(';').next().unwrap_or_default().trim().to_owned()
     }
 
-    /// Returns the body of a request that changes keys of a map of text, such as `labels`. The body is the map itself.
-    /// Each number and boolean in the map becomes its text. A body that is not an object is returned unchanged.
+    /// Returns the body, parsed by [`json::parse_texts`] as a map of text. Does not check that it is an object.
     ///
     /// # Errors
     /// As [`Self::json`].
@@ -336,9 +330,7 @@ impl HttpRequest {
         Ok(json::parse_texts(&self.body)?)
     }
 
-    /// Returns the body of a request that changes keys of a map of JSON values, such as `parameters`. The body is the
-    /// map itself. Its keys are not fields of an object, so no number becomes text. A body that is not an object is
-    /// returned too.
+    /// Returns the body as a map of JSON values, such as `parameters`. Does not check that it is an object.
     ///
     /// # Errors
     /// As [`Self::json`].

@@ -104,9 +104,8 @@ where
     if is_head { without_body(response) } else { response }
 }
 
-/// Encodes a response and reserves memory for its body. Returns the response with the share of memory, which is
-/// released when the share is dropped. Responses to anonymous callers are small, so no memory is reserved for them. A
-/// body that is sent in pieces gets no share either. Fails if the body of a read needs a share and cannot get one.
+/// Encodes a response, and reserves memory for its body until the returned share is dropped. A response to an anonymous
+/// caller is small and gets no share, and neither does a body that is sent in pieces. Fails if a read can get no share.
 fn with_budget(
     budgets: &Budgets,
     requester: Option<&Requester>,
@@ -141,9 +140,8 @@ fn adapt_to_glance(refusal: ApiError, path: &str) -> ApiError {
     ApiError { message: format!("{status}: {}", refusal.message), ..refusal }
 }
 
-/// Counts an error if its type is a refusal ([`ErrorType::is_refusal`]), or if the path looks like an attack. The
-/// refusal is also recorded for the audit under the name in `principal`, also if the credentials are invalid.
-/// `principal` is `None` for an anonymous request without credentials, whose refusal is only counted.
+/// Counts an error if its type is a refusal ([`ErrorType::is_refusal`]), or if the path looks like an attack. With a
+/// `principal`, the refusal is also recorded for the audit, even if the credentials are invalid.
 fn record_refusal(
     api: &impl RequestHandler,
     peer: Option<&Peer>,
@@ -240,7 +238,7 @@ impl RequestHead<'_> {
     ) -> Result<HttpRequest, ApiError> {
         let (uri, dry_run) = if endpoint.has_dry_run() { split_dry_run(self.uri)? } else { (self.uri.clone(), false) };
         let query = QueryString::read(&uri, endpoint.route().query)?;
-        query.check_has_visible_character(endpoint.route().query, self.is_ironic_client())?;
+        query.check_not_blank(endpoint.route().query, self.is_ironic_client())?;
         let fields = self.field_selection(endpoint, &query)?;
         Ok(HttpRequest {
             endpoint,

@@ -10,8 +10,7 @@ use hyper::HeaderMap;
 use hyper::header::{HeaderName, HeaderValue};
 use stemma_wire::endpoint::{MinVersion, MinorVersion};
 
-/// An `OpenStack` API whose version a client negotiates: Ironic's or Magnum's. Stemma also serves a part of Glance's API,
-/// without such versions.
+/// An `OpenStack` API whose version a client negotiates. Glance's API, which Stemma also serves, has no such version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum OpenStackApi {
     /// Ironic: nodes with their traits, allocations, inspection rules.
@@ -44,8 +43,7 @@ pub(crate) enum NotAcceptable {
         /// The requested version, truncated.
         requested: String,
     },
-    /// The version in the header cannot be parsed, or the header of a request for Magnum's API names only other
-    /// services.
+    /// The version in the header cannot be parsed, or the header for Magnum's API names only other services.
     #[error("{header} is {text:?}, which is not a version; a valid value is {example}")]
     Malformed {
         /// The name of the header.

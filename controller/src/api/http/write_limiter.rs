@@ -15,8 +15,7 @@ use crate::registry::budget::{Share, SharedBudget};
 /// Maximum number of concurrent writes: half of the runtime's blocking threads.
 const MAX_WRITES: u64 = 256;
 
-/// Maximum number of requests that are answered from the fleet in memory at the same time. Each may build a response of
-/// some megabytes. Only requests about the health of the process need no permit.
+/// Maximum number of concurrent reads from the fleet in memory. Each may build a response of some megabytes.
 const MAX_MEMORY_READS: u64 = 8;
 
 /// Maximum number of concurrent reads from the store. Each may hold a page of some megabytes.
@@ -28,8 +27,7 @@ const ADMIN_RESERVE_DIVISOR: u64 = 8;
 /// Maximum time that a write, a read from the fleet in memory or a read from the store waits for a permit.
 const MAX_WAIT: Duration = Duration::from_secs(20);
 
-/// Limits how many writes, reads from the store, and reads from the fleet in memory run at once. Each of these kinds
-/// has its own permits, and its own queue of requests that wait for one. Clones share the permits.
+/// The limits on concurrent writes, reads from the store and reads from memory, each with a queue. Clones share them.
 #[derive(Clone)]
 pub struct WriteLimiter {
     writes: SharedBudget,
@@ -53,8 +51,7 @@ impl WriteLimiter {
         acquire_share(&self.writes, requester, "too many writes wait for the store; nothing was written, try again").await
     }
 
-    /// Waits for a permit of a costly read from the fleet in memory. The permit is released when the returned share is
-    /// dropped.
+    /// Waits for a permit of a costly read from the fleet in memory.
     ///
     /// # Errors
     /// [`ErrorType::ServerBusy`] if no permit was free within `MAX_WAIT`.

@@ -19,9 +19,8 @@ use crate::cache::Model;
 use crate::registry::DecisionError;
 use crate::registry::work::{PendingWrite, not_found};
 
-/// Removes from an allocation's body what a caller that is bound to a cluster cannot see. These are the candidate nodes
-/// of other clusters. The number of candidates is removed too, unless only the nodes of the caller's cluster were
-/// considered.
+/// Removes from an allocation's body what a caller that is bound to a cluster cannot see: candidate nodes of other
+/// clusters, and the number of candidates unless only nodes of the caller's cluster were considered.
 fn hide_other_clusters(model: &Model, spec: &AllocationSpec, body: &mut Map<String, Value>) {
     if body.contains_key("candidate_nodes") {
         let visible_nodes = spec.candidate_nodes.iter().filter(|node| model.nodes.get(node.0).is_some());
@@ -52,8 +51,7 @@ impl ApiResource for AllocationSpec {
         model.allocations.find(None, id).cloned().ok_or_else(|| not_found(Kind::Allocation, id))
     }
 
-    /// Removes the uuid and the name of a new allocation from its body, and returns them. Without a uuid in the body,
-    /// returns a new one. An allocation needs no name.
+    /// Returns the uuid and the optional name of a new allocation, removed from its body. A missing uuid is created.
     fn identify(_request: &HttpRequest, fields: &mut Map<String, Value>) -> Result<(Uuid, Option<ObjectName>), ApiError> {
         let name = match fields.remove("name") {
             None | Some(Value::Null) => None,
@@ -69,8 +67,7 @@ impl ApiResource for AllocationSpec {
         Ok(Self::default())
     }
 
-    /// Marks the node that was chosen as used by the new allocation. If no node qualified, no node changes. Returns the
-    /// response body.
+    /// Marks the chosen node, if any, as used by the new allocation. Returns the response body.
     fn after_create(
         api: &Api,
         work: &mut PendingWrite<'_>,
@@ -89,9 +86,8 @@ impl ApiResource for AllocationSpec {
         Endpoint::GetAllocation.path(&[&object.meta.uuid.to_string()])
     }
 
-    /// Adds the state, the chosen node and the reason of the choice to an allocation's body. Hides other clusters from
-    /// a caller that is bound to a cluster. Adds `traits`, `candidate_nodes` and `owner` with their defaults if they
-    /// are not set, as in Ironic.
+    /// Adds the state, the chosen node and the reason of the choice to an allocation's body, and the defaults that
+    /// Ironic shows. Hides other clusters from a caller that is bound to a cluster.
     fn complete(_api: &Api, model: &Model, object: &Allocation, body: &mut Map<String, Value>) {
         let spec = &object.spec;
         body.insert("state".into(), spec.state_name().into());

@@ -28,8 +28,7 @@ use crate::registry::work::{PendingWrite, check_absent_precondition, check_revis
 
 /// Maximum number of objects in one apply.
 const MAX_OBJECTS: usize = 2_000;
-/// Maximum number of objects that are refused while the objects are applied. When it is reached, the remaining objects
-/// are not checked. The limit does not apply to objects that cannot be read.
+/// Maximum number of refused objects, apart from unreadable ones. When it is reached, the others are not checked.
 const MAX_REFUSED: usize = 50;
 /// The field of an object in the body with the revision that the stored object is expected to have. Requests that write
 /// one object have this revision in the header `If-Match` instead.
@@ -41,8 +40,7 @@ struct ApplyItem {
     index: usize,
     /// The object's manifest.
     document: Document,
-    /// The expected revision of the stored object. 0 means that the object must not exist yet, and `None` that any
-    /// revision is accepted.
+    /// The expected revision of the stored object. 0 means that the object must not exist yet.
     expected_revision: Option<u64>,
 }
 
@@ -55,7 +53,7 @@ struct ApplyBatch<'a> {
     refused: RefusedItems,
     /// The keys of the refused or skipped objects of this apply whose new content the model lacks. A release that
     /// imports one of these objects is skipped too, because the release could be refused only for that reason.
-    missing_keys: BTreeSet<String>,
+    missing_object_keys: BTreeSet<String>,
     /// The owners that had keys or fields of the objects before the apply. They are collected only with the query
     /// parameter `adopt`, which takes over what another manager owns.
     previous_owners: BTreeSet<Owner>,
@@ -241,21 +239,20 @@ fn imports(document: &Document) -> Vec<String> {
 
 impl<'a> ApplyBatch<'a> {
     fn new(api: &'a Api, author: WriteMode<'a>) -> Self {
-        let (changes, rows, refused, missing_keys, previous_owners) = Default::default();
-        Self { api, author, changes, entries: rows, refused, missing_keys, previous_owners }
+        let (changes, rows, refused, missing_object_keys, previous_owners) = Default::default();
+        Self { api, author, changes, entries: rows, refused, missing_object_keys, previous_owners }
     }
 
     /// Applies one object. If the object is refused, the apply is refused, but the remaining objects are still checked.
-    /// So an author can correct all manifests at once, instead of one error per run. Skips the object if the limit of
-    /// refused objects is reached, if the client no longer waits for the answer, or if the errors of the object would
-    /// only follow from a refused release.
+    /// So an author can correct all manifests at once. Skips the object if the limit of refused objects is reached, if
+    /// the client no longer waits, or if the errors would only follow from a refused release.
     fn add_item(&mut self, work: &mut PendingWrite<'_>, item: &ApplyItem) {
         let ApplyItem { index: item_index, document, .. } = item;
         if self.refused.is_full() || !work.is_active() {
             return;
         }
-        if imports(document).iter().any(|import| self.missing_keys.contains(import)) {
-            self.missing_keys.insert(document.key.to_string());
+        if imports(document).iter().any(|import| self.missing_object_keys.contains(import)) {
+            self.missing_object_keys.insert(document.key.to_string());
             return;
         }
         match self.apply_item(work, item) {
@@ -268,8 +265,7 @@ impl<'a> ApplyBatch<'a> {
     /// if the manager in `adopt` owned nothing.
     ///
     /// Fails if objects were refused. If an object conflicts with other managers, the error includes that warning,
-    /// because a misspelled `adopt` may be the cause. Also fails if `adopt` owned nothing and does not look like a
-    /// manager.
+    /// because a misspelled `adopt` may be the cause. Also fails if `adopt` owned nothing and is malformed.
     fn finish(self, adopt: Option<&OwnerMatch>, object_count: usize) -> Result<(Vec<Value>, Option<String>), ApiError> {
         let Self { entries: rows, refused, previous_owners, .. } = self;
         // If some objects were not checked, the manager may own something of those, so there is no warning.
@@ -330,7 +326,7 @@ impl<'a> ApplyBatch<'a> {
                 (_, current_object) => current_object.is_none(),
             };
             if is_unchanged {
-                self.missing_keys.insert(item.document.key.to_string());
+                self.missing_object_keys.insert(item.document.key.to_string());
             }
             if is_unchanged && old_object.is_none() {
                 // If this fails too, the reason was already reported.

@@ -23,8 +23,7 @@ use crate::registry::work::PendingWrite;
 
 /// Maximum number of changed fields in one answer.
 const MAX_CHANGES: usize = 500;
-/// Maximum number of characters of a value in an answer. A text has its own characters, and any other value those of
-/// its JSON text. A longer value is truncated.
+/// Maximum number of characters of a value in an answer: of a text itself, or of the JSON text of another value.
 const MAX_VALUE_CHARS: usize = 500;
 
 /// The counter of the changes that one answer lists, to apply the limit.
@@ -33,8 +32,7 @@ pub(super) struct Changes {
     listed_count: usize,
 }
 
-/// The labels that hosts lose by a write, each with the number of these hosts. Only hosts that the caller can see
-/// count.
+/// The labels that hosts lose by a write, each with the number of these hosts that the caller can see.
 #[derive(Default)]
 pub(super) struct LostLabels(BTreeMap<LabelKey, usize>);
 
@@ -104,7 +102,7 @@ impl Changes {
 }
 
 impl LostLabels {
-    /// Finds the labels that hosts lose by the changes of the write so far. Only hosts that the caller can see count.
+    /// Finds the labels that hosts lose by the changes of the write so far.
     pub(super) fn from_write(work: &PendingWrite<'_>) -> Self {
         Self(lost_labels(&work.old_model().fleet, &work.model.fleet, work.visible_affected_nodes()))
     }

@@ -73,8 +73,7 @@ impl ApiResource for ClusterSpec {
         Ok(Self::default())
     }
 
-    /// Creates the cluster's two default groups, as Magnum does. Returns the response body, which contains only the
-    /// uuid of the cluster.
+    /// Creates the cluster's two default groups, as Magnum does. Returns the response body, with only the uuid.
     fn after_create(
         _api: &Api,
         work: &mut PendingWrite<'_>,
@@ -85,9 +84,7 @@ impl ApiResource for ClusterSpec {
         Ok([("uuid".to_owned(), json!(cluster.meta.uuid))].into_iter().collect())
     }
 
-    /// Changes the status of the error for a template that does not exist from 400 to 404, if the request selects
-    /// version 1.10 or later of Magnum's API. Magnum does the same. A request without a version selects the newest
-    /// version.
+    /// Changes the status for a template that does not exist from 400 to 404 for version 1.10 and later, as in Magnum.
     fn create_error(refusal: ApiError, request: &HttpRequest) -> ApiError {
         let is_unknown_template = refusal.kind == ErrorType::ReferenceDangling
             && refusal.field.as_deref() == Some("cluster_template")

@@ -115,9 +115,8 @@ impl<'a> NodeRow<'a> {
         self.findings.get_or_init(|| state::findings(self.api, self.model, self.node, self.resolution(), self.suggestions))
     }
 
-    /// Returns the differences between the labels of the node and those of its group, as the levels provide them.
-    /// Labels that the host or an inspection rule fills are not included. Returns `None` if the node is in no group, or
-    /// if an object above the node or its release is missing.
+    /// Returns the differences between the labels that levels provide to the node and to its group. Returns `None` if
+    /// the node is in no group or is incomplete.
     fn label_differences(&self) -> Option<&MapDiff<LabelKey, LabelValue>> {
         self.label_differences.get_or_init(|| self.view()?.label_diff()).as_ref()
     }
@@ -299,8 +298,7 @@ const COMPUTED: &[(&str, WriteCell)] = &[
 pub(super) struct ColumnSet(Vec<(&'static str, &'static Column)>);
 
 impl ColumnSet {
-    /// Returns all columns, except those that this version of Ironic's API does not have yet. Columns that only Stemma
-    /// has are included in every version.
+    /// Returns all columns, except those of Ironic that this version of its API does not have yet.
     pub(super) fn all(version: MinorVersion) -> Self {
         let is_in_version = |name: &str| version >= field_min_version(name);
         Self(COLUMNS.iter().map(|(name, column)| (*name, column)).filter(|(name, _)| is_in_version(name)).collect())

@@ -305,8 +305,7 @@ fn not_found(credential: &str, id: &str) -> ApiError {
     ApiError::new(ErrorType::ObjectNotFound, format!("no principal has a {credential} {}", quote(id)))
 }
 
-/// Returns the JSON that describes a certificate, without its PEM text. A dry run issues no certificate, so its JSON
-/// has no serial number.
+/// Returns the JSON of a certificate without its PEM text. A dry run issues none, so its JSON has no serial number.
 fn certificate_json(principal: &str, certificate: &PrincipalCertificate) -> Value {
     json!({
         "serial": Some(&certificate.serial).filter(|serial| !serial.is_empty()), "principal": principal, "issued_at": view::format_time(certificate.issued_at), "ends_at": view::format_time(certificate.ends_at),

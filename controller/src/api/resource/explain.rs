@@ -42,8 +42,7 @@ pub(super) fn get(api: &Api, request: &HttpRequest) -> request::HandlerResult {
     body["connection"] = state::liveness(api, node.meta.uuid).name().into();
     body["last_seen"] = json!(state::last_seen(api, &model, node.meta.uuid).map(view::format_time));
     // A confirmation that was stored before this process started does not prove that the host still has the state. Then
-    // the answer is unknown (`null`). But if the store shows that the host has not confirmed the state, the answer is
-    // `false`.
+    // the answer is unknown (`null`). If the store shows that the host has not confirmed the state, it is `false`.
     let confirmation = api.desired.as_ref().map_or(HostConfirmation::Unknown, |desired| desired.confirmation(node.meta.uuid));
     let from_records = |desired: &DesiredTable| {
         let task_set = state_inputs::released_task_set_digests(&model, node.meta.uuid);
@@ -65,9 +64,8 @@ pub(super) fn get(api: &Api, request: &HttpRequest) -> request::HandlerResult {
     Ok(HttpResponse::ok(body))
 }
 
-/// Returns the release of the task set that a node runs, if its next task set is withheld (for example by a hold). For
-/// a task set without tasks, returns a text in place of the release. Returns `None` if no task set is withheld, or if
-/// none was released to the node yet.
+/// Returns the release of the task set that a node runs (or a text if this has no tasks), if its next task set is
+/// withheld, for example by a hold. Returns `None` if none is withheld, or if none was released to the node yet.
 fn current_release(api: &Api, model: &Model, answer: &ResolvedNode) -> Option<String> {
     let next = released::candidate(model, answer).next_task_set_at(api.registry.now());
     let current = model.released.get(&answer.node().meta.uuid)?;

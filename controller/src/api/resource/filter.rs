@@ -103,8 +103,7 @@ pub(super) fn read_selector(parameters: &QueryString) -> Result<Option<Selector>
     parameters.text("selector")?.map(|text| Selector::parse(text).map_err(invalid)).transpose()
 }
 
-/// Reads a filter from the text of the query parameter `name`. An object matches if `is_match` returns true for the
-/// object and that text. Returns `None` if the request does not have the parameter.
+/// Creates a filter that compares the query parameter `name`, if it is present, with each object by `is_match`.
 pub(super) fn text_filter<S: Resource + 'static>(
     context: &FilterContext<'_>,
     name: &'static str,

@@ -24,10 +24,8 @@ use crate::cache::Model;
 use crate::cache::model::Resource;
 use crate::registry::work::PendingWrite;
 
-/// Returns the findings that the response to `POST /v1/apply` lists. These are all findings about the affected hosts
-/// and the written objects, also those that existed before the write, and some about their clusters
-/// ([`affected_cluster_findings`]). They include tasks that hosts no longer run, and keys that do not match the
-/// catalogue.
+/// Returns the findings that the response to an apply lists: all findings about the affected hosts and the written
+/// objects, also those that existed before the write, and some about their clusters ([`affected_cluster_findings`]).
 pub(super) fn for_write(api: &Api, work: &PendingWrite<'_>) -> Vec<Finding> {
     let mut clusters = BTreeSet::new();
     let mut findings = TopFindings::default();
@@ -84,26 +82,23 @@ fn affected_cluster_findings(work: &PendingWrite<'_>, cluster: ClusterId, writte
     findings
 }
 
-/// Returns a finding about a host with the key of the written object that caused it in `caused_by`. If the finding is
-/// about that object itself, or if no written object caused it, `caused_by` is `None`.
+/// Returns a finding about a host with the written object that caused it, unless the finding is about that object.
 fn with_cause(work: &PendingWrite<'_>, finding: Finding, host: NodeId) -> Finding {
     Finding { caused_by: work.cause_for_node(host).filter(|key| *key != finding.object_and_field().0), ..finding }
 }
 
-/// The rules whose findings about single hosts are omitted by [`findings_of_host`] and [`new_findings`], because
-/// another function summarizes them for all hosts: requirements by [`NewUnmetRequirements`], paths by
-/// [`newly_without_path`].
-const RULES_FOUND_ELSEWHERE: [Rule; 2] = [rule::REQUIREMENT_UNMET, rule::TASK_PATH];
+/// The rules whose findings about single hosts are omitted, because another function summarizes them for all hosts:
+/// requirements by [`NewUnmetRequirements`], paths by [`newly_without_path`].
+const SUMMARIZED_RULES: [Rule; 2] = [rule::REQUIREMENT_UNMET, rule::TASK_PATH];
 
 /// Returns whether a finding about a host is listed for this host alone. No other function summarizes it for all hosts.
 fn is_host_finding(finding: &Finding) -> bool {
-    RULES_FOUND_ELSEWHERE.iter().all(|rule| finding.code != rule.code)
+    SUMMARIZED_RULES.iter().all(|rule| finding.code != rule.code)
 }
 
 /// Returns the findings that a write causes, each once, for the response to the write. Examples are labels that
-/// templates read and hosts now lack, undeclared roles and uncatalogued keys of the written objects, tags and tasks
-/// that no node of a cluster has now, and tasks that a node no longer runs. Omits unmet requirements, because
-/// [`NewUnmetRequirements`] finds these. A strict write checks more findings ([`introduced_findings`]).
+/// templates read and hosts now lack, undeclared roles of the written objects, and tasks that a node no longer runs.
+/// Omits unmet requirements, because [`NewUnmetRequirements`] finds these.
 pub(super) fn new_findings(work: &PendingWrite<'_>) -> Vec<Finding> {
     let (old, new) = (&work.old_model().fleet, &work.model.fleet);
     let mut findings = newly_unset(old, new, &work.model.resolve_cache, work.visible_affected_nodes());
@@ -133,9 +128,8 @@ fn deduplicate(mut findings: Vec<Finding>) -> Vec<Finding> {
     findings
 }
 
-/// Returns all findings that a write causes, by which a strict write is accepted or refused: those of [`new_findings`],
-/// and those about unmet requirements, written objects, keys that are not in the catalogue, and hosts. A host that has
-/// neither an error nor a warning after the write is skipped, with its infos.
+/// Returns all findings that a write causes, by which a strict write is accepted or refused. A host that has neither an
+/// error nor a warning after the write is skipped, with its infos.
 pub(super) fn introduced_findings(api: &Api, work: &PendingWrite<'_>) -> Vec<Finding> {
     let mut findings = TopFindings::default();
     findings.extend(new_findings(work));
@@ -159,7 +153,7 @@ pub(super) fn introduced_findings(api: &Api, work: &PendingWrite<'_>) -> Vec<Fin
 }
 
 /// Returns the findings about a host. Omits those that compare its keys with the catalogue, and those of the
-/// [`RULES_FOUND_ELSEWHERE`], because other functions find them. The result is empty if the host does not exist.
+/// [`SUMMARIZED_RULES`], because other functions find them. The result is empty if the host does not exist.
 fn findings_of_host(api: &Api, model: &Model, id: NodeId) -> Vec<Finding> {
     let Some(node) = model.fleet.node(id) else { return Vec::new() };
     let mut findings = state::resolution_findings(api, model, node, &model.resolve(id.0));
@@ -196,8 +190,7 @@ fn new_uncatalogued_keys(work: &PendingWrite<'_>) -> Vec<Finding> {
 }
 
 /// Returns the clusters in which a write changes where tags and tasks run, or which tags roles produce, and each
-/// written cluster. A node that moves counts for its old and its new cluster. The hash of a node's profile changes with
-/// its release, roles, tags and tasks.
+/// written cluster. The hash of a node's profile changes with its release, roles, tags and tasks.
 fn reassigned_clusters(work: &PendingWrite<'_>) -> BTreeSet<ClusterId> {
     let (old_model, new_model) = (work.old_model(), &work.model);
     let profile = |model: &Model, node| model.fleet.profile(node).map(|profile| profile.hash);
@@ -218,8 +211,7 @@ fn changed_clusters(work: &PendingWrite<'_>) -> impl Iterator<Item = ClusterId> 
 pub(super) struct NewUnmetRequirements {
     /// One sentence for each requirement, with its severity and the nodes that do not meet it.
     pub sentences: Vec<(Severity, String)>,
-    /// One finding for each requirement of each node, up to the maximum number of findings in a response. A last
-    /// finding counts the others.
+    /// One finding for each requirement of each node, up to the limit of a response. A last one counts the others.
     pub findings: Vec<Finding>,
 }
 
@@ -249,9 +241,8 @@ impl NewUnmetRequirements {
     }
 }
 
-/// Returns some of the findings about a written object, without those about the objects below it. They are about fields
-/// on which nothing acts yet, about a release as a whole, and about labels of a cluster template that would be the same
-/// variable of `labels.env`. Other functions find the rest. For a node, there are none here.
+/// Returns the findings about a written object alone that no other function finds: those about fields on which nothing
+/// acts yet, about a release as a whole, and about colliding labels of a cluster template.
 fn object_findings(model: &Model, kind: Kind, uuid: Uuid) -> Vec<Finding> {
     match kind {
         Kind::Release => release_findings(model, uuid),
@@ -275,9 +266,8 @@ fn object_findings(model: &Model, kind: Kind, uuid: Uuid) -> Vec<Finding> {
     }
 }
 
-/// Adds the findings that compare keys and values with the catalogue: those of the written objects, or those of all
-/// objects if the write changes a namespace of the catalogue. The check of all objects stops early if the client has
-/// disconnected.
+/// Adds the findings of the catalogue about the written objects, or about all objects if the write changes a namespace.
+/// The check of all objects stops early if the client has disconnected.
 fn add_catalog_findings(work: &PendingWrite<'_>, findings: &mut TopFindings<NodeId>) {
     let (fleet, cache) = (&work.model.fleet, SuggestionCache::default());
     let mut written = work.written_objects();
@@ -321,8 +311,7 @@ pub(super) fn for_cluster(api: &Api, model: &Model, cluster: ClusterId) -> Vec<F
     findings.into_list(&format!("cluster/{name}"))
 }
 
-/// Returns the finding about a missing release that is stored but does not compile. Returns `None` if the missing
-/// object is not a release, or if the release is not stored.
+/// Returns the finding about a missing release, if the release is stored but does not compile.
 fn broken_release_finding(model: &Model, missing: &MissingParent) -> Option<Finding> {
     let MissingParent::Release(name) = missing else { return None };
     Some(release_broken(name, model.broken_releases.get(name)?))

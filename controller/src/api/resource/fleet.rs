@@ -1,6 +1,5 @@
-//! The fleet as a whole: the epoch of its store, the hosts that are ahead of the store, and its backups. An epoch is
-//! the period of one history of the store; a resume after a restore begins a new one. A host is ahead if it holds a
-//! later revision than this store sent to it, or a revision of an epoch that the store does not know.
+//! The fleet as a whole: the epoch of its store, the hosts that are ahead of the store, and its backups. A host is
+//! ahead if it holds a later revision than this store sent to it, or one of an unknown epoch.
 
 use std::collections::BTreeSet;
 
@@ -49,8 +48,7 @@ struct RecordBackupBody {
     encrypted: bool,
 }
 
-/// `GET /v1/fleet`: shows the epoch of the store, the number of hosts that are ahead of the store, and the last backup.
-/// It also shows how many hosts are enrolled and have checked in, and whether the clock of the controller is suspect.
+/// `GET /v1/fleet`: shows the epoch, the last backup, and counts of hosts (enrolled, checked in, ahead of the store).
 pub(super) fn show(api: &Api, _: &HttpRequest) -> HttpResponse {
     let model = api.model();
     match &api.desired {
@@ -81,9 +79,8 @@ pub(super) async fn backup(api: &Api, _: &HttpRequest) -> HandlerResult {
     Ok(HttpResponse { status: StatusCode::OK, headers: HeaderMap::new(), body })
 }
 
-/// `POST /v1/backups`: records a backup that was created, in place of the one that was recorded before. The client
-/// sends this request, because only the client knows that its file is complete. Fails if the revision of the backup is
-/// ahead of the store.
+/// `POST /v1/backups`: records a backup as the last one. Only the client knows that its file is complete, so the client
+/// sends this request. Fails if the revision of the backup is ahead of the store.
 pub(super) async fn record_backup(api: &Api, request: &HttpRequest) -> HandlerResult {
     let RecordBackupBody { revision, bytes, encrypted } =
         read_value(&request.json()?).map_err(|error| bad_field("backup", &error))?;
@@ -179,9 +176,8 @@ fn fleet_json(api: &Api, model: &Model, desired: &DesiredTable, history: &EpochH
     })
 }
 
-/// Counts the visible nodes whose hosts are enrolled, and how many of these hosts have checked in since the controller
-/// started. Also returns how many seconds ago it started. The controller knows which revision a host holds only after
-/// the host has checked in.
+/// Counts the visible nodes whose hosts are enrolled, and those whose hosts have checked in since the controller
+/// started. The controller knows which revision a host holds only after the host has checked in.
 fn host_counts(api: &Api, model: &Model, desired: &DesiredTable) -> Value {
     let enrolled = api.identities.as_ref().map(|identities| identities.enrolled_nodes()).unwrap_or_default();
     let visible: Vec<Uuid> = enrolled.into_iter().filter(|node| model.nodes.get(*node).is_some()).collect();

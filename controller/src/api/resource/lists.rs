@@ -54,9 +54,8 @@ pub(super) fn list<S: ApiResource<Name: Send + Sync> + Send + Sync>(
     }))
 }
 
-/// `GET` of a page of rows that the caller has computed, such as tasks or principals. The rows are sorted by the field
-/// that the query names as `sort_key`. Without a `sort_key`, or if it is `id`, they stay in the given order. A
-/// descending list is then reversed. `id` is the field that identifies a row and that a marker contains.
+/// `GET` of a page of rows that the caller has computed, such as tasks. Without a `sort_key`, or with `id`, they stay
+/// in the given order. `id` is the field that identifies a row and that a marker contains.
 ///
 /// # Errors
 /// Fails if a page parameter is invalid, if the rows lack the field to sort by, or if no row has the marker.

@@ -1,7 +1,6 @@
 //! The endpoints of single maps (`…/labels`, `…/parameters`, `…/annotations`). They replace a map, change single keys,
 //! stop keys from being inherited, and transfer ownership. To replace a map is an update of the object, and to change
-//! keys is a merge patch of the object. The body of both contains only this map and, to replace labels, optionally
-//! `merge_labels`.
+//! keys is a merge patch of the object. The body of both is only about this map.
 
 use serde_json::{Map, Value};
 use stemma_core::labels::BodyShape;
@@ -58,18 +57,11 @@ impl MapBody {
         Ok(match call {
             MapCall::Merge => Self::Merge(read_map_patch(map.name(), request)?),
             MapCall::Replace => Self::Replace(read_map(request.object()?, map)?),
-            MapCall::Tombstones => {
-                let mut body = request.object()?;
-                let keys = take_keys(&mut body)?;
-                check_nothing_remains(&body, "this call accepts {\"keys\": […]}")?;
-                Self::Tombstones(keys)
-            }
+            MapCall::Tombstones => Self::Tombstones(read_keys(request.object()?, "{\"keys\": […]}")?),
             MapCall::Owners => {
                 let mut body = request.object()?;
                 let (from, to) = (take_owner_match(&mut body, "from")?, take_owner_match(&mut body, "to")?);
-                let keys = take_keys(&mut body)?;
-                check_nothing_remains(&body, "this call accepts {\"from\": …, \"to\": …, \"keys\": […]}")?;
-                Self::Owners { from, to, keys }
+                Self::Owners { from, to, keys: read_keys(body, "{\"from\": …, \"to\": …, \"keys\": […]}")? }
             }
         })
     }
@@ -107,8 +99,7 @@ impl MapBody {
 /// Handles a request for one map of an object. `call` is the requested operation.
 ///
 /// # Errors
-/// Fails if objects of the kind do not have the map that the path names, if the body is invalid, or if the write is
-/// refused.
+/// Fails if the kind does not have the map in the path, if the body is invalid, or if the write is refused.
 pub(super) async fn write_map<S: ApiResource>(api: &Api, request: &HttpRequest, call: MapCall) -> HandlerResult {
     let caller = request.caller()?;
     let map = map_name::<S>(request.param("map"))?;
@@ -207,19 +198,16 @@ pub(super) fn unwrap_map(body: &mut Map<String, Value>, map: MapName) -> Result<
     }
 }
 
-/// Fails if a body has members that were not removed from it. `accepted` is the sentence about the accepted members.
-fn check_nothing_remains(body: &Map<String, Value>, accepted: &str) -> Result<(), ApiError> {
-    match body.keys().next() {
-        Some(name) => Err(ApiError::new(ErrorType::FieldUnknown, format!("{accepted}, not {}", quote(name))).field(name.clone())),
-        None => Ok(()),
-    }
-}
-
-/// Removes the list `keys` from a body, and returns it. Fails if the list is missing or empty.
-fn take_keys(body: &mut Map<String, Value>) -> Result<Vec<String>, ApiError> {
+/// Returns the list `keys` of a body, whose other members were removed. Fails if the list is missing or empty, or if the
+/// body has another member. `accepted` is the form of the whole body, for this error.
+fn read_keys(mut body: Map<String, Value>, accepted: &str) -> Result<Vec<String>, ApiError> {
     let invalid = |message: &str| ApiError::new(ErrorType::FieldInvalid, message).field("keys");
     let keys = body.remove("keys").unwrap_or(Value::Null);
     let keys: Vec<String> = serde_json::from_value(keys).map_err(|_| invalid("keys is a list of keys"))?;
+    if let Some(name) = body.keys().next() {
+        let message = format!("this call accepts {accepted}, not {}", quote(name));
+        return Err(ApiError::new(ErrorType::FieldUnknown, message).field(name.clone()));
+    }
     // A write without keys would give the object an empty map, which is not the same as no map.
     if keys.is_empty() { Err(invalid("keys is empty: list the keys to change; nothing was changed")) } else { Ok(keys) }
 }

@@ -116,8 +116,7 @@ fn cluster(context: &FilterContext<'_>, name: &'static str) -> FilterRead {
     ))
 }
 
-/// Returns the cluster that the query parameter `name` contains as a name or uuid. Returns `None` if the query lacks
-/// the parameter. Fails if there is no such cluster.
+/// Returns the cluster that the query parameter `name` contains as a name or uuid. Fails if there is no such cluster.
 fn read_cluster(context: &FilterContext<'_>, name: &'static str) -> Result<Option<ClusterId>, ApiError> {
     let Some(id) = context.query().text(name)? else { return Ok(None) };
     let found = context.model.clusters.find(None, id).map(|cluster| ClusterId(cluster.meta.uuid));

@@ -32,13 +32,11 @@ use crate::registry::{Caller, DecisionError};
 
 /// A kind of object in the API.
 pub(super) trait ApiResource: Resource + SpecFields {
-    /// The level at which objects of the kind provide labels, for themselves and for the levels below. `None` if the
-    /// kind is not a level.
+    /// The level at which objects of the kind provide labels. `None` if the kind is not a level.
     const LEVEL: Option<Level>;
     /// The name of the member of a body that lists objects of the kind.
     const LIST: &'static str;
-    /// The form of the body that creates an object. If the body lacks `merge_labels`, the value is false in Magnum's
-    /// form and true in Stemma's own.
+    /// The form of the body of a new object, which determines the default of `merge_labels`.
     const SHAPE: BodyShape = BodyShape::Native;
     /// The response status for a new object.
     const CREATED_STATUS: u16 = 201;
@@ -51,9 +49,8 @@ pub(super) trait ApiResource: Resource + SpecFields {
     const ACCEPTS_APPLY_PATCH: bool = true;
     /// True if a JSON patch cannot rename an object of the kind, as in Magnum.
     const IS_NAME_FIXED: bool = false;
-    /// The stored fields of `OpenStack`'s API that only the controller sets. An apply that changes such a field is
-    /// refused, and so is any write of a node that changes one. For other kinds, [`Self::adapt`] refuses or removes
-    /// these fields.
+    /// The stored fields of `OpenStack`'s API that only the controller sets. An apply, or a write of a node, that
+    /// changes one is refused. For other kinds, [`Self::adapt`] refuses or removes these fields.
     const COMPUTED: &'static [&'static str] = &[];
     /// The filters of lists of the kind.
     const FILTERS: &'static [FilterDef<Self>] = &[FilterDef { name: "selector", read: by_selector }];

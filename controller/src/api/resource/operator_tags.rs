@@ -13,16 +13,14 @@ const TAGS: &str = "tags";
 /// The two sets of operator tags in the field.
 const TAG_SETS: [&str; 2] = ["assigned", "unassigned"];
 
-/// Returns the tags that an operator assigned to a node or unassigned from it, as a JSON object with the lists
-/// `assigned` and `unassigned`. Returns `None` for other kinds.
+/// Returns the operator tags of a node as JSON: the lists `assigned` and `unassigned`. `None` for other kinds.
 pub(super) fn tags<S: SpecFields>(spec: &S) -> Option<Value> {
     let tags = &spec.node()?.tags;
     let [assigned, unassigned] = [&tags.assigned, &tags.unassigned].map(|set| set.members().collect::<Vec<_>>());
     Some(json!({"assigned": assigned, "unassigned": unassigned}))
 }
 
-/// Returns whether `field` is the field `tags` of a node. Another kind, such as a cluster, has another field of this
-/// name.
+/// Returns whether `field` is the field `tags` of a node, and not that of another kind, such as a cluster.
 pub(super) fn is_tags_field<S: SpecFields>(spec: &S, field: &str) -> bool {
     field == TAGS && spec.node().is_some()
 }

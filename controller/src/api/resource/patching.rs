@@ -254,9 +254,8 @@ fn json_patch<S: ApiResource>(
 /// Fields that only the controller sets, and that [`check_read_only`] refuses in a JSON patch.
 const READ_ONLY_FIELDS: [&str; 3] = ["created_at", "updated_at", "links"];
 
-/// Fails if a JSON patch sets one of the [`READ_ONLY_FIELDS`] that [`ApiResource::adapt`] of the kind removes. In the
-/// body of another write, such a field is ignored, because a client may send back a body that it read. But an operation
-/// of a patch names the field on purpose.
+/// Fails if a JSON patch sets one of the [`READ_ONLY_FIELDS`] that [`ApiResource::adapt`] removes. Other writes ignore
+/// such a field, because a client may send back what it read. But a patch names the field on purpose.
 fn check_read_only<S: ApiResource>(changes: &Map<String, Value>) -> Result<(), ApiError> {
     let mut adapted = changes.clone();
     S::adapt(&mut adapted)?;
@@ -308,8 +307,7 @@ fn shown_value<S: ApiResource>(api: &Api, work: &PendingWrite<'_>, spec: &S, nam
 }
 
 /// Adds a value for each unset field to the document, if an operation of the patch replaces the field or changes a part
-/// of it. Without a value, such an operation would fail. The value is `null` for a field that the patch replaces, and
-/// else the empty value of the field's type.
+/// of it. Without a value, such an operation would fail.
 fn show_defaults<S: ApiResource>(patch: &Patch, document: &mut Map<String, Value>) {
     for operation in &patch.0 {
         let name = &operation.path[0];
@@ -386,8 +384,8 @@ fn apply_map_operation<S: ApiResource>(
     map.write(inherited, MapWrite::SetKeys(&to_raw_json(&change)), &caller.manager, work.now())
 }
 
-/// Applies an operation to a part of a key's value, such as a member of a JSON parameter. Starts with the value
-/// that the object itself provides (`inherited`). Returns the key with its new value, as `{KEY: VALUE}`.
+/// Applies an operation to a part of the value that the object itself provides for a key (in `inherited`), such as a
+/// member of a JSON parameter. Returns the key with its new value, as `{KEY: VALUE}`.
 fn patch_key_value(inherited: &Inherited, map: MapName, key: &str, operation: &PatchOperation) -> Result<Value, ApiError> {
     let document: Map<String, Value> = view::provided_maps(inherited).into_iter().collect();
     let patched = Patch(vec![operation.clone()]).apply(document).map_err(|e| patch_error(&e))?;

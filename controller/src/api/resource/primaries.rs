@@ -16,8 +16,7 @@ use crate::api::http::request::{HandlerResult, HttpRequest, HttpResponse};
 use crate::cache::Model;
 use crate::records::request::StoredAnswer;
 
-/// `GET /v1/clusters/{cluster}/primaries`: lists the tags that have a primary or could have one ([`primary_tags`]),
-/// each with the node that is its primary, if any, and the reason.
+/// `GET /v1/clusters/{cluster}/primaries`: lists the [`primary_tags`], each with its primary, if any, and the reason.
 pub(super) fn list(api: &Api, request: &HttpRequest) -> HandlerResult {
     let model = api.model();
     let cluster = ClusterSpec::locate(&model, request)?;
@@ -38,10 +37,8 @@ fn primary_tags(model: &Model, cluster: &Cluster) -> BTreeSet<TagName> {
 
 /// Returns the row of a tag: the node that is its primary, and the reason in `chosen_by`. The reason is `cluster` if
 /// `primaries:` of the cluster names the node, `choice` if the node is stored as the chosen one, and `name` if it is
-/// the first node by name. The field `epoch` is 1 for the first stored choice of the tag, and grows when the choice
-/// moves to another node. `since` and `epoch` are `null` if the primary is not the stored choice. If the tag has no
-/// primary, `node` and `chosen_by` are `null` too. `named` is the entry of the tag in `primaries:`, even if it has no
-/// effect.
+/// the first node by name. `epoch` starts at 1, and grows when the stored choice moves to another node. `since` and
+/// `epoch` are `null` if the primary is not that choice. `named` is the entry in `primaries:`, also one without effect.
 fn primary_json(model: &Model, cluster: &Cluster, tag: &TagName) -> Value {
     let (fleet, id) = (&model.fleet, ClusterId(cluster.meta.uuid));
     let holder = fleet.holder(id, tag.as_str());
@@ -64,8 +61,7 @@ fn primary_json(model: &Model, cluster: &Cluster, tag: &TagName) -> Value {
 }
 
 /// `PUT /v1/clusters/{cluster}/primaries/{tag}` with `{"node": NODE}`: makes the node the primary of the tag. Fails if
-/// the node does not have the tag, if the tag is not declared with `has_primary`, or if `primaries:` of the cluster
-/// names another node.
+/// it lacks the tag, if the tag lacks `has_primary`, or if `primaries:` of the cluster names another node.
 pub(super) async fn choose(api: &Api, request: &HttpRequest) -> HandlerResult {
     let (caller, node_id) = (request.caller()?, read_node(request)?);
     let tag = TagName::new(request.param("tag"))

@@ -41,8 +41,7 @@ pub(super) fn validate(api: &Api, request: &HttpRequest) -> HandlerResult {
     validate_node(api, request, request.param("node"))
 }
 
-/// Handles `GET /v1/nodes/validate?node=…`: reports whether the node that the query names can be deployed through
-/// Ironic's API. The query may have `node_uuid` instead of `node`.
+/// Handles `GET /v1/nodes/validate?node=…` or `…?node_uuid=…`: reports whether the node in the query can be used.
 pub(super) fn validate_named(api: &Api, request: &HttpRequest) -> HandlerResult {
     let parameters = [request.query.get("node")?, request.query.get("node_uuid")?];
     let name =
@@ -93,9 +92,8 @@ pub(super) async fn set_provision_state(api: &Api, request: &HttpRequest) -> Han
     writes::change::<NodeSpec>(api, request, &caller, edit, answer).await
 }
 
-/// Reads the target from the body of a request, `{"target": TARGET}`, and returns the provision state to which it
-/// leads. For example, the target `provide` leads to the state `available`. Fails for any other field, and for an
-/// unknown target.
+/// Reads the body `{"target": TARGET}`, and returns the provision state to which the target leads, such as `available`
+/// for `provide`. Fails for any other field, and for an unknown target.
 fn read_target(request: &HttpRequest) -> Result<ProvisionState, ApiError> {
     let mut body = request.object()?;
     let target = body.remove("target");

@@ -55,8 +55,7 @@ impl ApiResource for ReleaseSpec {
         remove_name(fields)
     }
 
-    /// Adds those of the fields `labels`, `annotations`, `roles`, `tags` and `tasks` that are empty, so that each body has
-    /// them. Other fields at their defaults remain omitted.
+    /// Adds `labels`, `annotations`, `roles`, `tags` and `tasks` where they are empty, so that each body has them.
     fn complete(_api: &Api, _model: &Model, _object: &Release, body: &mut Map<String, Value>) {
         for name in ["labels", "annotations", "roles", "tags"] {
             body.entry(name).or_insert_with(|| json!({}));
@@ -110,8 +109,7 @@ impl ApiResource for ReleaseSpec {
         Ok(())
     }
 
-    /// Removes `uuid` and `links`, which only the controller sets. So a client can send these two back with the fields
-    /// that it edited.
+    /// Removes `uuid` and `links`, which only the controller sets, so that a client can send them back.
     fn adapt(body: &mut Map<String, Value>) -> Result<(), ApiError> {
         body.retain(|name, _| !matches!(name.as_str(), "uuid" | "links"));
         Ok(())

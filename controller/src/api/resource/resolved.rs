@@ -1,6 +1,5 @@
-//! The API's form of what Stemma resolves for a node: all effective values, with their origins. A test compares fields
-//! of this form with the results of `stemma resolve` and of a host. The module also contains the check of a whole
-//! cluster.
+//! The API's form of what Stemma resolves for a node: all effective values, with their origins. A test compares it with
+//! the results of `stemma resolve` and of a host. The module also contains the check of a whole cluster.
 
 use std::fmt::Display;
 

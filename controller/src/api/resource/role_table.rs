@@ -1,6 +1,5 @@
 //! Functions that find the roles and tags that a node or cluster can have. The release defines them. Users can declare
-//! further tags for the release, and the cluster can declare tags and change the tags that roles give. The nearest
-//! level that names a release decides which release this is.
+//! further tags for the release, and the cluster can declare tags and change the tags that roles give.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,10 +16,9 @@ pub(super) fn table_for_node(model: &Model, node: &Node) -> Option<Arc<RoleTable
     model.fleet.resolved_parent(&node.spec)?.role_table.clone()
 }
 
-/// Returns the name of the release that applies to a node: that of the nearest level above the node that names one. The
-/// task set of the node can still be of another release, for example because of a hold. Returns `None` if the node is
-/// in no group, or if an object above it or the release is missing.
-pub(crate) fn node_release(model: &Model, node: &Node) -> Option<ReleaseRef> {
+/// Returns the name of the release of a node: that of the nearest level above the node that names one. The task set of
+/// the node can still be of another release, for example because of a hold.
+pub(crate) fn release_name_of_node(model: &Model, node: &Node) -> Option<ReleaseRef> {
     model.fleet.resolved_parent(&node.spec)?.release.as_ref().map(|release| release.value.name.clone())
 }
 

@@ -269,11 +269,9 @@ impl RequestHandler for Api {
         self.recheck(requester)
     }
 
-    /// Calls the handler of an endpoint when a permit is free, and returns its response. Before, it waits for the
-    /// revision that the request names, and for the states of nodes if the response depends on them. After a `GET`, it
-    /// checks the caller's access again. A handler may resolve much of the fleet. So all but the inline handlers run on
-    /// a blocking thread, not on the thread that serves connections and follows the store. An inline handler needs no
-    /// permit.
+    /// Calls the handler of an endpoint when a permit is free, and returns its response. A handler may resolve much of
+    /// the fleet. So all but the inline handlers, which need no permit, run on a blocking thread, not on the thread
+    /// that serves connections and follows the store.
     async fn call(self: Arc<Self>, endpoint: Endpoint, request: HttpRequest) -> HandlerResult {
         let visible_api = self.visible_to(&request.requester);
         wait_for_revision(&visible_api, &request).await?;
@@ -382,8 +380,7 @@ fn has_states(endpoint: Endpoint) -> bool {
 
 /// Waits at most two seconds until the table of node states includes the current revision. Then a client that has
 /// written something reads the effect of its write. If the table is still behind, the returned API computes the states
-/// itself from the fleet in memory. For example, the table stays behind if the store accepts no writes. Before the
-/// first pass of the reconciler, the table is behind and this function does not wait.
+/// itself from the fleet in memory. For example, the table stays behind if the store accepts no writes.
 async fn with_current_states(api: Arc<Api>) -> Arc<Api> {
     let Some(desired) = api.desired.clone().filter(|_| api.reconciler.is_some()) else { return api };
     if desired.status().wait_for_revision(api.cache().model().revision).await {

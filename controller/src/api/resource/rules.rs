@@ -35,8 +35,7 @@ impl ApiResource for InspectionRuleSpec {
         model.rules.find(None, id).cloned().ok_or_else(|| not_found(Kind::InspectionRule, id))
     }
 
-    /// Returns the uuid and the optional name of a new rule. Removes both from the fields of its body. If the body has
-    /// no uuid, a new one is generated.
+    /// Returns the uuid and the optional name of a new rule. Removes both from the fields of its body.
     fn identify(_request: &HttpRequest, fields: &mut Map<String, Value>) -> Result<(Uuid, Option<ObjectName>), ApiError> {
         let name = match fields.remove("name") {
             None | Some(Value::Null) => None,
@@ -83,8 +82,7 @@ impl ApiResource for InspectionRuleSpec {
         Ok(None)
     }
 
-    /// Removes `uuid`, `links`, `created_at` and `updated_at`, which only the controller sets. So a client can send
-    /// them back with the fields that it edited.
+    /// Removes fields that only the controller sets, so that a client can send back what it has read.
     fn adapt(body: &mut Map<String, Value>) -> Result<(), ApiError> {
         body.retain(|name, _| !matches!(name.as_str(), "uuid" | "links" | "created_at" | "updated_at"));
         Ok(())

@@ -31,8 +31,7 @@ pub(super) fn traits(model: &Model, node: &Node) -> NodeTraits {
     model.fleet.node_view(node.id()).map(|view| view.traits()).unwrap_or_default()
 }
 
-/// Returns the sources of each trait as text: `operator`, `detected`, or `rule` with the name or uuid of an inspection
-/// rule.
+/// Returns the sources of each trait as text: `operator`, `detected`, or `rule` with the rule's name or uuid.
 pub(super) fn trait_sources(traits: &NodeTraits) -> impl Serialize {
     let source_texts = |sources: &[TraitSource]| sources.iter().map(ToString::to_string).collect::<Vec<_>>();
     view::Entries(move || traits.sources().iter().map(move |(name, sources)| (name, source_texts(sources))))
@@ -178,14 +177,8 @@ pub(super) fn state_inputs(api: &Api, model: &Model, node: &Node, resolution: &R
     }
 }
 
-/// Returns the reason why a node is in its state. Depending on the state, this is one of the following:
-/// - the failed tasks or, if none failed, the tasks that did not run and the tasks that these require;
-/// - the first error among the node's findings;
-/// - the nodes that the node waits for;
-/// - the first task without a result;
-/// - the tasks that drifted, or that would change something;
-/// - for a held node, the release of the task set that it keeps;
-/// - otherwise a fixed text about the state.
+/// Returns the reason why a node is in its state, such as the failed tasks, the first error among the node's findings,
+/// the nodes that the node waits for, or the first task without a result.
 ///
 /// The closed barriers are computed if the node is blocked or is the only one in the response (`is_alone`). For other
 /// nodes in a list this would take too long. They get the barriers of the reconciler's last pass, if there are any.
@@ -234,9 +227,8 @@ pub(super) fn released_version(model: &Model, node: &Node) -> Option<String> {
 
 /// Returns a sentence about one closed barrier of a node, as the reason of the node's state. A barrier that will not
 /// open by itself is preferred, otherwise the sentence is about the first barrier. `find_barriers` returns all closed
-/// barriers of the node. Returns `None` if the node has no closed barrier, or if barriers are not the reason: the whole
-/// fleet waits, the agent is not connected, the mode is not `apply`, no task set was released to the node, a task
-/// failed, or every task has a result.
+/// barriers of the node. Returns `None` if the node has none, or if its tasks do not wait for one, for example because
+/// the whole fleet waits.
 fn barrier_reason(
     api: &Api,
     model: &Model,

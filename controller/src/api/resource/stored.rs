@@ -62,8 +62,7 @@ fn stored_fields<S: SpecFields>(api: &Api, model: &Model, spec: &S) -> Map<Strin
     fields
 }
 
-/// Returns the owners of each member of a set, by member. An owner is a manager and the operation by which it owns the
-/// member.
+/// Returns the owners of each member of a set (each a manager and an operation), by member.
 fn owners<K: Ord + Clone + Display>(set: &OwnedSet<K>) -> Map<String, Value> {
     set.iter().map(|(member, entry)| (member.to_string(), json!(&*entry.owners))).collect()
 }

@@ -26,20 +26,17 @@ use crate::reconcile::state_inputs;
 
 /// Maximum number of nodes that `failed_on` names in an entry of the list of tasks: nodes on which the task failed.
 const MAX_ROW_NODES: usize = 5;
-/// Maximum number of nodes that a group of equal results names, in the response for one task. The same maximum applies
-/// to the listed nodes without a result.
+/// Maximum number of nodes that each group of equal results, and the group without a result, names for one task.
 const MAX_GROUP_NODES: usize = 100;
 /// Maximum number of groups of equal results in the response for one task. The groups with the most nodes are listed.
 const MAX_GROUPS: usize = 20;
-/// Number of hexadecimal digits in the digest of a group of equal results. The digest is the shortened hash of the
-/// difference of these results, or of their message if they have no difference.
+/// Number of hexadecimal digits in the digest of the difference (or message) of a group of equal results.
 const DIGEST_DIGITS: usize = 12;
 
 /// The key of a released task: its id, and the release of its task set.
 type TaskKey<'m> = (&'m str, &'m str);
 
-/// The results of one task of one release over the selected nodes: numbers of nodes by outcome, and groups of nodes
-/// with equal results.
+/// The results of one task of one release: numbers of nodes by outcome, and groups of nodes with equal results.
 #[derive(Default)]
 struct TaskTally<'m> {
     converged: usize,
@@ -139,8 +136,7 @@ fn tally_tasks<'m>(
 
 impl<'m> TaskTally<'m> {
     /// Adds a node to the counts of its task. `result` is the result that the node's host reported for the task, if
-    /// any. A node without a result counts as blocked if `is_blocked` is true, and else as waiting. A group of equal
-    /// results lists at most `max_nodes` nodes.
+    /// any. A group of equal results lists at most `max_nodes` nodes.
     fn add(&mut self, node: &'m Node, result: Option<&'m TaskResult>, is_blocked: bool, max_nodes: usize) {
         let Some(result) = result else {
             *(if is_blocked { &mut self.blocked } else { &mut self.waiting }) += 1;
@@ -275,8 +271,7 @@ fn is_complete_diff(diff: &str) -> bool {
 mod tests {
     use super::*;
 
-    /// In this test, each incomplete difference ends with a line that agents write in place of omitted content, except
-    /// the empty difference.
+    /// In this test, the last lines of the incomplete differences are those that agents write in place of content.
     #[test]
     fn y09_is_complete_diff_is_false_when_cut_or_withheld() {
         for (diff, is_complete) in [

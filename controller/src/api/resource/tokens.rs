@@ -61,9 +61,8 @@ pub(super) async fn delete(api: &Api, request: &HttpRequest) -> HandlerResult {
     Ok(HttpResponse::from_answer(answer, &request.base_url).with_preference(request))
 }
 
-/// Returns the host for the URL at which agents join: the host of `base_url`, which is the URL of the request. If that
-/// is a loopback host and `own_name`, the name of this controller, is known, the result is `own_name`. Returns `None`
-/// if `base_url` has no host.
+/// Returns the host for the URL at which agents join: the host of `base_url` (the URL of the request), or in place of a
+/// loopback host `own_name`, the name of this controller, if known. Returns `None` if `base_url` has no host.
 fn join_host(base_url: &str, own_name: Option<&str>) -> Option<String> {
     let host = url_host(base_url)?;
     let bare_host = host.trim_matches(['[', ']']);

@@ -16,8 +16,7 @@ use crate::cache::Model;
 use crate::records::request::StoredAnswer;
 use crate::registry::work::PendingWrite;
 
-/// Handles `GET /v1/nodes/{node}/traits`: returns the traits from all sources, without the suppressed ones. Clients
-/// other than Ironic's also get the sources of each trait.
+/// Handles `GET /v1/nodes/{node}/traits`: returns the traits from all sources, without the suppressed ones.
 pub(super) fn list(api: &Api, request: &HttpRequest) -> HandlerResult {
     let model = api.model();
     let node = NodeSpec::locate(&model, request)?;
@@ -40,9 +39,8 @@ pub(super) async fn replace(api: &Api, request: &HttpRequest) -> HandlerResult {
     edit_traits(api, request, |_, node, manager| Ok(node.spec.traits.update(manager, &intent)), answer).await
 }
 
-/// Commits a change of the traits that operators set on the node that the request's path names. `new_traits` returns
-/// all traits that operators set after the change. It receives the manager under which the caller writes. `answer`
-/// returns the response from the changed node.
+/// Commits a change of the traits that operators set on the node in the path. `new_traits` returns all of these traits
+/// after the change, and `answer` the response.
 async fn edit_traits(
     api: &Api,
     request: &HttpRequest,
@@ -85,8 +83,7 @@ fn read_traits(api: &Api, request: &HttpRequest) -> Result<Intent<Trait, ()>, Ap
     traits.iter().enumerate().map(parse).collect()
 }
 
-/// Parses the name of a trait. Fails if it is not a standard trait, a custom one (`CUSTOM_…`), or one that the site has
-/// added in the controller's configuration.
+/// Parses the name of a trait: a standard one, a custom one (`CUSTOM_…`), or one of the controller's configuration.
 fn parse_trait(api: &Api, name: &str) -> Result<Trait, ApiError> {
     api.traits.parse(name).map_err(|error| ApiError::new(ErrorType::TraitInvalid, error.to_string()).field("traits"))
 }

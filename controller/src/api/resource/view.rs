@@ -55,9 +55,8 @@ const MAPS: &[(&str, MapField)] = &[
 ];
 
 /// Adds the fields about inherited maps to the body of an object: the effective maps, the provided maps, their owners,
-/// and the differences between its labels and its parent's. `levels` contains the levels above the object. If there are
-/// none, no differences are added. Only fields for which `is_requested` is true are added. The three fields of the
-/// differences are added together if one of them is requested.
+/// and the differences between its labels and its parent's. `levels` are the levels above the object. Only fields for
+/// which `is_requested` is true are added; the three fields of the differences only together.
 pub(super) fn add_maps<'a>(
     body: &mut JsonMap,
     mut levels: Levels<'a>,
@@ -79,9 +78,8 @@ pub(super) fn add_maps<'a>(
     body.extend(requested_fields.map(|(name, compute)| ((*name).to_owned(), compute(&effective_maps, provided_maps))));
 }
 
-/// Copies fields of Magnum's API from a level above an object to the body of the object. `names` are the fields to
-/// copy, and `parent` has the passthrough fields of that level, which Stemma only stores and returns. A field that the
-/// body already has is unchanged.
+/// Copies the fields `names` of Magnum's API from `parent`, the passthrough fields of a level above an object, to the
+/// body of the object. A field that the body already has is unchanged.
 pub(super) fn inherit_fields(body: &mut JsonMap, parent: &Extra, names: &[&str]) {
     for name in names {
         if let Some(value) = parent.get(*name) {
@@ -116,14 +114,12 @@ pub(super) fn provided_maps(inherited: &Inherited) -> [(String, Value); 3] {
     maps.map(|(name, map)| (name.to_owned(), map))
 }
 
-/// Returns the owners of each key that a level provides, by key. An owner is a manager and its operation: `apply` or
-/// `update` (a plain write).
+/// Returns the owners of each key that a level provides, by key: managers and their operations (`apply`, `update`).
 pub(super) fn owners<K: Ord + Clone + Serialize, V: Clone>(layer: &Layer<K, V>) -> impl Serialize {
     Entries(move || layer.provided.iter().flat_map(OwnedMap::iter).map(|(key, entry)| (key, &*entry.owners)))
 }
 
-/// A value that is serialized as a JSON object. `F` is a function that returns an iterator over the pairs of this
-/// object.
+/// A value that is serialized as a JSON object. `F` returns an iterator over the pairs of the object.
 pub(super) struct Entries<F>(pub F);
 
 impl<K: Serialize, V: Serialize, I: Iterator<Item = (K, V)>, F: Fn() -> I> Serialize for Entries<F> {

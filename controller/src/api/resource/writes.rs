@@ -23,10 +23,9 @@ use crate::registry::names::ModelNames;
 use crate::registry::work::{PendingWrite, check_revision};
 use crate::registry::{Caller, DecisionError};
 
-/// Commits a request's write. `decide` makes the changes in the pending write and returns the response. It can be
-/// called several times, for example if another write has changed the same objects before the commit. With
-/// `strict=true`, the write is refused if it causes a finding that is a warning or an error. The handler of `apply`
-/// checks this itself.
+/// Commits a request's write. `decide` makes the changes and returns the response. It can be called several times, for
+/// example if another write has changed the same objects before the commit. With `strict=true`, the write is refused if
+/// it causes a finding that is a warning or an error.
 ///
 /// # Errors
 /// Fails if `decide` fails, or if the commit is refused.
@@ -43,9 +42,8 @@ pub(super) async fn commit(
         let mut work = PendingWrite::new(context);
         let answer = decide(&mut work)?;
         if is_strict {
-            // An unassignment of a tag ends when no role of the node produces the tag any more. So a write that changes
-            // roles can end unassignments on nodes that it does not name. The findings must include the effects of
-            // this.
+            // A write that changes roles can end unassignments of tags on nodes that it does not name. The findings
+            // must include the effects of this.
             work.drop_ended_unassignments()?;
             work.resolve_tags()?;
             check_strict("write", &introduced_findings(api, &work))?;
@@ -104,8 +102,7 @@ pub(super) async fn post<S: ApiResource>(api: &Api, request: &HttpRequest) -> Ha
 
 /// Changes the object that the request's path names, with `edit`. The response lists the changes. It has a warning
 /// about moved primaries, inherited labels that hosts lose, requirements that a node no longer meets, and other new
-/// findings. If the client asked for a body and is not one of `OpenStack`, moved primaries and lost labels are only in
-/// the body. With `force=false`, the change is refused if another manager owns a value that it would change.
+/// findings. With `force=false`, the change is refused if another manager owns a value that it would change.
 ///
 /// # Errors
 /// Fails if the object does not exist, if `If-Match` names another revision, if `edit` fails, or if the commit is
@@ -161,8 +158,7 @@ pub(super) async fn change_with<S: ApiResource>(
     .await
 }
 
-/// Returns the uuids of the nodes that the write affects, by all the changes that it contains so far. Nodes that the
-/// caller cannot see are omitted.
+/// Returns the uuids of the visible nodes that the changes of the write so far affect.
 pub(super) fn affected_hosts(work: &PendingWrite<'_>) -> Value {
     work.visible_affected_nodes().map(|node| node.to_string()).collect()
 }
@@ -233,9 +229,8 @@ fn with_findings(mut answer: StoredAnswer, added_findings: &[Finding]) -> Stored
 const MAX_WARNED_FINDINGS: usize = 3;
 
 /// Returns the text of a warning: the first [`MAX_WARNED_FINDINGS`] of these sentences and findings, and then an entry
-/// with the number of the others. The severity of that last entry is the highest of the others. A semicolon with a
-/// space (`; `) separates the entries. No entry contains this separator, because clients print each entry on its own
-/// line. Returns `None` if there are no entries.
+/// with the number of the others and their highest severity. The text `; ` separates the entries. No entry contains it,
+/// because clients print each entry on its own line.
 fn warning_header(sentences: impl IntoIterator<Item = (Severity, String)>, findings: &[Finding]) -> Option<String> {
     let finding_entries = findings.iter().map(|finding| (finding.severity, format!("{}: {}", finding.object, finding.message)));
     let mut entries = sentences.into_iter().chain(finding_entries);

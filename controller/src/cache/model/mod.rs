@@ -1,10 +1,9 @@
 //! The fleet in memory at one revision of the store. Handlers build responses from it, and writes are decided with it.
 //!
-//! A model refers to most objects twice. An index contains the object, for lists and names. The `Fleet` of `stemma_core`
-//! contains it too, with the values that are computed from all objects. The fleet has no allocations and no principals,
-//! because no node is resolved from them. Index and fleet are persistent (immutable, shared) data structures, so a clone
-//! of the model is cheap. To decide a write, the controller clones the model, changes the clone, and drops the clone
-//! afterwards.
+//! A model refers to most objects twice. An index contains the object, for lists and names. The `Fleet` of
+//! `stemma_core` contains it too, with the values that are computed from all objects, but without allocations and
+//! principals. Both are persistent (immutable, shared) data structures, so a clone of the model is cheap. To decide a
+//! write, the controller clones the model, changes the clone, and drops the clone afterwards.
 
 mod kinds;
 
@@ -52,8 +51,8 @@ pub type ByNode<T> = OrdMap<Uuid, Arc<T>>;
 pub struct Model {
     /// The revision of the store at which the model is.
     pub revision: Revision,
-    /// The objects of the indexes below, except allocations and principals, with the computed relations between them (such
-    /// as inherited labels and roles). Releases are in their compiled form.
+    /// The objects of the indexes below, except allocations and principals, with the computed relations between them
+    /// (such as inherited labels and roles). Releases are in their compiled form.
     pub fleet: Fleet,
     /// The cache of task sets and of the values from which they are computed. An entry is found by its content. So all
     /// readers and all pending writes share this cache, although their models are at different revisions.
@@ -62,8 +61,7 @@ pub struct Model {
     pub releases: ObjectIndex<ReleaseSpec>,
     /// The reasons why stored releases do not compile, by release.
     pub broken_releases: OrdMap<ReleaseRef, Arc<str>>,
-    /// The tags that users declared in addition to a release's content. They apply to all versions of the release. Each
-    /// object of the index has the name of the release, without a version.
+    /// The tags that users declared in addition to a release's content, by the name of the release without a version.
     pub release_tags: ObjectIndex<ReleaseTagsSpec>,
     /// Cluster templates.
     pub templates: ObjectIndex<ClusterTemplateSpec>,
@@ -79,14 +77,12 @@ pub struct Model {
     pub primaries: ObjectIndex<PrimarySpec>,
     /// Principals.
     pub principals: ObjectIndex<PrincipalSpec>,
-    /// The cluster to which the caller that uses this model is bound. The indexes then hide objects of other clusters, and
-    /// objects of no cluster unless every caller may read them. `None` means that everything is visible.
+    /// The cluster to which the caller that uses this model is bound. The indexes then hide objects of other clusters,
+    /// and objects of no cluster unless every caller may read them. `None` means that everything is visible.
     pub visible_cluster: Option<ClusterId>,
-    /// The index of namespaces of the catalogue. A namespace describes keys, such as those of labels: their titles,
-    /// types and accepted values.
+    /// The index of namespaces of the catalogue.
     pub namespaces: ObjectIndex<NamespaceSpec>,
-    /// The index of inspection rules (as in Ironic). Each rule has conditions and actions, by which the controller
-    /// computes traits, labels and properties of a node from what its host reports.
+    /// The index of inspection rules (as in Ironic).
     pub rules: ObjectIndex<InspectionRuleSpec>,
     /// The time at which a namespace first named a resource type (of Glance), by resource type.
     pub resource_types: OrdMap<String, Arc<Timestamp>>,
@@ -107,29 +103,23 @@ pub struct Model {
     pub common_chunks: OrdMap<Hash, Arc<str>>,
     /// The last results of each node's tasks.
     pub results: ByNode<ResultsRecord>,
-    /// The last stored `Report` message of each host's agent. It has the version of the agent, the findings and the
-    /// progress of the host, facts that change often, and facts about the agent itself. It has no results of tasks.
-    /// Those are in `results`.
+    /// The last stored `Report` message of each host's agent, without the results of tasks.
     pub reports: ByNode<ReportRecord>,
-    /// The time at which each node became silent (its agent did not check in), or at which it checked in again. A node that
-    /// was not silent yet has no entry.
+    /// The time at which each node became silent (its agent did not check in), or at which it checked in again.
     pub silence: ByNode<LivenessRecord>,
-    /// The records of the desired state that was last sent to each host: its revision, its digests, and whether the
-    /// host has confirmed it.
+    /// The record of the desired state that was last sent to each host, and whether the host has confirmed it.
     pub sent_records: ByNode<SentRecord>,
     /// The revision of the store when the first record of [`Self::sent_records`] was written. If a host has no such
     /// record, no desired state of a later revision was sent to it. `None` if the store never had such a record.
     pub sent_recorded_since: Option<HeldRevision>,
-    /// The epochs of the store. A restore begins a new one, and so can a resume of the fleet. `None` if the store is in its
-    /// first epoch.
+    /// The epochs of the store. `None` if the store is in its first epoch.
     pub epoch_history: Option<Arc<Versioned<EpochHistory>>>,
     /// The record of the last backup, if there is one.
     pub last_backup: Option<Arc<Versioned<BackupRecord>>>,
     /// The join tokens, by id.
     pub tokens: OrdMap<String, Arc<Versioned<TokenRecord>>>,
-    /// The marks: keys without a value that order writes of different objects. A write that relies on something unchanged
-    /// requires that the mark for it is unchanged. So that write fails if a concurrent write has written the mark. Each
-    /// mark has the revision of its last write (see [`key::MARKS`]).
+    /// The marks: keys without a value, each with the revision of its last write. A write that relies on something
+    /// unchanged fails if a concurrent write has written the mark for it (see [`key::MARKS`]).
     pub marks: OrdMap<String, Revision>,
 }
 
@@ -149,9 +139,8 @@ pub struct AffectedNodes {
     /// Nodes for which resolving may now have another result.
     pub dirty: DirtyNodes,
     /// Nodes whose state may have changed although they are resolved as before, with the tasks whose result was
-    /// replaced, added or removed. The set of tasks is empty if no result changed, for example if the node's agent
-    /// reported new facts about itself, or if a desired state of another epoch than before is about to be sent to the
-    /// node's host.
+    /// replaced, added or removed. The set of tasks is empty if something else changed, such as the facts that the
+    /// node's agent reports about itself.
     pub new_results: BTreeMap<Uuid, BTreeSet<String>>,
     /// Nodes that were deleted.
     pub deleted: BTreeSet<Uuid>,
@@ -213,7 +202,7 @@ impl Model {
         Arc::new(visible)
     }
 
-    /// Hides those objects of one kind that a caller that is bound to `cluster` cannot see. `full_model` is the model in
+    /// Hides the objects of one kind that a caller that is bound to `cluster` cannot see. `full_model` is the model in
     /// which nothing is hidden.
     fn hide_other_clusters<S: Resource>(&mut self, full_model: &Arc<Self>, cluster: ClusterId) {
         // Every role may read, so the lowest one shows the same objects.
@@ -234,17 +223,15 @@ impl Model {
         }
     }
 
-    /// Returns the numbers of facts and task results that were dropped, and of texts that were cut or dropped, when the
-    /// last report of the node's host and the results of its tasks were stored. Dropped items of the host's observation
-    /// are not counted.
+    /// Returns the numbers of facts, task results and texts that were dropped or cut when the last report of the node's
+    /// host and the results of its tasks were stored. Dropped items of the host's observation are not counted.
     pub fn dropped_counts(&self, node: Uuid) -> DroppedReportCounts {
         let report_counts = self.reports.get(&node).map(|record| record.left_out).unwrap_or_default();
         let result_counts = self.results.get(&node).map(|record| record.dropped_counts()).unwrap_or_default();
         report_counts.merge(result_counts)
     }
 
-    /// Returns the nodes for which a part of the host's last observation, of its last report or of its task results was
-    /// not stored, for example because of a limit.
+    /// Returns the nodes for which a part of the host's observation, last report or task results was not stored.
     pub fn nodes_with_dropped_reports(&self) -> impl Iterator<Item = Uuid> {
         let is_completely_stored = |node: &Uuid| {
             let observation = self.observations.get(node);
@@ -253,8 +240,7 @@ impl Model {
         self.nodes.iter().map(|node| node.meta.uuid).filter(move |node| !is_completely_stored(node))
     }
 
-    /// Returns the nodes whose hosts have findings in their last report. The reason why an agent is stuck does not
-    /// count.
+    /// Returns the nodes whose last report has [`Self::host_findings`].
     pub fn nodes_with_host_findings(&self) -> impl Iterator<Item = Uuid> {
         self.nodes.iter().map(|node| node.meta.uuid).filter(|node| self.host_findings(*node).next().is_some())
     }
@@ -306,8 +292,7 @@ impl Model {
         cluster.map_or_else(|| self.nodes.len().saturating_sub(count_in_clusters()), |cluster| self.fleet.node_count(cluster))
     }
 
-    /// Returns the kind and title of each visible object that refers to the object `target`. The title of a node group
-    /// is CLUSTER/GROUP, because the name of a group is only unique in its cluster.
+    /// Returns the kind and the full title ([`Resource::full_title`]) of each visible object that refers to `target`.
     pub fn referrers<'m>(&'m self, target: &'m ObjectReference) -> impl Iterator<Item = (Kind, String)> {
         KINDS.iter().flat_map(|functions| (functions.referrers)(self, target).map(|name| (functions.kind, name)))
     }
@@ -363,10 +348,9 @@ impl Model {
         AffectedNodes { dirty, ..AffectedNodes::default() }
     }
 
-    /// Adds all loaded objects, observations and reported states to the fleet, in one pass. Then marks the fleet as
-    /// loaded, so that nodes can be resolved. A stored release may not compile, because another version of the
-    /// controller accepted it by different rules. Such a release is recorded as broken, and each cluster with nodes
-    /// that use it has a finding. These nodes cannot be resolved completely. Other nodes are not affected.
+    /// Adds all loaded objects, observations and reported states to the fleet, in one pass. A stored release may not
+    /// compile, because another version of the controller accepted it by different rules. Such a release is recorded as
+    /// broken, and each cluster with nodes that use it has a finding. These nodes cannot be resolved completely.
     pub(super) fn finish_load(&mut self) {
         let mut changes: Vec<FleetChange> = KINDS.iter().flat_map(|functions| (functions.load_changes)(self)).collect();
         changes.extend(self.observations.iter().map(|(node, record)| observation_change(*node, record)));
@@ -441,10 +425,8 @@ impl Model {
         self.broken_releases.insert(name.clone(), reason.into());
     }
 
-    /// Logs each release that does not compile, unless `previous` has it with the same reason.
-    ///
-    /// The cache calls this function after it has applied all changes of a commit. Before, a release may lack an import
-    /// that the same commit creates.
+    /// Logs each release that does not compile, unless `previous` has it with the same reason. Call this after all
+    /// changes of a commit. Before, a release may lack an import that the same commit creates.
     pub fn log_broken_releases(&self, previous: &Self) {
         for (name, reason) in &self.broken_releases {
             if previous.broken_releases.get(name) != Some(reason) {
@@ -454,8 +436,7 @@ impl Model {
     }
 
     /// Applies a stored or deleted record that is not an object, and returns the nodes that this affects. The key
-    /// determines the map or field of the model that has the record. A record that the model does not contain is
-    /// ignored.
+    /// determines the map or field of the model. A record that the model does not contain is ignored.
     fn apply_record(&mut self, key: &[u8], stored: &StoredValue<'_>) -> Result<AffectedNodes, codec::BadRecord> {
         let find_node_record = |(prefix, apply): &(&str, ApplyRecord)| Some((key::read_node(prefix, key)?, *apply));
         if let Some((node, apply)) = NODE_RECORDS.iter().find_map(find_node_record) {

@@ -18,8 +18,7 @@ use stemma_wire::message::observed::{self, LocalState, Report, TaskResult};
 
 use crate::records::reported::{ObservationRecord, ReportRecord, ResultsRecord, StoredResult};
 
-/// Maximum number of invalid trait names of a host that are stored. Further invalid names, and valid traits over the
-/// maximum number, are only counted.
+/// Maximum number of invalid trait names of a host that are stored. Other refused traits are only counted.
 const MAX_LISTED_TRAITS: usize = 10;
 
 /// Maximum length of a label key, in bytes.
@@ -29,10 +28,9 @@ const MAX_LABEL_KEY_BYTES: usize = MAX_KEY_PREFIX_BYTES + 1 + MAX_KEY_NAME_BYTES
 const MAX_SOURCE_BYTES: usize = 512;
 
 /// Returns the stored form of an Observation. A fact that is not a JSON text is dropped, because it cannot be an input.
-/// Facts and labels over a limit are dropped too. A long source of a label (its place on the host) is cut. Valid traits
-/// are accepted up to a maximum, standard traits before custom ones. The record counts the dropped facts, labels and
-/// traits, and names some refused traits. The rest is accepted, because one bad file on a host must not invalidate its
-/// whole Observation.
+/// Facts and labels over a limit are dropped too. Valid traits are accepted up to a maximum, standard traits before
+/// custom ones. The record counts the dropped facts, labels and traits, and names some refused traits. The rest is
+/// accepted, because one bad file on a host must not invalidate its whole Observation.
 pub(super) fn bounded_observation(
     at: Timestamp,
     digest: PartDigest,
@@ -99,25 +97,19 @@ fn newest_task_set(record: &ResultsRecord) -> Option<PartDigest> {
     record.tasks.values().max_by_key(|entry| entry.result.sequence).map(|newest| newest.result.task_set)
 }
 
-/// Returns the size of a result's texts (message, output and diff), in bytes.
-pub(super) fn text_bytes(result: &TaskResult) -> usize {
-    result.message.len() + result.output.len() + result.diff.len()
-}
-
-/// Drops the texts (message, output and diff) of the oldest results until the remaining texts are within the limit.
-/// Marks these results as cut. The results themselves remain.
+/// Drops message, output and diff of the oldest results, and marks these as cut, until the rest is within the limit.
 fn drop_oldest_texts(record: &mut ResultsRecord) {
-    let mut total: usize = record.tasks.values().map(|entry| text_bytes(&entry.result)).sum();
+    let mut total: usize = record.tasks.values().map(|entry| entry.result.text_bytes()).sum();
     if total <= MAX_RESULT_TEXT_BYTES {
         return;
     }
-    let mut oldest: Vec<_> = record.tasks.values_mut().filter(|entry| text_bytes(&entry.result) > 0).collect();
+    let mut oldest: Vec<_> = record.tasks.values_mut().filter(|entry| entry.result.text_bytes() > 0).collect();
     oldest.sort_unstable_by_key(|entry| entry.result.sequence);
     for StoredResult { result, is_cut, .. } in oldest {
         if total <= MAX_RESULT_TEXT_BYTES {
             return;
         }
-        total -= text_bytes(result);
+        total -= result.text_bytes();
         (result.message, result.output, result.diff) = Default::default();
         *is_cut = true;
     }

@@ -57,8 +57,7 @@ pub struct HostIntake {
     traits: TraitNames,
 }
 
-/// Writes records of nodes to the store: task results, the last Report, the state that was set on the host, silence,
-/// and which sent states are confirmed. Also records in the status of the node whether a part of a report was stored.
+/// Writes records of nodes to the store. Records in a node's status whether each part of its report was stored.
 struct IntakeWriter {
     registry: Arc<Registry>,
     desired: Arc<DesiredTable>,
@@ -189,7 +188,7 @@ impl Intake for HostIntake {
             }
             let now = self.registry.now();
             let last_sequence = results.iter().map(|result| result.sequence).max().unwrap_or(0);
-            let text_bytes: usize = results.iter().map(bounds::text_bytes).sum();
+            let text_bytes: usize = results.iter().map(TaskResult::text_bytes).sum();
             let old_counts = self.registry.cache().model().dropped_counts(node);
             let written_bytes = self
                 .writer
@@ -257,9 +256,8 @@ impl Intake for HostIntake {
         })
     }
 
-    /// Records which desired state is sent to a node's host, before it is sent. The host has not confirmed the state
-    /// yet. With the first such record in the store, also records the present revision of the store
-    /// ([`key::SENT_SINCE`]).
+    /// Records as unconfirmed which desired state is sent to a node's host, before it is sent. With the first such
+    /// record in the store, also records the present revision of the store ([`key::SENT_SINCE`]).
     fn store_sent(&self, node: Uuid, sent: HeldRevision, parts: SentParts) -> BoxFuture<'_, Result<(), IntakeError>> {
         let record = SentRecord { epoch: sent.epoch, revision: sent.revision, parts: Some(parts), unconfirmed: true };
         let mut transaction = Transaction::new()
@@ -328,8 +326,7 @@ impl IntakeWriter {
         Err(IntakeError::Unavailable)
     }
 
-    /// Returns the record at a key and its revision, or `None` for each if there is no entry. Returns only the revision
-    /// if the entry cannot be decoded.
+    /// Returns the record at a key and its revision. The record is `None` if it is missing or cannot be decoded.
     async fn read_record<T: DeserializeOwned>(&self, record_key: &str) -> Result<(Option<T>, Option<Revision>), IntakeError> {
         let snapshot = self.registry.store().snapshot().await.map_err(|error| commit_error(&error))?;
         let Some(entry) = snapshot.get(record_key.as_bytes()).await.map_err(|error| read_error(&error))? else {
@@ -437,9 +434,8 @@ impl IntakeWriter {
     }
 }
 
-/// Returns whether two Reports are equal, apart from volatile facts, such as uptime and load. A Report contains only
-/// volatile facts, which are not compared, and facts about the agent itself, which are. A change of volatile facts is
-/// written only together with another change.
+/// Returns whether two Reports are equal, apart from volatile facts, such as uptime and load. Facts about the agent
+/// itself are compared. A change of volatile facts is written only together with another change.
 fn is_equal_except_volatile_facts(first: &Report, second: &Report) -> bool {
     (&first.agent_version, &first.findings, first.progress, &first.local)
         == (&second.agent_version, &second.findings, second.progress, &second.local)

@@ -11,14 +11,14 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::future::Future;
 use std::pin::Pin;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::time::Instant;
 use uuid::Uuid;
 
-/// Interval between two writes of deferred records of one node and kind. The kinds are the Reports and the reported
-/// states of the host.
+/// Interval between two writes of deferred records of one node and kind (Report or reported state).
 const REPORT_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Number of records of a node that are written without delay, for Reports and for reported states each. The node
@@ -26,14 +26,14 @@ const REPORT_INTERVAL: Duration = Duration::from_secs(10);
 const REPORT_BURST: u32 = 6;
 
 /// The function that writes a deferred record. Its arguments are the node, the record, and whether the node's previous
-/// deferred write failed, also if that write was of an older record. The function returns `false` if the write must be
-/// tried again.
+/// deferred write failed. The function returns `false` if the write must be tried again.
 type WriteReportFn<T> = dyn Fn(Uuid, T, bool) -> Pin<Box<dyn Future<Output = bool> + Send>> + Send + Sync;
 
-/// Decides when a record of a node (a Report, or the reported state of its host) may be written to the store, and holds
-/// the deferred records.
+/// Decides when a node's Report or reported state may be written to the store, and holds the deferred records.
 pub(super) struct ReportThrottle<T> {
     nodes: Arc<Mutex<BudgetByNode<T>>>,
+    /// The number of the next record of any node.
+    next_number: AtomicU64,
     write: Arc<WriteReportFn<T>>,
 }
 
@@ -58,12 +58,11 @@ pub(super) enum Admission<T> {
 }
 
 impl<T: Clone + Send + 'static> ReportThrottle<T> {
-    /// Creates a throttle. It calls `write` for a deferred record when the record is due, unless a newer record has
-    /// replaced it.
+    /// Creates a throttle. It calls `write` for a deferred record when the record is due.
     pub(super) fn new(
         write: impl Fn(Uuid, T, bool) -> Pin<Box<dyn Future<Output = bool> + Send>> + Send + Sync + 'static,
     ) -> Self {
-        Self { nodes: Arc::default(), write: Arc::new(write) }
+        Self { nodes: Arc::default(), next_number: AtomicU64::new(0), write: Arc::new(write) }
     }
 
     /// Returns whether a node has regained all of its immediate writes. If so, no deferred record of the node waits or
@@ -75,10 +74,12 @@ impl<T: Clone + Send + 'static> ReportThrottle<T> {
     /// Decides whether a record is written now or later. If the node has no immediate write left, the record replaces
     /// the node's deferred record. Must be called within a Tokio runtime.
     pub(super) fn admit(&self, node: Uuid, record: T) -> Admission<T> {
-        match lock(&self.nodes).entry(node) {
+        let mut nodes = lock(&self.nodes);
+        let number = self.next_number.fetch_add(1, Ordering::Relaxed);
+        match nodes.entry(node) {
             Entry::Occupied(mut occupied) => {
                 let budget = occupied.get_mut();
-                budget.newest += 1;
+                budget.newest = number;
                 if budget.remaining == 0 {
                     budget.pending = Some(record);
                     return Admission::Later;
@@ -86,14 +87,14 @@ impl<T: Clone + Send + 'static> ReportThrottle<T> {
                 budget.remaining -= 1;
                 // A deferred record is older and must not be written over this one.
                 budget.pending = None;
-                return Admission::Now(record, budget.newest);
+                return Admission::Now(record, number);
             }
             Entry::Vacant(vacant) => {
-                vacant.insert(ReportBudget { remaining: REPORT_BURST - 1, newest: 0, pending: None });
+                vacant.insert(ReportBudget { remaining: REPORT_BURST - 1, newest: number, pending: None });
             }
         }
         self.spawn_writer(node);
-        Admission::Now(record, 0)
+        Admission::Now(record, number)
     }
 
     /// Defers a record after its immediate write failed. `number` is from [`Admission::Now`]. If the node has sent a
@@ -162,30 +163,39 @@ fn lock<T>(nodes: &Mutex<T>) -> MutexGuard<'_, T> {
 mod tests {
     use super::*;
 
+    /// The written records, in order, each with its node.
+    type WrittenRecords = Arc<Mutex<Vec<(u128, u64)>>>;
+
+    /// Returns a throttle whose deferred writes succeed, and the records that it writes.
+    fn recording_throttle() -> (ReportThrottle<u64>, WrittenRecords) {
+        let written = WrittenRecords::default();
+        let log = Arc::clone(&written);
+        let throttle = ReportThrottle::new(move |node, record, _| {
+            lock(&log).push((node.as_u128(), record));
+            Box::pin(async { true })
+        });
+        (throttle, written)
+    }
+
     /// A node may write six records at once. Later records are deferred, and every ten seconds the last one is written.
     #[tokio::test(start_paused = true)]
     async fn s39_report_throttle_writes_last_report_when_ten_seconds_pass() {
-        let written: Arc<Mutex<Vec<(u128, u64)>>> = Arc::default();
-        let log = Arc::clone(&written);
-        let throttle = ReportThrottle::new(move |node, n: u64, _| {
-            log.lock().unwrap().push((node.as_u128(), n));
-            Box::pin(async { true })
-        });
+        let (throttle, written) = recording_throttle();
         let is_admitted = |node: u128, n| matches!(throttle.admit(Uuid::from_u128(node), n), Admission::Now(..));
         assert!((0..u64::from(REPORT_BURST)).all(|n| is_admitted(1, n)), "the first writes are immediate");
         assert!(!is_admitted(1, 12) && !is_admitted(1, 13));
         assert!(is_admitted(2, 14), "another node has its own immediate writes");
         tokio::time::sleep(Duration::from_millis(9_900)).await;
-        assert_eq!(*written.lock().unwrap(), []);
+        assert_eq!(*lock(&written), []);
         tokio::time::sleep(Duration::from_millis(200)).await;
-        assert_eq!(*written.lock().unwrap(), [(1, 13)]);
+        assert_eq!(*lock(&written), [(1, 13)]);
         assert!(!is_admitted(1, 15), "an interval with a deferred write regains no immediate write");
         tokio::time::sleep(Duration::from_secs(10)).await;
-        assert_eq!(*written.lock().unwrap(), [(1, 13), (1, 15)]);
+        assert_eq!(*lock(&written), [(1, 13), (1, 15)]);
         tokio::time::sleep(Duration::from_secs(10)).await;
         assert!(is_admitted(1, 16) && !is_admitted(1, 17), "an interval without a deferred write regains one");
         tokio::time::sleep(Duration::from_secs(90)).await;
-        assert_eq!(written.lock().unwrap().last(), Some(&(1, 17)));
+        assert_eq!(lock(&written).last(), Some(&(1, 17)));
         assert!(lock(&throttle.nodes).is_empty(), "an idle node has no entry");
     }
 
@@ -193,12 +203,7 @@ mod tests {
     /// record is already deferred, so the failed record is dropped. Node 3 is idle when `defer` is called.
     #[tokio::test(start_paused = true)]
     async fn x01_deferred_report_is_written_later_unless_newer_arrives() {
-        let written: Arc<Mutex<Vec<(u128, u64)>>> = Arc::default();
-        let log = Arc::clone(&written);
-        let throttle = ReportThrottle::new(move |node, n: u64, _| {
-            lock(&log).push((node.as_u128(), n));
-            Box::pin(async { true })
-        });
+        let (throttle, written) = recording_throttle();
         let node = Uuid::from_u128;
         let _ = throttle.admit(node(1), 1);
         throttle.defer(node(1), 1, 0);
@@ -216,12 +221,7 @@ mod tests {
     /// node 3, record 1 fails after record 2 was written.
     #[tokio::test(start_paused = true)]
     async fn x01_failed_report_is_not_written_over_newer() {
-        let written: Arc<Mutex<Vec<(u128, u64)>>> = Arc::default();
-        let log = Arc::clone(&written);
-        let throttle = ReportThrottle::new(move |node, n: u64, _| {
-            lock(&log).push((node.as_u128(), n));
-            Box::pin(async { true })
-        });
+        let (throttle, written) = recording_throttle();
         let admit = |node: u128, record| match throttle.admit(Uuid::from_u128(node), record) {
             Admission::Now(_, number) => number,
             Admission::Later => panic!("the node has immediate writes left"),

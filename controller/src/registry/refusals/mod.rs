@@ -27,14 +27,13 @@ use crate::records::audit::{AuditRecord, PrincipalRef, RefusalRecord};
 use crate::records::{codec, key};
 use crate::store::{ExpiredEntry, KeyRange, ListQuery, Store, StoreError, Transaction, drop_if_unchanged};
 
-/// Maximum number of audit entries per minute for the refusals of one principal and reason. The entry at the end of the
-/// minute is not included.
+/// Maximum number of audit entries per minute for one principal and reason, without the entry at the end of the minute.
 const MAX_ENTRIES_PER_MINUTE: u32 = 10;
 const MINUTE: Duration = Duration::from_mins(1);
 /// Maximum number of audit entries of refusals that wait to be written. Refusals over this number are only counted.
 const MAX_QUEUED_ENTRIES: usize = 1024;
 /// Maximum number of audit entries of refusals that are written at the same time.
-const MAX_CONCURRENT_ENTRIES: usize = 64;
+const MAX_BATCH_ENTRIES: usize = 64;
 /// Maximum number of pairs of principal and reason that are counted separately in one minute. The refusals of further
 /// pairs are counted by reason, under the name [`OTHERS`] instead of the principal.
 const MAX_TALLIES: usize = 10_000;
@@ -208,13 +207,13 @@ impl RefusalWriter {
     /// rejects is only logged. Each minute, also drops entries of refusals whose retention time has ended, unless the
     /// clock is suspect. Returns only when the recorder of refusals no longer exists.
     pub async fn run(mut self, store: Arc<dyn Store>) {
-        let mut batch = Vec::with_capacity(MAX_CONCURRENT_ENTRIES);
+        let mut batch = Vec::with_capacity(MAX_BATCH_ENTRIES);
         let mut ticks = interval(MINUTE);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut position = SweepPosition(KeyRange::prefix(key::AUDIT));
         loop {
             tokio::select! {
-                count = self.entries.recv_many(&mut batch, MAX_CONCURRENT_ENTRIES) => {
+                count = self.entries.recv_many(&mut batch, MAX_BATCH_ENTRIES) => {
                     if count == 0 {
                         return;
                     }
@@ -225,7 +224,7 @@ impl RefusalWriter {
                     record_clock_jump(&self.clock, store.as_ref()).await;
                     let mut records = self.tallies.end_minutes(Instant::now()).into_iter().peekable();
                     while records.peek().is_some() {
-                        write_all(&store, records.by_ref().take(MAX_CONCURRENT_ENTRIES)).await;
+                        write_all(&store, records.by_ref().take(MAX_BATCH_ENTRIES)).await;
                     }
                     if let Some(now) = self.clock.trusted_now()
                         && let Err(error) = position.drop_expired(store.as_ref(), &self.clock, now).await

@@ -20,9 +20,8 @@ fn key(principal: &str) -> TallyKey {
     TallyKey { principal: principal.to_owned(), principal_ref: PrincipalRef::Nobody, reason: "x" }
 }
 
-/// In this test, the principal `node/a` is refused 25 times within a minute for the reason `x`. Ten of these refusals
-/// have an entry for the audit. Another principal or another reason is counted separately, so its first refusal has an
-/// entry too.
+/// Of 25 refusals of `node/a` for the reason `x`, ten have entries. Another principal or another reason is counted
+/// separately, so its first refusal has an entry too.
 #[test]
 fn tally_records_ten_per_minute_then_counts() {
     let rejected = RejectionCounter::default();
@@ -43,8 +42,8 @@ fn tally_records_ten_per_minute_then_counts() {
     assert_eq!(recorded[11], ("node/a".to_owned(), "y".to_owned(), 0));
 }
 
-/// Ten refusals per minute get an entry of their own. The number of the others is in the next entry. If there is no next
-/// refusal, an entry at the end of the minute is for the last of the others, and counts the rest.
+/// Ten refusals per minute get an entry of their own. The number of the others is in the next entry. If there is no
+/// next refusal, an entry at the end of the minute is for the last of the others, and counts the rest.
 #[test]
 fn unrecorded_count_is_in_next_entry_or_when_minute_ends() {
     let (tallies, start) = (RefusalTallies::default(), Instant::now());

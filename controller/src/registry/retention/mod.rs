@@ -1,7 +1,6 @@
 //! Drops history images (old versions of objects) and audit entries whose retention time has ended, and the oldest
 //! images, audit entries and request records if too much is stored. The rules are in core. Nothing is dropped while the
-//! clock is suspect, even if too much is stored. For images and audit entries, the clock is checked again for each
-//! object and page.
+//! clock is suspect, even if too much is stored. The clock is checked again for each object and audit page.
 //!
 //! The store knows the size of each class of entries. So nothing is read while all classes are within their limits,
 //! except for the sweep by age once an hour. A sweep reads one page at a time, and deletes entries in separate commits.
@@ -113,9 +112,8 @@ impl RetentionSweeper {
     }
 
     /// Drops images and audit entries whose retention time has ended, and the oldest entries of each class that is too
-    /// large. Request records are dropped here only if they are too large together. All classes are swept once an hour.
-    /// Between these sweeps, a class is swept only if it is too large and has grown since its last sweep. Drops nothing
-    /// while the clock is suspect. A call is cheap if no sweep is due.
+    /// large. All classes are swept once an hour. Between these sweeps, a class is swept only if it is too large and
+    /// has grown since its last sweep. Drops nothing while the clock is suspect. A call is cheap if no sweep is due.
     ///
     /// # Errors
     /// Fails if the store fails.
@@ -158,9 +156,8 @@ impl Registry {
         self.store.stats().prefix_bytes(class.prefix()).unwrap_or_default()
     }
 
-    /// Drops images (stored versions of objects in the history) whose retention time has ended, and the oldest images of
-    /// an object that has too many. If the remaining images are still too large together, sweeps again and drops the
-    /// oldest images that may be dropped.
+    /// Drops images (stored versions of objects in the history) that are too old or too many. If the remaining images
+    /// are still too large together, sweeps again and drops the oldest images that may be dropped.
     ///
     /// # Errors
     /// Fails if the store fails.
@@ -182,9 +179,9 @@ impl Registry {
         }
     }
 
-    /// Sweeps the history once, object by object. Drops images (stored versions) that are too old or too many, and images
-    /// that were replaced up to the revision `cutoff` (0 for none) to free space. `oldest_images` collects the images
-    /// that a next sweep may drop to free space.
+    /// Sweeps the history once, object by object. Drops images (stored versions) that are too old or too many, and
+    /// images that were replaced up to the revision `cutoff` (0 for none) to free space. `oldest_images` collects the
+    /// images that a next sweep may drop to free space.
     async fn walk_history(
         &self,
         policy: &HistoryRetention,

@@ -18,8 +18,7 @@ use crate::store::{CreateOptions, Epoch, RedbOptions, RedbStore};
 
 const DAY_S: u64 = 24 * 3600;
 const MIB: u64 = 1 << 20;
-/// Size of a large description of a principal, or of a large reason in the audit, in bytes. Forty images (stored
-/// versions) of principals with such a description are about two mebibytes.
+/// Size of a large description or audit reason, in bytes. Forty images with such a description are about two mebibytes.
 const LARGE_DESCRIPTION_BYTES: usize = 50_000;
 
 /// A store whose sizes are counted, and the cache that follows it.
@@ -191,8 +190,7 @@ async fn x03_sweep_limits_audit_by_age_and_size() {
     assert!((MIB * 3 / 4..=MIB).contains(&site.stored_bytes(key::AUDIT)), "the sweep drops no more than needed");
 }
 
-/// In this test, the record of a request has about 10 kB. Principal `ada` has two records, and `otto` has 40. The first
-/// sweep has a limit of 600 kB, which is not exceeded, and the second sweep has a limit of 300 kB.
+/// In this test, a record has about 10 kB. `ada` has two records, and `otto` has 40. The limits are 600 kB and 300 kB.
 #[tokio::test]
 async fn x03_sweep_drops_request_records_of_largest_owner_when_over_size() {
     let site = RetentionSite::new().await;
@@ -213,8 +211,8 @@ async fn x03_sweep_drops_request_records_of_largest_owner_when_over_size() {
     assert_eq!(dropped.entries, 33);
 }
 
-/// On day 1, forty images (stored versions) exceed one mebibyte, and the next sweep drops some. On day 91, all remaining
-/// images except the newest are old enough to be dropped, but only the hourly sweep checks the age.
+/// On day 1, forty images (stored versions) exceed one mebibyte, and the next sweep drops some. On day 91, all
+/// remaining images except the newest are old enough to be dropped, but only the hourly sweep checks the age.
 #[tokio::test]
 async fn sweep_drops_at_once_by_size_and_hourly_by_age() {
     let site = RetentionSite::new().await;
@@ -241,8 +239,7 @@ async fn sweep_drops_at_once_by_size_and_hourly_by_age() {
 #[tokio::test]
 async fn x04_f12_sweep_drops_nothing_when_clock_is_suspect() {
     let site = RetentionSite::new().await;
-    // The clock counts hours, so it shows day 1 and later day 9,999. This jump makes the clock suspect, until it shows
-    // day 1 again.
+    // The clock counts hours. It shows day 1, then day 9,999, which makes it suspect, and then day 1 again.
     let clock = Arc::new(ManualClock(AtomicU64::new(24)));
     let registry = Registry::new(Arc::clone(&site.store), Arc::clone(&site.cache), Arc::clone(&clock) as _);
     for _ in 0..40 {

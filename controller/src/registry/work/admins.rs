@@ -37,8 +37,8 @@ impl PendingWrite<'_> {
     /// and how.
     ///
     /// # Errors
-    /// [`ErrorType::AuthForbidden`] if the caller may not change these credentials. Also fails if the principal would be
-    /// too large.
+    /// [`ErrorType::AuthForbidden`] if the caller may not change these credentials. Also fails if the principal would
+    /// be too large.
     pub fn update_credentials(
         &mut self,
         old_principal: &Arc<Principal>,

@@ -53,8 +53,7 @@ impl PendingWrite<'_> {
         }
     }
 
-    /// Writes the mark of the inspection rules if the write contains a rule. The mark is an empty entry. A write that
-    /// depends on the rules requires that the mark is unchanged.
+    /// Writes the mark of the inspection rules ([`key::RULES`]) if the write contains a rule.
     pub(super) fn mark_rules(&mut self) {
         if self.draft.audited().iter().any(|object| object.kind == Kind::InspectionRule) {
             self.draft.add_op(Op::Put { key: key::RULES.into(), value: bytes::Bytes::new() });
@@ -86,8 +85,7 @@ impl PendingWrite<'_> {
     /// Refuses a write that gives one instance to two nodes, or the instance of an allocation to a node other than the
     /// allocation's. In Ironic, instances are unique among nodes and allocations. Only added instances are checked. A
     /// store of an older version may contain an instance twice, and a write that removes one of the two must be
-    /// possible. Also changes a mark of each added or removed instance, so that only one of two concurrent writes of an
-    /// instance is committed.
+    /// possible. Also changes the mark of each added or removed instance ([`key::instance_mark`]).
     pub(super) fn check_instances(&mut self) -> Result<(), ApiError> {
         // The instances that an object gets or loses. The value is the object that gets the instance, if there is one.
         let mut changed_instances = BTreeMap::<Uuid, Option<&AuditedObject>>::new();

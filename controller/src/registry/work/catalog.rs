@@ -50,8 +50,7 @@ impl PendingWrite<'_> {
         Ok(())
     }
 
-    /// Stores the resource types that the written namespaces name and that are not stored yet, each with the time of
-    /// the write.
+    /// Stores the resource types that the written namespaces name and that are not stored yet.
     pub(super) fn store_resource_types(&mut self) {
         let written = self.written_objects().filter(|(kind, _)| *kind == Kind::Namespace);
         let namespaces = written.filter_map(|(_, uuid)| self.model.namespaces.get(uuid).cloned());
@@ -85,8 +84,7 @@ fn key_usage(model: &Model, kind: Kind, uuid: Uuid) -> Option<KeyUsage<'_>> {
     }
 }
 
-/// Returns the keys that an object of an index uses and that the catalogue may restrict, or `None` if the object does
-/// not exist.
+/// Returns the keys that an object of an index uses and that the catalogue may restrict.
 fn usage_in<S: Resource + UsesKeys>(index: &ObjectIndex<S>, uuid: Uuid) -> Option<KeyUsage<'_>> {
     index.get(uuid).map(|object| object.spec.key_usage())
 }

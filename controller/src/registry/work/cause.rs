@@ -23,9 +23,8 @@ impl PendingWrite<'_> {
         self.find_cause(Some(cluster), None)
     }
 
-    /// Returns the key of the written object whose kind is last in the order of kinds, among the node and its levels, or
-    /// among the levels of the cluster and above it if `node` is `None`. Kinds are ordered from the release over the
-    /// template down to the node. Inspection rules come after the node.
+    /// Returns the key of the possible cause whose kind is last in the order of kinds: from the release over the
+    /// template down to the node, and then the inspection rule.
     fn find_cause(&self, cluster: Option<ClusterId>, node: Option<NodeId>) -> Option<String> {
         let candidates = self.written_objects().filter(|(kind, uuid)| self.is_possible_cause((*kind, *uuid), cluster, node));
         self.written_key(candidates.max_by_key(|(kind, _)| *kind)?)
@@ -36,8 +35,7 @@ impl PendingWrite<'_> {
         self.written_objects().filter_map(|object| self.written_key(object)).collect()
     }
 
-    /// Returns the key (`KIND/NAME`) of a written object, or `None` for a deleted node group. An object without a name
-    /// has its uuid in the key.
+    /// Returns the key (`KIND/NAME`, or `KIND/UUID` without a name) of a written object, or `None` for a deleted group.
     fn written_key(&self, (kind, uuid): (Kind, Uuid)) -> Option<String> {
         let name = match kind {
             Kind::NodeGroup => group_path(&self.model, GroupId(uuid)),
@@ -46,9 +44,8 @@ impl PendingWrite<'_> {
         Some(format!("{}/{}", kind.word(), name?))
     }
 
-    /// Returns whether an object is the node or a level above the node. If `node` is `None`, returns whether the object
-    /// is the cluster, one of its groups or nodes, or its template. In both cases, an inspection
-    /// rule and a release that any group of the cluster uses count too.
+    /// Returns whether an object is the node or above the node or, if `node` is `None`, the cluster, its template, or
+    /// one of its groups or nodes. Inspection rules and releases of the cluster's groups count too.
     fn is_possible_cause(&self, (kind, uuid): (Kind, Uuid), cluster: Option<ClusterId>, node: Option<NodeId>) -> bool {
         let model = &self.model;
         match (LevelId::new(kind, uuid), node) {

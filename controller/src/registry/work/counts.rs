@@ -34,8 +34,7 @@ pub const DEFAULT_MAX_NODES: u64 = 100_000;
 enum CountLimit {
     /// The configured maximum number of nodes in the fleet. It also limits the numbers of allocations and join tokens.
     Nodes,
-    /// Half of the limit [`CountLimit::Nodes`], rounded up. It is the limit of one cluster for nodes, allocations and
-    /// join tokens.
+    /// Half of [`CountLimit::Nodes`], rounded up. It is the limit of one cluster.
     HalfOfNodes,
     /// A fixed number.
     Fixed(usize),
@@ -68,8 +67,7 @@ struct CountChange {
     after: usize,
 }
 
-/// The rules that limit the number of objects of each kind, and the numbers of join tokens and resource types. Stored
-/// choices of primaries have no limit. `docs/api.md` contains the same table, and a test compares the two.
+/// All limits on numbers of objects. `docs/api.md` contains the same table, and a test compares the two.
 static COUNT_RULES: [CountRule; 12] = [
     CountRule {
         name: "nodes",
@@ -156,7 +154,7 @@ static COUNT_RULES: [CountRule; 12] = [
 ];
 
 impl PendingWrite<'_> {
-    /// Refuses a write by which the number of objects of a kind grows and exceeds its limit in the fleet or in a cluster.
+    /// Refuses a write by which the number of objects of a kind grows and exceeds its limit in the fleet or a cluster.
     ///
     /// # Errors
     /// [`ErrorType::ObjectTooMany`], with the number, the limit, and advice.

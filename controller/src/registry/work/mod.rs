@@ -296,8 +296,7 @@ impl<'a> PendingWrite<'a> {
         if errors.is_empty() { Ok(value) } else { Err(release_refusal(&errors)) }
     }
 
-    /// Fails if another object of the kind already has this name in the same scope (such as the cluster of a group), or
-    /// if the kind does not accept this name for a new object.
+    /// Fails if another object of the kind and scope already has this name, or if the kind does not accept it.
     fn check_name<S: Resource>(&self, uuid: Uuid, name: &S::Name, spec: &S) -> Result<(), ApiError> {
         let Some(text) = S::name_text(name) else { return Ok(()) };
         S::check_new_name(name)?;
@@ -315,9 +314,8 @@ impl<'a> PendingWrite<'a> {
         self.context.check_access(Endpoint::for_create(S::KIND), S::access_scope(&self.model, object), describe)
     }
 
-    /// Stores `node` as the chosen primary of a tag of a cluster. Changes nothing if this choice is already stored. If
-    /// another node was stored, the epoch number of the primary grows by 1. Checks neither the caller's rights nor
-    /// whether the node has the tag.
+    /// Stores `node` as the chosen primary of a tag of a cluster. If another node was stored, the primary's epoch
+    /// number grows by 1. Checks neither the caller's rights nor whether the node has the tag.
     ///
     /// # Errors
     /// Fails if the stored choice would be too large or invalid.

@@ -116,8 +116,7 @@ impl PendingWrite<'_> {
     }
 
     /// Returns the clusters in which the write can close a cycle of tasks or place a privileged task, each with the
-    /// changes that can do this. A cluster that only loses a node or a profile, or in which only a choice of a primary
-    /// or an answer of an extension is new, is listed without changes.
+    /// changes that can do this.
     fn placements(&self) -> BTreeMap<ClusterId, PlacedByWrite> {
         let ids = self.clusters_with_changed_primaries.union(&self.extension_clusters);
         let mut clusters: BTreeMap<ClusterId, PlacedByWrite> = ids.map(|id| (*id, PlacedByWrite::default())).collect();
@@ -153,9 +152,9 @@ impl PendingWrite<'_> {
         self.affected_groups().into_iter().filter_map(|group| self.model.fleet.cluster_of_group(group)).collect()
     }
 
-    /// Writes the marks of a cluster (empty entries that order concurrent writes), and requires at the commit that marks
-    /// are unchanged. A write with `is_extension` can close a cycle of tasks, or depends on all nodes of the cluster.
-    /// Such a write writes and requires both marks. Any other write writes `placed` and requires `order`.
+    /// Writes the marks of a cluster (empty entries that order concurrent writes), and requires at the commit that
+    /// marks are unchanged. A write with `is_extension` can close a cycle of tasks, or depends on all nodes of the
+    /// cluster. Such a write writes and requires both marks. Any other write writes `placed` and requires `order`.
     fn write_marks(&mut self, cluster: ClusterId, is_extension: bool) {
         let (order_mark, placement_mark) = (key::order_mark(cluster.0), key::placement_mark(cluster.0));
         self.require_mark(&order_mark);

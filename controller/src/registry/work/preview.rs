@@ -12,9 +12,8 @@ use super::PendingWrite;
 use crate::records::request::StoredAnswer;
 
 impl PendingWrite<'_> {
-    /// Adds to the answer of a dry run the number of hosts that the write affects, and the number of hosts whose task
-    /// sets change. If the answer lists the affected hosts, also lists the hosts whose task sets change. Includes only
-    /// hosts that the caller can see.
+    /// Adds to the answer of a dry run the number of affected hosts that the caller can see, and the number of these
+    /// whose task sets change. If the answer lists the affected hosts, also lists the hosts whose task sets change.
     pub(super) fn add_preview(&self, answer: &mut StoredAnswer) {
         let changed_nodes = self.changed_task_sets();
         answer.hosts = Some(self.visible_affected_nodes().count());

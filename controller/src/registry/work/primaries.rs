@@ -16,8 +16,7 @@ use crate::registry::DecisionError;
 
 impl PendingWrite<'_> {
     /// Lets extensions decide the tags of the roles that nodes get by the write. Then stores a choice for each primary
-    /// that the write would otherwise move by accident, and for each primary whose entry in `primaries` the write
-    /// changes.
+    /// that the write would otherwise move by accident, or whose entry in `primaries` it changes.
     ///
     /// # Errors
     /// Fails as [`PendingWrite::decide_tags`] and [`PendingWrite::set_primary`] do.
@@ -38,7 +37,7 @@ impl PendingWrite<'_> {
             let retained = old_fleet.unstored_holders(cluster).into_iter().filter(|(tag, node)| {
                 new_fleet.holder(cluster, tag.as_str()) != Some(*node)
                     && new_fleet.can_hold(cluster, tag, *node)
-                    && !new_fleet.is_chosen_on_purpose(old_fleet, cluster, tag)
+                    && !new_fleet.is_chosen_explicitly(old_fleet, cluster, tag)
             });
             choices.extend(retained.map(|(tag, node)| (cluster, tag, node)));
         }
@@ -99,11 +98,9 @@ impl PendingWrite<'_> {
         Ok(())
     }
 
-    /// Refuses a write after which an entry of `primaries` would bring a privileged task to a node that is not in the
-    /// cluster yet, unless an admin makes the write. The entry may be old, if the write brings the task by another
-    /// release. An entry that would have brought the same task before the write is accepted. A write of nodes alone is
-    /// not checked. The check is made now, because a host that joins under that name has the rights of the creator of its
-    /// token, who may be an admin.
+    /// Refuses a write by which an entry of `primaries`, which may be old, would newly bring a privileged task to a
+    /// node that is not in the cluster yet, unless an admin makes the write. The check is made now, because a host that
+    /// joins under that name has the rights of the creator of its token, who may be an admin.
     ///
     /// # Errors
     /// [`ErrorType::AuthForbidden`], with the task and the entry.
@@ -158,8 +155,7 @@ impl PendingWrite<'_> {
         self.clusters_with_changed_primaries.extend(clusters);
     }
 
-    /// Requires at the commit that the releases of a cluster and its groups, and their imports, are unchanged. Skips
-    /// releases that the same write contains.
+    /// Requires at the commit that no other write changes the releases of a cluster and its groups, or their imports.
     fn require_releases(&mut self, cluster: ClusterId) {
         let fleet = &self.model.fleet;
         let cluster_release = fleet.cluster(cluster).and_then(|cluster| fleet.release(fleet.cluster_release(cluster)?));

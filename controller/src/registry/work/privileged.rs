@@ -158,9 +158,8 @@ impl PendingWrite<'_> {
         nodes.into_iter().filter_map(|node| Some((node, self.newly_reportable_on(node)?))).collect()
     }
 
-    /// Returns the privileged tasks of a node that did not run before this write, and whose conditions a host may meet
-    /// by a report after the write but not before it. If reports of several values can do this, returns the tasks of
-    /// the first value.
+    /// Returns the tasks of one node for [`Self::newly_reportable`]. If reports of several values can start tasks,
+    /// returns those of the first value.
     fn newly_reportable_on(&self, node: NodeId) -> Option<PrivilegedTasks> {
         let full_model = self.context.full_model;
         // The values that conditions of privileged tasks read, and by which a report can meet a condition only now.
@@ -174,9 +173,8 @@ impl PendingWrite<'_> {
     }
 
     /// Refuses a token with which joining hosts would get privileged tasks, unless an admin creates the token. `target`
-    /// is the group or the existing node that the token is for. When a host joins as an existing node, this is checked
-    /// again, because the tasks may have changed by then. The join of a new node is checked as any other write that
-    /// places a node.
+    /// is the group or the existing node that the token is for. The join is checked again, because the tasks may have
+    /// changed by then.
     ///
     /// # Errors
     /// [`ErrorType::AuthForbidden`], with the tasks, and the group or node.

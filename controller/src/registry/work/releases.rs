@@ -1,5 +1,4 @@
-//! Stores a release only as it was compiled. The content of a version cannot change after a task set that uses it was
-//! released.
+//! Stores a release only as it was compiled. The content of a version cannot change once a released task set uses it.
 //!
 //! A release is compiled together with its imports. An edit of an import can break the release, and writes of the two
 //! have no object in common. So a write of a release writes the reference marks of all its imports, direct and
@@ -20,8 +19,7 @@ use crate::store::{Op, Precondition, Revision};
 
 impl PendingWrite<'_> {
     /// Makes the commit depend on the imports that the written releases were compiled with. Refuses a change of a
-    /// pinned version. A version is pinned by the first released task set that uses it, directly or through an import.
-    /// Deletes the pin mark of a deleted release.
+    /// pinned version ([`key::pin_mark`]), and deletes the mark of a deleted release.
     ///
     /// # Errors
     /// Fails if the write changes the content of a pinned version.

@@ -6,11 +6,10 @@
 //! the host was updated. So the write that causes this is refused. The write is refused only because of nodes that it
 //! affects, and only if a size grows. So a fleet that is already too large can be reduced step by step.
 //!
-//! A write can affect a hundred thousand nodes. Labels are checked once for each written template and cluster, and for
-//! each group. The labels and the desired state of a node are checked once for each group and profile, and then only
-//! for nodes whose own values could make the desired state exceed the limit. The stored own values are added up for all
-//! nodes, because nodes of one group may differ widely in them. Later facts and reports are not considered here. The
-//! reconciler does not publish a state that is too large.
+//! A write can affect a hundred thousand nodes. Labels are checked for each written template and cluster, and for each
+//! group. Labels and desired states of nodes are checked once for each group and profile, then only for nodes whose own
+//! values could exceed a limit. The stored own values are added up for all nodes, because they may differ widely within
+//! a group. Later facts and reports are not considered. The reconciler publishes no state that is too large.
 
 use std::collections::BTreeMap;
 
@@ -58,18 +57,15 @@ struct ClusterRecordSizes {
     leaving_bytes: u64,
 }
 
-/// The sizes of the first checked node of a group and profile.
+/// The sizes of the desired state and of the effective labels of the first checked node of a group and profile.
 struct NodeSizes {
-    /// The size of the desired state, in bytes.
     desired_bytes: usize,
-    /// The size of the effective labels, in bytes.
     label_bytes: usize,
 }
 
 impl NodeSizes {
-    /// Returns whether another node of the group and profile certainly stays within the limits of the desired state and
-    /// of the effective labels, if its own values have `own_bytes` bytes. If the result is false, only a check of that
-    /// node shows whether it exceeds a limit.
+    /// Returns whether another node of the group and profile, whose own values have `own_bytes` bytes, certainly stays
+    /// within the limits of both sizes.
     const fn has_room(&self, own_bytes: usize) -> bool {
         self.desired_bytes + MAX_COPIES_OF_VALUE * own_bytes + NODE_SLACK_BYTES <= MAX_DESIRED_BYTES
             && self.label_bytes + own_bytes <= MAX_EFFECTIVE_BYTES
@@ -79,21 +75,18 @@ impl NodeSizes {
 /// The group and the profile of a node. Nodes with the same pair have similar desired states.
 type GroupProfile = (Option<GroupId>, Option<ProfileHash>);
 
-/// The object that the error of a size check names: it is too large itself, or its labels, its desired state or the
-/// stored task sets of its nodes are.
+/// The object that the error of a size check names.
 #[derive(derive_more::Display)]
 #[display("{} {name}", kind.word())]
 struct OversizedObject {
     kind: Kind,
     name: String,
-    /// The key (`KIND/NAME`) of the written object that makes this object too large. It may be the key of this object
-    /// itself. `None` where only written objects are checked, and if no such object is found.
+    /// The key (`KIND/NAME`) of the written object that makes this object too large, or `None` if it is not known.
     cause: Option<String>,
 }
 
 impl PendingWrite<'_> {
-    /// Refuses a write that makes effective labels, a desired state or the stored task sets of a cluster too large. If
-    /// one of them was too large before, the write is refused only if it makes that one larger.
+    /// Refuses a write that makes effective labels, a desired state or the stored task sets of a cluster too large.
     ///
     /// # Errors
     /// Fails with the level whose size exceeds a limit, the size, and advice.
@@ -106,8 +99,7 @@ impl PendingWrite<'_> {
         self.check_nodes()
     }
 
-    /// Checks the size of the effective labels of new groups, and of groups that the write changes directly or by a
-    /// level above them.
+    /// Checks the size of the effective labels of groups that are new, or changed directly or by a level above them.
     fn check_groups(&self) -> Result<(), ApiError> {
         for group in self.new_or_changed_groups() {
             let labels = |model: &Model| model.fleet.resolved_group(group).ok().map(|group| group.maps.labels.clone());
@@ -123,9 +115,7 @@ impl PendingWrite<'_> {
     }
 
     /// Checks the labels and desired states of the affected nodes, and for each cluster the total size of the stored
-    /// task sets of its nodes. Labels and desired state are checked for the first node of each group and profile. For
-    /// another node, they are checked only if the node's own values could make one of them exceed its limit. A node
-    /// that cannot be resolved, because an object above it is missing, is not checked.
+    /// task sets of its nodes. Skips nodes that cannot be resolved, because an object above them is missing.
     fn check_nodes(&self) -> Result<(), ApiError> {
         let mut first_sizes: BTreeMap<GroupProfile, NodeSizes> = BTreeMap::new();
         let mut records: BTreeMap<Option<ClusterId>, ClusterRecordSizes> = BTreeMap::new();
@@ -195,9 +185,8 @@ impl PendingWrite<'_> {
         // Alternating between the two would be slow.
         let old_bytes = nodes.iter().take_while(|_| self.is_active()).map(|node| self.record_bytes_before(cluster, *node));
         let old_bytes = leaving_bytes + old_bytes.sum::<u64>();
-        // The write is accepted if the size does not grow, or if it grows by no more than the quota grows. A node that
-        // joins the cluster raises the quota, and a node that leaves lowers the quota. A node may leave even if the
-        // other nodes exceed the lower quota.
+        // The write is accepted if the size does not grow, or grows no more than the quota. A node that leaves lowers
+        // the quota, and may leave even if the other nodes exceed the lower quota.
         if *after_bytes <= old_bytes || after_bytes + old_quota <= old_bytes + quota {
             return Ok(());
         }

@@ -22,9 +22,8 @@ impl PendingWrite<'_> {
     /// decisions that no longer apply. Calls no extension: the answers must be in the context of the write already.
     ///
     /// # Errors
-    /// [`DecisionError::NeedsAnswers`] with all questions if an answer is missing. The caller then sends the questions,
-    /// and decides the write again with the answers. Also fails if an extension is not declared, a question is too
-    /// large or an answer is not valid.
+    /// [`DecisionError::NeedsAnswers`] with all questions if an answer is missing. Also fails if an extension is not
+    /// declared, a question is too large or an answer is not valid.
     pub(super) fn decide_tags(&mut self) -> Result<(), DecisionError> {
         self.check_declared()?;
         let nodes = self.nodes_with_new_roles();

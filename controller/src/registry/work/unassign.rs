@@ -35,8 +35,7 @@ impl PendingWrite<'_> {
         Ok(())
     }
 
-    /// Returns the groups whose roles, or the tags that the roles produce, have changed. New groups are omitted, and
-    /// groups that cannot be resolved before or after the write.
+    /// Returns the groups whose roles, or the tags that the roles produce, have changed. New groups are omitted.
     pub fn groups_with_changed_roles(&self) -> Vec<GroupId> {
         let has_other_roles = |group: &GroupId| match self.old_and_new_group(*group) {
             Some((old_group, new_group)) => !old_group.has_same_role_table(new_group) || old_group.roles != new_group.roles,
@@ -45,8 +44,7 @@ impl PendingWrite<'_> {
         self.new_or_changed_groups().filter(has_other_roles).collect()
     }
 
-    /// Returns the groups that are new, that change, or that inherit other values after the write. Includes affected
-    /// groups that cannot be resolved before or after the write.
+    /// Returns the groups that are new, cannot be resolved, or have other values (own or inherited) after the write.
     pub(super) fn new_or_changed_groups(&self) -> impl Iterator<Item = GroupId> {
         let is_changed = |group: &GroupId| self.old_and_new_group(*group).is_none_or(|(old, new)| !Arc::ptr_eq(old, new));
         self.affected_groups().into_iter().filter(is_changed)

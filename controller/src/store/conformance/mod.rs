@@ -43,8 +43,7 @@ pub(crate) trait TestEngine: Sync {
 #[derive(Debug, Clone)]
 pub(crate) struct TestBounds {
     pub(crate) limits: TransactionLimits,
-    /// Number of the last changes that the engine must store durably, so that a watch can start from them after a
-    /// restart. The engine may store a few more.
+    /// Number of the last changes that the engine must store durably for watches. The engine may store a few more.
     pub(crate) kept_changes: u64,
     /// Maximum number of recent changes that an engine holds in memory for watches. Some engines hold none.
     pub(crate) recent_changes: usize,

@@ -119,9 +119,8 @@ pub(crate) async fn watch_returns_kept_changes_when_behind(engine: &impl TestEng
     }
 }
 
-/// In this test, the engine retains eight changes or a few more. A watch from revision zero that first reads after 30
-/// commits fails, and the error names the oldest revision that can be watched. A watch from that revision returns all
-/// changes since.
+/// In this test, the engine retains about eight changes. A watch from zero that first reads after 30 commits fails, and
+/// the error names the oldest revision that can be watched. A watch from there returns all changes since.
 pub(crate) async fn watch_returns_oldest_revision_when_compacted(engine: &impl TestEngine) {
     let store = engine.create(&create_options(), &TestBounds { kept_changes: 8, recent_changes: 3, ..TestBounds::default() });
     let mut slow_watch = store.watch(Revision::ZERO);

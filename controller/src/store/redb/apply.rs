@@ -40,8 +40,7 @@ pub(super) struct BatchTables<'t> {
     compacted: Revision,
     /// Size of the old records that this batch copied to the table `superseded`, in bytes.
     superseded_bytes: u64,
-    /// The changes that this batch made to the total size of entries, in bytes, by the first segment of the keys (such
-    /// as `history/`).
+    /// The changes in the size of entries by this batch.
     size_changes: SizeChanges,
 }
 
@@ -112,8 +111,7 @@ impl<'t> BatchTables<'t> {
         }
     }
 
-    /// Writes an entry at `revision`, and returns the event for watches. A new entry starts at version 1, an existing
-    /// one gets the next version. The replaced record is copied to the table `superseded` if a watch can still read it.
+    /// Writes an entry at `revision`. A new entry starts at version 1, an existing one gets the next version.
     fn put(&mut self, revision: Revision, key: Bytes, value: Bytes) -> Result<Event, RedbError> {
         let (create_revision, version) = match self.copy_to_superseded(&key)? {
             Some((create_revision, version)) => (create_revision, version + 1),
@@ -125,8 +123,7 @@ impl<'t> BatchTables<'t> {
         Ok(Event { key, kind: EventKind::Put { value, create_revision, version } })
     }
 
-    /// Deletes the entry at `key`, and returns the event for watches. Returns `None` if there is no entry. The deleted
-    /// record is copied to the table `superseded` if a watch can still read it.
+    /// Deletes the entry at `key`, and returns the event. Returns `None` if there is no entry.
     fn delete(&mut self, key: &Bytes) -> Result<Option<Event>, RedbError> {
         if self.copy_to_superseded(key)?.is_none() {
             return Ok(None);
@@ -175,9 +172,8 @@ impl<'t> BatchTables<'t> {
     }
 
     /// Records the last revision of the batch. Deletes the changes up to the revision that [`Self::compaction_target`]
-    /// returns, and the superseded records that these revisions wrote. Records and returns the last compacted revision,
-    /// and the new window: a revision, and the total size of the records that were superseded after it. `slowest_next`
-    /// is the revision that the slowest open watch reads next.
+    /// returns, and the superseded records that these revisions wrote. Records and returns the last compacted revision
+    /// and the new window. `slowest_next` is the revision that the slowest open watch reads next.
     pub(super) fn finish(
         mut self,
         options: &RedbOptions,
@@ -196,10 +192,9 @@ impl<'t> BatchTables<'t> {
         Ok((compacted, window))
     }
 
-    /// Returns the revision up to which changes are dropped, and the new window: a revision, and the total size of the
-    /// records that were superseded after it. Two limits apply: to the number of retained changes, and to the size of
-    /// the superseded records. Without the limit on size, a host with large and frequent reports would fill the disk
-    /// with old reports.
+    /// Returns the revision up to which changes are dropped, and the new window. Two limits apply: to the number of
+    /// retained changes, and to the size of the superseded records. Without the limit on size, a host with large and
+    /// frequent reports would fill the disk with old reports.
     ///
     /// When many hosts report at once, the size can exceed its limit before an open watch has read the changes. A watch
     /// that lost these changes would list everything again each time, and never catch up. So unread changes are

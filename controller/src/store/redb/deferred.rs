@@ -13,14 +13,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use ::redb::{BackendError, StorageBackend};
 
-/// Size of a block of a store's file, in bytes. While the file is being opened, the writes of redb are held back in
-/// memory as whole blocks.
+/// Size of a block, in bytes. Writes are held back as whole blocks.
 const BLOCK_LEN: usize = 4096;
 const BLOCK_BYTES: u64 = BLOCK_LEN as u64;
 
 /// The storage backend that redb uses for an existing store. Until [`DeferredWrites::write_through`] is called, writes,
-/// changes of the length and syncs do not reach the file. Later ones do at once. Locks and the close reach the file at
-/// once.
+/// changes of the length and syncs do not reach the file, but locks and the close do.
 #[derive(Debug)]
 pub(super) struct DeferredBackend(Arc<DeferredWrites>);
 

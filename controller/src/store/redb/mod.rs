@@ -57,8 +57,8 @@ pub struct CreateOptions {
 pub struct RedbOptions {
     /// The limits of one transaction.
     pub limits: TransactionLimits,
-    /// Number of the last revisions whose changes the file retains for watches, unless [`RedbOptions::kept_bytes`] drops
-    /// them earlier. The changes of older revisions are compacted (dropped) in steps of a sixteenth of this number.
+    /// Number of the last revisions whose changes the file retains for watches, unless [`RedbOptions::kept_bytes`]
+    /// drops them earlier. Changes of older revisions are compacted (dropped) in steps of a sixteenth of this number.
     pub kept_changes: u64,
     /// Maximum size of superseded records (old values that watches may still read), in bytes. When the newer records
     /// reach half of this size, the older ones are dropped, and with them all changes of their revisions. The limit is
@@ -70,9 +70,8 @@ pub struct RedbOptions {
     pub recent_bytes: usize,
     /// Maximum number of commits in the queue of the writer. Further callers wait until the queue has room.
     pub queued_commits: usize,
-    /// Size at which the writer adds no further queued commit to one flush, in bytes. The last commit that it adds can
-    /// exceed this size.
-    pub batch_full_bytes: usize,
+    /// Size at which the writer adds no further queued commit to one flush, in bytes. The last one can exceed it.
+    pub full_batch_bytes: usize,
     /// Size of the page cache in memory, in bytes.
     pub cache_bytes: usize,
     /// Maximum size of a file that is verified when it is opened, in bytes. The verification reads the whole file, and
@@ -100,7 +99,7 @@ impl Default for RedbOptions {
             recent_changes: 4096,
             recent_bytes: 16 << 20,
             queued_commits: 1024,
-            batch_full_bytes: 8 << 20,
+            full_batch_bytes: 8 << 20,
             cache_bytes: 64 << 20,
             verified_bytes: 256 << 20,
         }
@@ -269,8 +268,7 @@ impl StoreShared {
         self.followers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds an open watch (follower) to the list, by the revision that it reads next. Removes closed watches from the
-    /// list.
+    /// Adds an open watch (follower), by the revision that it reads next. Removes closed watches.
     fn add_follower(&self, next: &Arc<AtomicU64>) {
         let mut followers = self.followers();
         followers.retain(|follower| follower.strong_count() > 0);

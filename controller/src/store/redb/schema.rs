@@ -27,8 +27,7 @@ pub(super) const CHANGES: TableDefinition<'static, u64, &[u8]> = TableDefinition
 /// record, then the key of the entry.
 pub(super) const SUPERSEDED: TableDefinition<'static, &[u8], &[u8]> = TableDefinition::new("superseded");
 
-/// Size of the written entries at which one transaction gets no further entry when a new store is filled, in bytes. The
-/// last entry can exceed this size.
+/// Size at which a transaction gets no further entry when a new store is filled, in bytes. The last one can exceed it.
 const MAX_FILL_BATCH_BYTES: usize = 8 << 20;
 
 const META_SCHEMA: &str = "schema";
@@ -44,12 +43,10 @@ pub(super) const META_SUPERSEDED: &str = "superseded";
 /// property from stores of every schema version, so its format never changes.
 pub(super) const META_PROGRAM: &str = "program";
 
-/// An error of redb, a [`DamagedRecord`], or an error of the source of imported entries. A caller converts it to an
-/// error of the store.
+/// An error of redb, a [`DamagedRecord`], or an error of the source of imported entries, before it is classified.
 pub(super) type RedbError = Box<dyn StdError + Send + Sync>;
 
-/// The error for stored or imported data that no program could have written as a store, and for a panic of redb. It
-/// contains a text for people.
+/// The error for data that no program could have stored, and for a panic of redb, with a text for people.
 #[derive(Debug, Error)]
 #[error("{0}")]
 pub(super) struct DamagedRecord(pub(super) String);

@@ -104,8 +104,7 @@ pub(super) fn catch_read<T>(read: impl FnOnce() -> Result<T, RedbError>) -> Resu
     }
 }
 
-/// Converts an error of a read. A [`DamagedRecord`] becomes [`StoreError::Corrupt`]. Any other error becomes
-/// [`StoreError::Read`], also if redb itself reports damage.
+/// Converts an error of a read. A [`DamagedRecord`] becomes [`StoreError::Corrupt`], any other error `Read`.
 fn read_error(fault: RedbError) -> StoreError {
     match fault.downcast::<DamagedRecord>() {
         Ok(record) => StoreError::Corrupt { what: record.0 },

@@ -138,9 +138,8 @@ enum DiskRequest {
     Sync,
 }
 
-/// A disk in memory that records its writes, changes of length and syncs. From the record it can build the disk that a
-/// power loss at any moment would have left. The condition variable signals when a sync is blocked, and when syncs
-/// continue.
+/// A disk in memory that records its [`DiskRequest`]s. From the record it can build the disk that a power loss at any
+/// moment would have left. The condition variable signals when a sync is blocked, and when syncs continue.
 #[derive(Debug, Clone, Default)]
 pub(super) struct MemoryDisk(Arc<(Mutex<DiskState>, Condvar)>);
 
@@ -205,8 +204,7 @@ impl MemoryDisk {
     }
 
     /// Returns the disk as a power loss leaves it after the first `moment` recorded operations. The disk then has
-    /// everything that was synced. Of the later operations, it has the sectors of writes and the changes of length for
-    /// which `survives` returns true.
+    /// everything that was synced, and the later sectors and changes of length for which `survives` returns true.
     pub(super) fn after_power_loss(&self, moment: usize, mut survives: impl FnMut() -> bool) -> Self {
         let state = self.state();
         let requests = &state.requests[..moment];

@@ -35,8 +35,7 @@ pub(super) struct BatchWriter {
     queue: mpsc::Receiver<CommitRequest>,
 }
 
-/// The result of a batch that became durable or changed nothing: the results of its transactions, and what changed in
-/// the store.
+/// The results of the transactions of a batch that became durable or changed nothing, and what changed in the store.
 struct CommittedBatch {
     results: Vec<TransactionResult>,
     compacted: Revision,
@@ -72,13 +71,13 @@ impl BatchWriter {
         }
     }
 
-    /// Removes further requests from the queue until it is empty or the batch has `RedbOptions::batch_full_bytes` or more.
-    /// Returns the transactions of all requests, `first` included, and the channels for their answers in the same order.
+    /// Removes further requests from the queue until it is empty or the batch has at least `full_batch_bytes`. Returns
+    /// the transactions of all requests, `first` included, and the channels for their answers in the same order.
     fn gather_batch(&mut self, first: CommitRequest) -> (Vec<Transaction>, Vec<oneshot::Sender<Result<Revision, StoreError>>>) {
         let mut bytes = first.transaction.size_bytes();
         // The pair has the transactions, and the channels for their answers.
         let mut batch = (vec![first.transaction], vec![first.answer]);
-        while bytes < self.shared.options.batch_full_bytes {
+        while bytes < self.shared.options.full_batch_bytes {
             let Ok(request) = self.queue.try_recv() else { break };
             bytes += request.transaction.size_bytes();
             batch.0.push(request.transaction);

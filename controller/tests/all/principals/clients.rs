@@ -37,8 +37,7 @@ pub(crate) async fn send(client: &mut Client, method: &str, path: &str, headers:
 /// The header of a JSON body.
 pub(crate) const JSON: (&str, &str) = ("content-type", "application/json");
 
-/// Creates a principal, which is bound to the cluster `cluster` if that is given. Returns a client of the admin
-/// listener with a certificate of the principal.
+/// Creates a principal. Returns a client of the admin listener with a certificate of the principal.
 pub(crate) async fn create_principal(fleet: &Fleet, name: &str, role: &str, cluster: Option<&str>) -> Client {
     let body = json!({"name": name, "role": role, "cluster": cluster});
     let (status, answer) = fleet.request(Method::POST, "/v1/principals", &body).await;
@@ -131,9 +130,8 @@ pub(crate) fn stranger(fleet: &Fleet) -> Client {
     Client::new(target, Some(Arc::new(tls)), ClientLimits::default())
 }
 
-/// Creates the clusters `own` and `far`, each with a group, a node with an allocation, a join token, and a viewer with
-/// two certificates. Returns a list for each cluster. An entry is the name of a path parameter of the API and its
-/// value, such as `node` and `own-node`.
+/// Creates the clusters `own` and `far`, each with a group, a node, an allocation, a join token and a viewer. Returns
+/// for each cluster the names and values of path parameters of the API, such as `node` and `own-node`.
 pub(crate) async fn two_clusters(fleet: &Fleet) -> [Vec<(&'static str, String)>; 2] {
     let mut all_values = Vec::new();
     for cluster in ["own", "far"] {

@@ -143,9 +143,8 @@ async fn cluster_admin_creates_principals_of_own_cluster() {
     assert_eq!((answer.status, &answer.body["cluster"]), (201, &json!("own")), "{}", answer.body);
 }
 
-/// The audit uses the names `root`, `nobody`, `stemma-controller` and `others` for parties that are not principals. The
-/// creation of a principal with such a name is refused, in each letter case. A rename or an apply cannot give a
-/// principal such a name either: no principal can be renamed, and an apply accepts no principals.
+/// The audit uses these names for parties that are not principals. The creation of a principal with such a name is
+/// refused, in each letter case. No principal can be renamed, and an apply accepts no principals.
 #[tokio::test]
 async fn x04_principal_rejects_reserved_audit_names() {
     let fleet = Fleet::start().await;

@@ -256,9 +256,8 @@ async fn x04_malformed_token_is_rejected_despite_certificate() {
     let ((token, _), (other_token, _)) = (create_token(&fleet, "robot").await, create_token(&fleet, "rita").await);
     let (authorization_header, token_header) = ("authorization", "x-auth-token");
     let [basic, bearer_tab, bearer] = [format!("Basic {token}"), format!("Bearer\t{token}"), format!("Bearer {token}")];
-    // With status 401, a header looks like a token but is malformed, a header is blank, or there are two tokens. With
-    // 403, the request has the rights of the token's viewer. With 201, no header looks like a token, so the admin's
-    // certificate counts.
+    // With status 401, a header looks like a token but is malformed or blank, or there are two tokens. With 403, the
+    // token's viewer lacks the right. With 201, no header looks like a token, so the admin's certificate counts.
     for (headers, status) in [
         (&[(authorization_header, &*basic)][..], 401),
         (&[(authorization_header, &*token)], 401),
@@ -523,8 +522,7 @@ async fn x04_f12_expired_credential_is_hidden_and_in_metrics_for_month() {
         let tokens = read_as_root(&fleet, "/v1/principals/robot").await["tokens"].clone();
         assert_eq!((tokens, has_metric(&token_label)), (json!([]), is_exported), "{days} more days");
     }
-    // The clock jumps ahead by more than a month. While the clock is suspect, every credential is exported: the
-    // certificate, which expires only by this jump, and also the token, which expired before.
+    // The clock jumps ahead and is suspect, so every credential is exported, also the token that expired before.
     let certificate = "stemma_credential_end_seconds{principal=\"robot\",kind=\"certificate\"";
     assert!(has_metric(certificate));
     fleet.clock.set_offset(400 * 24 * 3600);

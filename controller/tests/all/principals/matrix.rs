@@ -22,8 +22,7 @@ fn endpoint_path(endpoint: Endpoint, values: &[(&str, String)]) -> String {
     endpoint.path(&values.iter().map(String::as_str).collect::<Vec<_>>())
 }
 
-/// Calls an endpoint with no body, an empty JSON object or an empty patch, as the endpoint requires. Each write except
-/// the upload of a file is a dry run, so that the objects still exist for the next call.
+/// Calls an endpoint with an empty body of its type. Writes except uploads are dry runs, so that the objects remain.
 async fn call_endpoint(client: &mut Client, endpoint: Endpoint, values: &[(&str, String)]) -> ApiAnswer {
     let route = endpoint.route();
     let media_type = route.request.media_types().first().copied();
@@ -146,8 +145,7 @@ fn documents_by_kind() -> Vec<(Kind, Value, bool)> {
     ]
 }
 
-/// An apply that creates an object needs the same right of its caller as the endpoint that creates objects of this
-/// kind. If the caller lacks this right for one object, the whole apply is refused.
+/// An apply needs for each object the right to the endpoint that creates such objects, or is refused as a whole.
 #[tokio::test]
 async fn s41_apply_checks_right_to_create_each_object() {
     let fleet = Fleet::start().await;
@@ -175,8 +173,7 @@ async fn s41_apply_checks_right_to_create_each_object() {
     assert_eq!(fleet.last_revision().await, revision, "nothing was written");
 }
 
-/// An apply of a principal that is bound to cluster `own` may create node groups and nodes in this cluster, and no
-/// other objects.
+/// By an apply, a principal that is bound to cluster `own` may create only node groups and nodes of this cluster.
 #[tokio::test]
 async fn s41_bound_principal_applies_only_own_cluster() {
     let fleet = Fleet::start().await;

@@ -72,8 +72,7 @@ fn message(answer: &ApiAnswer) -> String {
     answer.body["error"]["message"].as_str().unwrap_or_default().to_owned()
 }
 
-/// Returns two lists of writes that bring a privileged task to a node: writes to objects of cluster `own`, and writes to
-/// other objects.
+/// Returns two lists of writes that bring a privileged task to a node: to objects of cluster `own`, and to others.
 fn privileged_writes() -> (Vec<PrivilegedWrite>, Vec<PrivilegedWrite>) {
     let web_role = json!({"roles": ["web"]});
     let apply_body = |objects: Value| json!({ "objects": objects });
@@ -414,9 +413,8 @@ async fn x04_future_primary_requires_admin_when_privileged_task_follows() {
     assert_eq!(answer.status, 403, "{}", answer.body);
 }
 
-/// In this test, a cluster names a node that does not exist yet as primary of a tag. An operator may not give the
-/// cluster's template a release with a privileged task of that primary. Regression: such a write did not check clusters
-/// without groups, and the later creation of a group did not check them either.
+/// Regression: when a template got a release, `primaries` of its clusters without groups were not checked. The later
+/// creation of a group was not checked either.
 #[tokio::test]
 async fn x04_future_primary_is_checked_when_template_is_written() {
     let fleet = site().await;

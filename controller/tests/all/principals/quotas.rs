@@ -175,8 +175,7 @@ async fn x03_cluster_principals_share_fourfold_quota() {
 }
 
 /// One small write to a group changes an effective value on each of its nodes. If each node adds its own entry to the
-/// value, the controller stores the value once per node. All these bytes count against the limit that the principals of
-/// the cluster share.
+/// value, the controller stores the value once per node.
 #[tokio::test]
 async fn x03_f04_released_bytes_count_against_bound_principals() {
     let rate = ByteRate { burst_bytes: BURST_BYTES as u64, bytes_per_second: 1 };

@@ -5,9 +5,8 @@
 //! variable of an absent input is not bound. CEL evaluates an unbound variable to an error, which `&&` and `||` treat
 //! as any other error.
 //!
-//! The CEL interpreter has no limits. So the limits are checked before it runs. The length, the tokens and the loops of
-//! the text are checked when it is parsed, and the number of steps when the inputs are known. The number of steps
-//! depends on the size of the syntax tree, on the nesting of loops, and on the sizes of the inputs.
+//! The CEL interpreter has no limits. So the limits are checked before it runs: those of the text when it is parsed,
+//! and the number of steps, which depends on the syntax tree and on the sizes of the inputs, when the inputs are known.
 
 mod bounds;
 mod failure;
@@ -33,8 +32,7 @@ use regexes::Regexes;
 
 pub use bounds::MAX_CONDITION_BYTES;
 
-/// Maximum length of the parser's message about a syntax error, in characters. A longer message is cut before it is
-/// translated into terms that the author of the condition knows.
+/// Maximum length of the parser's message about a syntax error, in characters, before its translation for the author.
 const MAX_REASON_CHARS: usize = 200;
 
 /// Number of bytes of the result of a look-up (such as `nodes(…)`) that counts as one step. It is larger than
@@ -93,9 +91,7 @@ struct CelCondition {
     expression: IdedExpr,
     regexes: Regexes,
     cost: ConditionCost,
-    /// The numbers of the variables that the body of a loop uses. A label or a value such as `params.list` over which
-    /// loops only iterate is excluded. A look-up over which an inner loop iterates is included, because the inner loop
-    /// is in the body of the outer one.
+    /// The numbers of the variables that the bodies of loops read, as in [`walk::WalkResult::loop_variables`].
     loop_variables: BTreeSet<usize>,
     /// The errors for names in the condition that no key, tag or role can have.
     impossible_names: Vec<AuthorError>,
@@ -189,9 +185,6 @@ impl Condition for CelCondition {
         &self.impossible_names
     }
 
-    /// Returns the number of steps that an evaluation over these inputs may take. Fails if the condition has a loop and
-    /// the number is over the limit, if a list has more items than the limit, or if an input is missing. Without a
-    /// loop, a number over the limit is returned.
     fn cost(&self, inputs: &Inputs, limit: usize) -> Result<usize, ConditionError> {
         let (mut longest_list, mut bytes) = (0, InputBytes::default());
         for (number, input) in self.find_inputs(inputs)?.iter().enumerate() {
@@ -206,8 +199,7 @@ impl Condition for CelCondition {
         self.cost.count_steps(longest_list, bytes, limit)
     }
 
-    /// Evaluates the condition over these inputs. Fails if an input is missing, if the interpreter fails (for example
-    /// because an input is absent), or if the result is not a boolean.
+    /// Fails if an input is missing, if the interpreter fails, or if the result is not a boolean.
     fn evaluate(&self, inputs: &Inputs) -> Result<bool, ConditionError> {
         let variable_inputs = self.find_inputs(inputs)?;
         self.execute(variable_inputs.iter().enumerate().map(|(number, input)| self.bind_value(number, input)).collect())
@@ -235,8 +227,7 @@ impl CelCondition {
         })
     }
 
-    /// Returns the CEL value of a variable, by the variable's number. Returns `None` if the variable contains the value
-    /// of an input, and the input is absent.
+    /// Returns the CEL value of a variable, by the variable's number, or `None` for the value of an absent input.
     fn bind_value(&self, number: usize, input: &Input) -> Option<Value> {
         match (self.variables[number].1, input) {
             (VariableUse::Presence, input) => Some(Value::Bool(*input != Input::Absent)),

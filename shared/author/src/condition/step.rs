@@ -5,15 +5,14 @@ use stemma_core::input::{NamePatterns, NodeQuery, Read};
 use stemma_core::release::impossible_field;
 
 use super::regexes;
-use super::walk::{ConditionWalker, WalkedExpr, as_text_literal, with_plain_shape};
+use super::walk::{ConditionWalker, WalkedExpr, as_text_literal};
 use crate::reads::{self, AuthorResult, Lookup, OnAbsent, check_pattern};
 use crate::shape::{Lookups, Shape, TemplateRoot};
 
 /// The functions of CEL that a condition may call. `matches` and the functions that read inputs are not in this list.
 const FUNCTIONS: &[&str] = &["size", "int", "uint", "double", "string", "bool", "contains", "startsWith", "endsWith"];
 
-/// The operators that a condition may use, by the names of their functions in CEL. `in` and `x[…]` are handled
-/// separately.
+/// The operators that a condition may use, by their names in CEL. `in` and `x[…]` are handled separately.
 const OPERATORS: &[&str] = &[
     operators::CONDITIONAL,
     operators::LOGICAL_AND,
@@ -112,7 +111,7 @@ impl ConditionWalker<'_> {
             }
             "labels_with_prefix" if call.target.is_none() => {
                 let prefix = self.single_literal(call, expr, "write `labels_with_prefix('x/')`")?;
-                self.value_variable(Read::LabelsWithPrefix(prefix), expr).map(with_plain_shape)
+                self.value_variable(Read::LabelsWithPrefix(prefix), expr).map(WalkedExpr::plain)
             }
             "secret" if call.target.is_none() => {
                 let remedy = "decide by a label, and use the secret in a template";
@@ -139,7 +138,7 @@ impl ConditionWalker<'_> {
     fn walk_plain_call(&mut self, call: &CallExpr, expr: &IdedExpr) -> AuthorResult<WalkedExpr> {
         let target = call.target.as_ref().map(|target| self.walk_as_data(target).map(Box::new)).transpose()?;
         let args = call.args.iter().map(|arg| self.walk_as_data(arg)).collect::<AuthorResult<_>>()?;
-        Ok(with_plain_shape(with_call(expr, CallExpr { func_name: call.func_name.clone(), target, args })))
+        Ok(WalkedExpr::plain(with_call(expr, CallExpr { func_name: call.func_name.clone(), target, args })))
     }
 
     /// Visits `size(x)` or `x.size()`. For `size(nodes(…))` only the number of nodes matters, so no field is read.
@@ -154,7 +153,7 @@ impl ConditionWalker<'_> {
             Shape::Nodes(_) => walked_expr.expr,
             _ => self.consume_expr(walked_expr, operand)?,
         };
-        Ok(with_plain_shape(with_call(expr, CallExpr { func_name: "size".to_owned(), target: None, args: vec![arg] })))
+        Ok(WalkedExpr::plain(with_call(expr, CallExpr { func_name: "size".to_owned(), target: None, args: vec![arg] })))
     }
 
     /// Visits `x[key]`. A literal key extends the path that is read, as in `labels['a']`. A computed key is allowed
@@ -184,14 +183,13 @@ impl ConditionWalker<'_> {
             }
             _ => {
                 let args = vec![self.consume_expr(walked_expr, container)?, self.walk_as_data(key)?];
-                Ok(with_plain_shape(with_call(expr, CallExpr { func_name: operators::INDEX.to_owned(), target: None, args })))
+                Ok(WalkedExpr::plain(with_call(expr, CallExpr { func_name: operators::INDEX.to_owned(), target: None, args })))
             }
         }
     }
 
-    /// Visits `member in container`. `'NAME' in traits` and `'NAME' in tags` read one trait or tag. For other roots
-    /// such as `labels` and `params`, `in` checks whether a key exists, because `has` cannot check a key such as `a/b`.
-    /// Any other container must be data.
+    /// Visits `member in container`. `'X' in traits` and `'X' in tags` read one trait or tag. For another root, `in`
+    /// checks whether a key exists, because `has` cannot check a key such as `a/b`. Any other container must be data.
     fn walk_membership(&mut self, call: &CallExpr, expr: &IdedExpr) -> AuthorResult<WalkedExpr> {
         let [member, container] = call.args.as_slice() else {
             return Err(self.error_at(expr, "it takes two values", "write `'x' in list`"));
@@ -199,14 +197,14 @@ impl ConditionWalker<'_> {
         let walked_expr = self.walk_expr(container)?;
         let Shape::Root(root) = walked_expr.shape else {
             let args = vec![self.walk_as_data(member)?, self.consume_expr(walked_expr, container)?];
-            return Ok(with_plain_shape(with_call(expr, CallExpr { func_name: operators::IN.to_owned(), target: None, args })));
+            return Ok(WalkedExpr::plain(with_call(expr, CallExpr { func_name: operators::IN.to_owned(), target: None, args })));
         };
         let Some(name) = as_text_literal(member) else {
             return Err(self.error_at(member, "the name is computed, so what is read is not known", "write it out"));
         };
         match root {
-            TemplateRoot::Traits => self.value_variable(Read::Trait(name.into()), expr).map(with_plain_shape),
-            TemplateRoot::Tags => self.value_variable(Read::Tag(name.into()), expr).map(with_plain_shape),
+            TemplateRoot::Traits => self.value_variable(Read::Trait(name.into()), expr).map(WalkedExpr::plain),
+            TemplateRoot::Tags => self.value_variable(Read::Tag(name.into()), expr).map(WalkedExpr::plain),
             TemplateRoot::Labels => self.presence_variable(Read::Label(name.into()), expr),
             TemplateRoot::Params | TemplateRoot::Facts | TemplateRoot::Node | TemplateRoot::Cluster => {
                 let read = reads::read_path(root, vec![name.into()]).map_err(|(why, remedy)| self.error_at(expr, why, remedy))?;
@@ -291,7 +289,7 @@ impl ConditionWalker<'_> {
         let number = i64::try_from(number).expect("the length of a condition limits the number of its regexes");
         let number = IdedExpr { id: pattern.id, expr: Expr::Literal(LiteralValue::Int(number.into())) };
         let args = vec![self.walk_as_data(text)?, number];
-        Ok(with_plain_shape(with_call(expr, CallExpr { func_name: regexes::MATCHES_FUNCTION.to_owned(), target: None, args })))
+        Ok(WalkedExpr::plain(with_call(expr, CallExpr { func_name: regexes::MATCHES_FUNCTION.to_owned(), target: None, args })))
     }
 }
 

@@ -61,8 +61,7 @@ fn condition_lists_references() {
     }
 }
 
-/// Returns the inputs of a node's conditions. Three references are known to be absent: a label, a parameter and the
-/// primary of tag db.
+/// Returns the inputs of a node's conditions. A label, a parameter and the primary of tag `db` are absent.
 fn node_inputs() -> Inputs {
     let nodes = json!([
         {"name": "web-1", "labels": {"zone": "a"}},
@@ -247,8 +246,7 @@ fn condition_rejects_unsupported_syntax_with_position() {
     ]);
 }
 
-/// The parser's message for a syntax error lists tokens of the grammar. So the author gets another text, which says
-/// what is wrong and, where it can, what to write instead.
+/// The parser's message for a syntax error lists tokens of the grammar. So the author gets another text.
 #[test]
 fn y09_condition_explains_syntax_error_in_plain_words() {
     assert_refused(&[

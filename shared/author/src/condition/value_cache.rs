@@ -49,8 +49,7 @@ pub(super) fn cached_size(shared: &Arc<SharedValue>) -> ValueSize {
     size
 }
 
-/// Returns a shared value in its CEL form. If the cache lacks this form, converts the value and stores the form in the
-/// cache.
+/// Returns a shared value in its CEL form. If the cache lacks this form, converts the value and caches the form.
 pub(super) fn cached_value(shared: &Arc<SharedValue>) -> Value {
     if let Some(value) = read_cached(shared, |entry| entry.value.clone()).flatten() {
         return value;

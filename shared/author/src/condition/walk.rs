@@ -152,8 +152,7 @@ impl ConditionWalker<'_> {
         self.source.error_at(self.byte_range(expr), why, remedy)
     }
 
-    /// Records the error for a name in the condition that no key, tag or role can have. The walk continues. `None` has
-    /// no effect.
+    /// Records the error for a name in the condition that no key, tag or role can have. `None` has no effect.
     pub(super) fn note_impossible_name(&mut self, name: Option<ImpossibleName>, expr: &IdedExpr) {
         if let Some((why, remedy)) = name {
             self.impossible_names.push(self.error_at(expr, why, remedy));
@@ -171,7 +170,7 @@ impl ConditionWalker<'_> {
         self.cost.syntax_nodes += 1;
         match &expr.expr {
             Expr::Ident(name) => self.walk_name(name, expr),
-            Expr::Literal(_) => Ok(with_plain_shape(expr.clone())),
+            Expr::Literal(_) => Ok(WalkedExpr::plain(expr.clone())),
             Expr::Select(select) if select.test => self.walk_presence(select, expr),
             Expr::Select(select) => {
                 let operand = self.walk_expr(&select.operand)?;
@@ -189,7 +188,7 @@ impl ConditionWalker<'_> {
                         entry.value = self.walk_as_data(&entry.value)?;
                     }
                 }
-                Ok(with_plain_shape(IdedExpr { id: expr.id, expr: Expr::Map(new_map) }))
+                Ok(WalkedExpr::plain(IdedExpr { id: expr.id, expr: Expr::Map(new_map) }))
             }
             Expr::Comprehension(comprehension) => self.walk_comprehension(comprehension, expr),
             Expr::Struct(_) | Expr::Unspecified => {
@@ -203,7 +202,7 @@ impl ConditionWalker<'_> {
         self.check_literal(expr)?;
         self.cost.max_list_length = self.cost.max_list_length.max(list.elements.len());
         let elements = list.elements.iter().map(|element| self.walk_as_data(element)).collect::<AuthorResult<_>>()?;
-        Ok(with_plain_shape(IdedExpr { id: expr.id, expr: Expr::List(ListExpr::new(elements)) }))
+        Ok(WalkedExpr::plain(IdedExpr { id: expr.id, expr: Expr::List(ListExpr::new(elements)) }))
     }
 
     /// Fails within a loop for a map literal, and for a list literal that contains anything but constants. A list that
@@ -231,8 +230,7 @@ impl ConditionWalker<'_> {
     }
 
     /// Visits `has(x.key)`, which checks whether a value exists. For a label, parameter or other input, a boolean
-    /// variable replaces the whole `has(…)`. For any other value, CEL does the check. For a field of a primary, the
-    /// result is also false if there is no primary.
+    /// variable replaces the whole `has(…)`. For any other value, CEL does the check.
     fn walk_presence(&mut self, select: &SelectExpr, expr: &IdedExpr) -> AuthorResult<WalkedExpr> {
         let operand = self.walk_expr(&select.operand)?;
         let operand_expr = operand.expr.clone();
@@ -252,12 +250,12 @@ impl ConditionWalker<'_> {
                     .add_field(&lookups, keys, OnAbsent::Tolerated, OnAbsent::Tolerated)
                     .map_err(|(why, remedy)| self.error_at(expr, why, remedy))?;
                 let primary_number = lookups.numbers().find(|&number| self.reads.is_primary_lookup(number));
-                Ok(with_plain_shape(match primary_number {
+                Ok(WalkedExpr::plain(match primary_number {
                     Some(number) => self.require_primary(number, presence_test(operand_expr), expr),
                     None => presence_test(operand_expr),
                 }))
             }
-            _ => Ok(with_plain_shape(presence_test(operand_expr))),
+            _ => Ok(WalkedExpr::plain(presence_test(operand_expr))),
         }
     }
 
@@ -272,7 +270,7 @@ impl ConditionWalker<'_> {
     /// Registers an input, and returns a variable that is true if the input exists.
     pub(super) fn presence_variable(&mut self, read: Read, expr: &IdedExpr) -> AuthorResult<WalkedExpr> {
         let reference = self.require_reference(read, expr)?;
-        Ok(with_plain_shape(self.add_slot(VariableSlot::Reference(reference, VariableUse::Presence), expr)))
+        Ok(WalkedExpr::plain(self.add_slot(VariableSlot::Reference(reference, VariableUse::Presence), expr)))
     }
 
     /// Registers an input, and returns the variable that contains its value.
@@ -294,8 +292,7 @@ impl ConditionWalker<'_> {
         Ok(reference)
     }
 
-    /// Returns the variable with this content. Adds a variable if none has the content yet. Within a loop, records that
-    /// a loop body uses the variable.
+    /// Returns the variable with this content. Adds a variable if none has the content yet.
     fn add_slot(&mut self, slot: VariableSlot, expr: &IdedExpr) -> IdedExpr {
         let number = self.slots.iter().position(|existing| *existing == slot).unwrap_or_else(|| {
             self.slots.push(slot);
@@ -307,9 +304,8 @@ impl ConditionWalker<'_> {
         IdedExpr { id: expr.id, expr: Expr::Ident(variable_name(number)) }
     }
 
-    /// Visits `all`, `exists`, `exists_one` or `filter`, each of which CEL expands to a loop. `map` is refused, because
-    /// it builds new lists, which could grow without limit. Also fails if there are too many loops, or if they are
-    /// nested too deep.
+    /// Visits `all`, `exists`, `exists_one` or `filter`, which CEL expands to a loop. Fails for `map`, which builds new
+    /// lists that could grow without limit, and if there are too many loops or they are nested too deep.
     fn walk_comprehension(&mut self, comprehension: &ComprehensionExpr, expr: &IdedExpr) -> AuthorResult<WalkedExpr> {
         self.loop_count += 1;
         if self.loop_depth >= MAX_LOOP_DEPTH_AND_COUNT.0 || self.loop_count > MAX_LOOP_DEPTH_AND_COUNT.1 {
@@ -388,10 +384,11 @@ impl ConditionWalker<'_> {
     }
 }
 
-/// Returns a visited expression whose value is plain data ([`Shape::Plain`]). In `expr`, variables already replace the
-/// inputs that it reads.
-pub(super) fn with_plain_shape(expr: IdedExpr) -> WalkedExpr {
-    WalkedExpr { shape: Shape::Plain, expr }
+impl WalkedExpr {
+    /// Returns a visited expression of [`Shape::Plain`]. In `expr`, variables already replace the inputs that it reads.
+    pub(super) fn plain(expr: IdedExpr) -> Self {
+        Self { shape: Shape::Plain, expr }
+    }
 }
 
 /// Returns the text of a text literal, or `None` for any other expression.

@@ -23,8 +23,7 @@ const UNSUPPORTED_STATEMENTS: &[(&str, &str, &str)] = &[
     ("do", "`do` discards the result of its expression", "take it away"),
 ];
 
-/// Fails if the template is too large, has a tag with too many tokens, has too many `elif` branches, or contains an
-/// unsupported statement. Accepts a template with an invalid token, because the parser refuses it later.
+/// Fails if the template is too large, has too many `elif` branches or tokens in a tag, or an unsupported statement.
 pub(super) fn check(source: SourceText<'_>) -> Result<(), AuthorError> {
     let text = source.0;
     if text.len() > MAX_TEMPLATE_BYTES {
@@ -55,8 +54,7 @@ struct TagScanner<'a> {
 }
 
 impl TagScanner<'_> {
-    /// Counts a token. Fails if its tag has too many tokens, if it is the keyword of an unsupported statement, or if
-    /// the template has too many `elif` branches.
+    /// Counts a token. Fails if a limit is exceeded, or if the token is the keyword of an unsupported statement.
     fn scan_token(&mut self, token: &Token<'_>, span: Span) -> Result<(), AuthorError> {
         match token {
             Token::TemplateData(_) | Token::VariableStart | Token::BlockStart => self.token_count = 0,

@@ -15,9 +15,8 @@ const NODES_USAGE: &str =
     "write `nodes(tag='x')`, `nodes(role='x')`, or `nodes(tag='x', or_role='y')`; a list or '/pattern/' is a union";
 
 impl<'a> TemplateWalker<'a> {
-    /// Visits a call of a function (`nodes`, `primary`, `labels_with_prefix`, `secret`, `range` or `dict`), of
-    /// `loop.cycle` or `loop.changed`, or of a macro of the template. Registers the inputs that the call reads, and
-    /// returns the kind of value that it returns. Fails for any other call.
+    /// Visits a call of a function, of a method of `loop`, or of a macro of the template. Registers the inputs that the
+    /// call reads, and returns the kind of value that it returns. Fails for any other call.
     pub(super) fn walk_call(&mut self, call: &Call<'a>, span: Span) -> Result<Shape, AuthorError> {
         if let Expr::GetAttr(method) = &call.expr {
             return match (self.walk_expr(&method.expr)?, method.name) {
@@ -61,8 +60,7 @@ impl<'a> TemplateWalker<'a> {
         }
     }
 
-    /// Registers a look-up and returns its number. Fails if a name in the look-up is invalid. Also records an error,
-    /// without failing, for a tag or role that no object can have.
+    /// Registers a look-up and returns its number. Records a name that no object can have. Fails if a name is invalid.
     fn add_lookup(&mut self, lookup: Lookup, span: Span) -> Result<usize, AuthorError> {
         self.note_impossible_name(lookup.impossible_name(), span);
         self.reads.add_lookup(lookup).map_err(|error| self.error_at(span, error, "write a valid name"))

@@ -137,8 +137,7 @@ impl<'a> TemplateWalker<'a> {
         shape
     }
 
-    /// Visits an expression whose value may become the value of an outer expression: a side of `and` or `or`, or a
-    /// branch of an inline `if`. Returns the shape of the value, as [`Self::bound_shape`] does.
+    /// Visits an expression whose value is kept for later use. Returns its shape, as [`Self::bound_shape`] does.
     fn walk_bound_expr(&mut self, expr: &Expr<'a>) -> AuthorResult<Shape> {
         let shape = self.walk_expr(expr)?;
         self.bound_shape(shape, full_span(expr))
@@ -165,9 +164,8 @@ impl<'a> TemplateWalker<'a> {
         }
     }
 
-    /// Visits a name, which is a variable of the template, a root or a function. Returns the shape of its value.
-    /// Registers the input whose value the variable has unchanged, if any. Fails within a macro for a variable of the
-    /// enclosing template, and for a variable whose kind depends on an earlier branch.
+    /// Visits a name: a variable of the template, a root or a function. Registers the input whose value the variable
+    /// has unchanged, if any. Fails for an unknown name, a variable outside of the macro, and one of several kinds.
     fn walk_variable(&mut self, variable: &Spanned<Var<'a>>) -> AuthorResult<Shape> {
         let name = variable.id;
         match self.scopes.find(name) {
@@ -211,8 +209,7 @@ impl<'a> TemplateWalker<'a> {
         ))
     }
 
-    /// Returns the shape of `value.key`. `shape` is the shape of the value. A label is registered here, a path only
-    /// when its value is used. Fails if such a value has no keys.
+    /// Returns the shape of `value.key` for a value of this shape. Registers a label. Fails if the value has no keys.
     pub(super) fn shape_of_key(&mut self, shape: Shape, key: &str, span: Span) -> AuthorResult<Shape> {
         match shape {
             Shape::Plain | Shape::Unset => Ok(Shape::Plain),
@@ -380,8 +377,7 @@ impl<'a> TemplateWalker<'a> {
         self.error_at(span, why, remedy)
     }
 
-    /// Registers an input that the template reads. Fails if a name in `read` is invalid. Also records an error, without
-    /// failing, for a name that no object can have.
+    /// Registers an input that the template reads. Records a name that no object can have. Fails if a name is invalid.
     pub(super) fn add_read(&mut self, read: Read, span: Span) -> AuthorResult<()> {
         let reference = reads::checked_reference(read).map_err(|error| self.error_at(span, error, "write a valid name"))?;
         self.note_impossible_name(impossible_name(reference.read()), span);

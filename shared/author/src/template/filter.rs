@@ -22,8 +22,7 @@ const FORMAT_PATTERN_ADVICE: &str = "write the pattern out: `'%s.conf'|format(la
 
 impl<'a> TemplateWalker<'a> {
     /// Visits a filter, its value and its arguments. Returns the kind of value that the filter returns. The filters
-    /// `default` and `d` allow an absent value. Fails for an unknown filter, and for `raw`, which only a script may
-    /// contain, at the end of `{{ … }}`.
+    /// `default` and `d` allow an absent value. Fails for an unknown filter, and for `raw`.
     pub(super) fn walk_filter(&mut self, filter: &Spanned<Filter<'a>>) -> Result<Shape, AuthorError> {
         if filter.name == "raw" {
             return Err(self.error_at(

@@ -59,8 +59,7 @@ impl<'a> TemplateWalker<'a> {
         }
     }
 
-    /// Returns the weight of an argument of a call or filter: the number of inputs that its value may be concatenated
-    /// from.
+    /// Returns the weight of an argument of a call or filter.
     fn argument_weight(&self, arg: &CallArg<'a>) -> u64 {
         match arg {
             CallArg::Pos(value) | CallArg::Kwarg(_, value) | CallArg::PosSplat(value) | CallArg::KwargSplat(value) => {
@@ -69,8 +68,7 @@ impl<'a> TemplateWalker<'a> {
         }
     }
 
-    /// Returns the weight of an expression: the number of inputs that its value may be concatenated from. Fails if the
-    /// weight exceeds [`MAX_WEIGHT`].
+    /// Returns the weight of an expression. Fails if the weight exceeds [`MAX_WEIGHT`].
     pub(super) fn check_weight(&self, expr: &Expr<'a>) -> Result<u64, AuthorError> {
         let weight = self.expr_weight(expr);
         if weight <= MAX_WEIGHT {

@@ -100,12 +100,10 @@ struct TemplateWalker<'a> {
     impossible_names: Vec<AuthorError>,
     /// The effect on the template if a value that the current part reads is absent.
     on_absent: OnAbsent,
-    /// The effect on the template if one of the nodes that a look-up `nodes(…)` found lacks a field that the current
-    /// part reads, for example in the body of a loop over the nodes.
+    /// The effect on the template if a node that `nodes(…)` found lacks a field that the current part reads.
     on_absent_in_node: OnAbsent,
-    /// The effect on the template if a value is absent and nothing in the template (such as `default` or `is defined`)
-    /// allows that. `Fails` means that rendering always reaches the current part, and `MayFail` that it does so only in
-    /// some cases.
+    /// The effect on the template if a value is absent and nothing (such as `default`) allows that. `Fails` means that
+    /// rendering always reaches the current part, and `MayFail` that it does so only in some cases.
     on_absent_unguarded: OnAbsent,
     /// Number of enclosing loops.
     loop_depth: usize,
@@ -155,9 +153,8 @@ impl TemplateWalker<'_> {
         result
     }
 
-    /// Calls `walk` for an inner part of the template, and returns its result. In that part, `if_absent` is the effect
-    /// of an absent value, and `if_node_lacks` the effect if a node of a look-up lacks a field. Afterwards, restores
-    /// the effects of the outer part.
+    /// Calls `walk` with these effects of an absent value and of a node that lacks a field, and returns its result.
+    /// Afterwards, restores the effects of the outer part.
     fn with_on_absent_both<T>(&mut self, if_absent: OnAbsent, if_node_lacks: OnAbsent, walk: impl FnOnce(&mut Self) -> T) -> T {
         let outer_effects = (self.on_absent, self.on_absent_in_node);
         (self.on_absent, self.on_absent_in_node) = (if_absent, if_node_lacks);
@@ -167,8 +164,7 @@ impl TemplateWalker<'_> {
     }
 
     /// Fails if a template binds a variable with the name of a root or function that a macro uses. A macro sees the
-    /// value that the name has at the call, not at the declaration. So the name must be that of the root or function
-    /// everywhere.
+    /// value that the name has at the call, not at the declaration.
     fn check_macros(&self) -> Result<(), AuthorError> {
         let Some((name, span)) = self.macro_captures.iter().find_map(|(name, _)| self.bindings.get_key_value(name)) else {
             return Ok(());

@@ -24,13 +24,12 @@ pub(super) struct Variable {
 type ScopeVariables<'a> = BTreeMap<&'a str, Variable>;
 
 impl Variable {
-    /// Creates a variable for plain data with this weight: the number of inputs that the data may be concatenated from.
+    /// Creates a variable for plain data with this weight.
     pub(super) fn from_weight(weight: u64) -> Self {
         Self::from_shape(Shape::Plain, weight)
     }
 
-    /// Creates a variable with this kind of value and this weight (the number of inputs that the value may be
-    /// concatenated from). Its value is not the unchanged value of an input.
+    /// Creates a variable with this shape and weight, whose value is not the unchanged value of an input.
     pub(super) fn from_shape(shape: Shape, weight: u64) -> Self {
         Self { shape, weight, read: None }
     }
@@ -45,10 +44,9 @@ pub(super) struct Scopes<'a> {
 
 /// The result of the search for a name among the variables of a template.
 pub(super) enum VariableBinding {
-    /// A variable that the visited part of the template can use. Within a macro, only the macro's own variables are
-    /// `Visible`.
+    /// A variable that is visible in the part of the template that is being visited.
     Visible(Shape),
-    /// A variable outside of the macro that is being visited.
+    /// A variable outside of the macro that is being visited. The macro can use it only if it is itself a macro.
     Outside(Shape),
     /// No variable has the name. It may be the name of a root or function.
     Unbound,
@@ -91,8 +89,7 @@ impl<'a> Scopes<'a> {
         self.stack.last_mut().expect("the template's own scope stays").insert(name, variable);
     }
 
-    /// Returns the weight of a variable: the number of inputs that its value may be concatenated from. Returns `None`
-    /// if no variable has this name.
+    /// Returns the weight of a variable, or `None` if no variable has this name.
     pub(super) fn weight(&self, name: &str) -> Option<u64> {
         self.variable(name).map(|variable| variable.weight)
     }
@@ -107,8 +104,7 @@ impl<'a> Scopes<'a> {
         self.stack.iter().rev().find_map(|scope| scope.get(name))
     }
 
-    /// Finds the innermost variable with a name, and returns its shape. The result is `Outside` if the variable is
-    /// outside of the macro that is being visited. Of such variables, a macro can use only other macros.
+    /// Finds the innermost variable with a name, and returns its shape.
     pub(super) fn find(&self, name: &str) -> VariableBinding {
         for (depth, scope) in self.stack.iter().enumerate().rev() {
             if let Some(variable) = scope.get(name) {

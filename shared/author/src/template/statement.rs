@@ -190,8 +190,7 @@ impl<'a> TemplateWalker<'a> {
         Ok(())
     }
 
-    /// Returns the variable that has each item of a value in turn, in a loop over the value. Fails for a single node,
-    /// which is not a list.
+    /// Returns the variable of a loop over a value. Fails for a single node, which is not a list.
     fn loop_variable(&self, iterable: Variable, span: Span) -> AuthorResult<Variable> {
         let item = match iterable.shape {
             Shape::Nodes(lookups) => Shape::Node(lookups, Vec::new()),
@@ -259,8 +258,7 @@ impl<'a> TemplateWalker<'a> {
         Ok(Variable { shape, weight: self.check_weight(expr)?, read: read.and_then(|read| reads::checked_reference(read).ok()) })
     }
 
-    /// Sets a variable. Outside of macros, stores the position of its first binding for
-    /// [`TemplateWalker::check_macros`], unless the value is itself a macro.
+    /// Sets a variable. Stores the position of its first binding if [`TemplateWalker::check_macros`] needs it.
     fn bind(&mut self, name: &'a str, variable: Variable, span: Span) {
         if !self.scopes.is_in_macro() && variable.shape != Shape::Macro {
             self.bindings.entry(name).or_insert(span);

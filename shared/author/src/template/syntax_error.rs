@@ -16,8 +16,7 @@ use crate::source::SourceText;
 /// The statements that open a block, each with the statement that ends it.
 const BLOCKS: &[(&str, &str)] =
     &[("filter", "endfilter"), ("for", "endfor"), ("if", "endif"), ("macro", "endmacro"), ("set", "endset"), ("with", "endwith")];
-/// The statements that can start a tag and are not in [`BLOCKS`]. They divide an `if` or `for`, or begin and end
-/// unchanged text.
+/// The statements that can start a tag and are not in [`BLOCKS`].
 const OTHER_STATEMENTS: &[&str] = &["elif", "else", "raw", "endraw"];
 /// The parser's names of tokens, each with the form that an author writes.
 const TOKEN_SIGNS: &[(&str, &str)] = &[
@@ -30,7 +29,7 @@ const TOKEN_SIGNS: &[(&str, &str)] = &[
     ("block keyword", "the name of a tag"),
     ("in", "`in`"),
 ];
-/// The general advice, for a syntax error for which there is no more specific advice.
+/// The advice for a syntax error without more specific advice.
 const ADVICE: &str = "see docs/templates.md for what a template can contain";
 
 /// Converts an error of minijinja's parser to an error at the position that the author must correct.
@@ -64,9 +63,8 @@ pub(super) fn syntax_error(source: SourceText<'_>, error: &Error) -> AuthorError
     }
 }
 
-/// Returns the reason for an error of the parser: the token that it expects at the position, or else the token that is
-/// not allowed there. A token has the form that an author writes, such as `}}`. A message about anything else is
-/// returned unchanged.
+/// Returns the reason for an error of the parser: the expected token, or else the token that is not allowed, in the
+/// form that an author writes, such as `}}`. Any other message is returned unchanged.
 fn describe_parse_error(message: &str) -> String {
     let Some(token) = message.strip_prefix("unexpected ") else { return message.to_owned() };
     match token.split_once(", expected ") {
@@ -204,8 +202,7 @@ impl OpenTags {
         }
     }
 
-    /// Handles the end of a tag. If its statement opens a block, adds the block. If its statement closes the innermost
-    /// block, removes that block.
+    /// Ends a tag: adds the block that the tag opens, or removes the innermost block if the tag closes that block.
     fn end_tag(&mut self, tag: &OpenTag, tag_end: usize) {
         let Some(statement) = tag.statement else { return };
         if let Some(&(name, end)) =

@@ -13,16 +13,14 @@ fn read_references(text: &str) -> Vec<String> {
     }
 }
 
-/// Returns the references that a template reads and whose absence it does not check. These are labels, parameters and
-/// look-ups, but not facts or fields of the own node. If `is_certain`, returns those that each rendering needs, else
-/// those that only some renderings need.
+/// Returns the required references of a template: those that each rendering needs if `is_certain`, else those that only
+/// some renderings need.
 fn required_references(text: &str, is_certain: bool) -> Vec<String> {
     let needs = read_plain_template(text).unwrap().required_references;
     needs.iter().filter(|need| need.is_unconditional == is_certain).map(|need| need.reference.to_string()).collect()
 }
 
-/// Each template is listed with the references that only some of its renderings need, for example those that reach a
-/// branch. A reference that the template checks anywhere, by `default` or `is defined`, is not listed.
+/// Each template is listed with the references that only some of its renderings need.
 #[test]
 fn reference_is_conditional_when_read_in_branch_or_loop() {
     for (text, needs) in [
@@ -41,9 +39,8 @@ fn reference_is_conditional_when_read_in_branch_or_loop() {
     }
 }
 
-/// Each template is listed with the references that each of its renderings needs, and those that only some renderings
-/// need. A look-up that is listed without a field must find at least one node. A look-up that is listed with a field
-/// needs this field of the nodes that it finds.
+/// Each template is listed with the references that each of its renderings needs, and those that only some need. A
+/// look-up that is listed without a field must find at least one node.
 #[test]
 fn required_references_include_labels_of_looked_up_nodes() {
     let (zone, lookup) = ("nodes(tag='t'){labels.zone}", "nodes(tag='t')");
@@ -384,9 +381,8 @@ fn s74_script_reports_position_of_raw_filter() {
     assert!(read_script("{{ labels.a ~ labels.b|raw }}").is_err());
 }
 
-/// Each template of the first list would interpret a value a second time: as the pattern of `format`, as a path of
-/// keys, or as the name of a filter. The template is accepted, and the result lists the value. The templates of the
-/// second list contain no such value.
+/// Each template of the first list would interpret a value a second time, as a pattern, a path of keys or a name. The
+/// template is accepted, and the result lists the value.
 #[test]
 fn y03_template_reports_value_used_as_pattern_or_path() {
     for (text, expected) in [
@@ -493,9 +489,7 @@ fn s52_template_rejects_value_when_size_is_unbounded() {
     }
 }
 
-/// Each refused template is nested too deeply, is too large, or has too many `elif` branches, or too many words and
-/// signs in one tag. The error about the template has fewer than 600 bytes. The accepted templates are long, nested 60
-/// levels deep, or have 200 branches.
+/// Each refused template is nested too deeply, or has too many bytes, `elif` branches, or tokens in one tag.
 #[test]
 fn s52_template_rejects_text_when_too_deep_or_large() {
     let depth = 100_000;

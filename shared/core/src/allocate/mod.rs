@@ -46,8 +46,7 @@ pub fn allocate(fleet: &Fleet, spec: &AllocationSpec, cluster: Option<ClusterId>
     }
 }
 
-/// Returns the traits that a node must have: those that the request names directly, and those that its requirements
-/// require. A trait that a requirement forbids is not included.
+/// Returns the traits that a node must have: those that the request names, and those that its requirements require.
 fn required_traits(spec: &AllocationSpec) -> BTreeSet<&Trait> {
     let required = spec.requirements.0.iter().filter_map(|requirement| match requirement {
         Requirement::Trait { name, presence: TraitPresence::Required } => Some(name),
@@ -59,8 +58,7 @@ fn required_traits(spec: &AllocationSpec) -> BTreeSet<&Trait> {
 /// The first reason why a node does not qualify for an allocation request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Ineligible {
-    /// The node has another resource class than the request, or the requested owner is neither its owner nor its
-    /// lessee.
+    /// The node has another resource class, or the requested owner neither owns nor leases it.
     Class,
     /// The node is parked.
     Parked,
@@ -130,8 +128,7 @@ struct ScoredNode<'a> {
     view: NodeView<'a>,
     /// Number of traits of the node that were not requested.
     surplus_trait_count: usize,
-    /// The distance between the node's value and each requested number (a minimum or a maximum), by the key of the
-    /// requirement.
+    /// The distance between the node's value and each requested number, by the key of the requirement.
     headroom: BTreeMap<String, f64>,
 }
 
@@ -172,10 +169,9 @@ impl RejectCounts {
         *self.0.entry(reason).or_default() += 1;
     }
 
-    /// Returns the reason why no node was chosen. The first sentence has the wording of Ironic. It is about the
-    /// requirements if a node was rejected for them, else about the traits if a node was rejected for them, else about
-    /// the resource class. The second sentence counts the rejected nodes by reason, without those of another class. It
-    /// is omitted if there are no others.
+    /// Returns the reason why no node was chosen. The first sentence has the wording of Ironic: about the requirements
+    /// if a node was rejected for them, else about the traits if a node was rejected for them, else about the resource
+    /// class. The second sentence counts the rejected nodes of the class by reason.
     fn reason(&self, spec: &AllocationSpec) -> String {
         let count = |reason: Ineligible| self.0.get(&reason).copied().unwrap_or(0);
         let class = &spec.resource_class;

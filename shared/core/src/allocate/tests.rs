@@ -63,8 +63,7 @@ fn allocate_chooses_node_with_smallest_surplus() {
         node("bare", &[], 64),
     ]);
     for (traits, requirements, name) in [
-        // The order is: fewest surplus traits (not requested), then the smallest surplus (`headroom`) of each requested
-        // number, then the first name. Digits in a name form a number.
+        // Order: fewest surplus traits, smallest `headroom` of each number, name (in which digits form a number).
         (&["CUSTOM_A"][..], &[][..], "big"),
         (&["CUSTOM_A"], &["property:memory_mb >= 4"], "n9"),
         (&["CUSTOM_GPU"], &[], "gpu"),
@@ -72,9 +71,8 @@ fn allocate_chooses_node_with_smallest_surplus() {
         // A trait that a requirement names counts as requested.
         (&[], &["trait:CUSTOM_GPU required", "trait:CUSTOM_A required"], "gpu"),
         (&[], &["trait:CUSTOM_A forbidden"], "bare"),
-        // The numbers are compared by property: disk_gb before memory_mb. `node` gives a node with more memory less
-        // disk, so `big` has the smallest disk. The surplus is the distance to the number, also for `<=`, so a node
-        // with 64 has no surplus.
+        // The numbers are compared by property: disk_gb, of which `big` has the least, before memory_mb. The surplus is
+        // the distance to the number, also for `<=`, so a node with 64 has no surplus.
         (&["CUSTOM_A"], &["property:memory_mb >= 4", "property:disk_gb >= 1"], "big"),
         (&["CUSTOM_A"], &["property:memory_mb <= 64"], "big"),
         (&["CUSTOM_A"], &["property:memory_mb == 8"], "n9"),
@@ -96,9 +94,8 @@ fn allocate_ignores_order_of_nodes() {
     assert_eq!((forwards.as_str(), backwards.as_str()), ("n0", "n0"));
 }
 
-/// In this test, one node is parked by its spec, one on its host, one is in use, and one has another resource class.
-/// The message counts the nodes of the requested class by reason. The node `on-host` qualifies as soon as its host is
-/// no longer parked.
+/// One node is parked by its spec, one on its host, one is in use, and one has another resource class. The node
+/// `on-host` qualifies as soon as its host is no longer parked.
 #[test]
 fn allocate_counts_rejected_nodes_by_reason() {
     let mut parked_node = node("parked", &[], 8);
@@ -142,9 +139,8 @@ fn allocate_chooses_only_nodes_of_owner_or_lessee() {
     assert_eq!(chosen_node(&fleet, &spec(&[], &[])), "bought", "without an owner, any node can be chosen");
 }
 
-/// In this test, group `a` (uuid 11) is in cluster `one` (1), and group `b` (12) in cluster `two` (2). Node `free` is
-/// in no group. A request can name a group or candidates, and its caller can be bound to a cluster. All of these limit
-/// the choice, and so do the requirements of the group.
+/// Group `a` (uuid 11) is in cluster `one` (1), group `b` (12) in cluster `two` (2), and node `free` in no group. The
+/// group or candidates that a request names, the caller's cluster and the group's requirements limit the choice.
 #[test]
 fn allocate_chooses_only_nodes_of_group_and_cluster() {
     let id = |n| Uuid::from_u128(n);

@@ -15,9 +15,8 @@ use crate::name::{closest_match, did_you_mean, truncated};
 use crate::object::{Association, Namespace, Property, PropertyType};
 use crate::requirement::{Expression, Requirement, RequirementField};
 
-/// The kinds of keys that a namespace of the catalogue can restrict. Of facts, only the requirements are checked, and
-/// not the values that hosts report. The catalogue has the form of the metadata definitions of Glance, `OpenStack`'s
-/// image service.
+/// The kinds of keys that a namespace of the catalogue (Glance's metadata definitions) can restrict. Of facts, only the
+/// requirements are checked, and not the values that hosts report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum KeyKind {
     /// Labels.
@@ -38,8 +37,7 @@ impl KeyKind {
     /// All kinds of keys, in the order of the enum.
     pub const ALL: [Self; 4] = [Self::Label, Self::Parameter, Self::Property, Self::Fact];
 
-    /// Returns the name of the resource type, in Glance's metadata definitions, that stands for keys of this kind. The
-    /// properties of a namespace restrict these keys if the namespace is associated with the resource type.
+    /// Returns the resource type of Glance with which a namespace must be associated to restrict keys of this kind.
     pub const fn resource_type(self) -> &'static str {
         match self {
             Self::Label => "Stemma::Label",
@@ -126,9 +124,8 @@ impl Binding {
 }
 
 impl Catalog {
-    /// Builds the catalogue from the properties of these namespaces and of their objects (groups of properties). A
-    /// namespace is ignored if it is associated with no resource type of Stemma, because its properties restrict no
-    /// key.
+    /// Builds the catalogue from the properties of these namespaces and of their objects. A namespace that is
+    /// associated with no resource type of Stemma is ignored.
     pub fn new<'a>(namespaces: impl IntoIterator<Item = &'a Arc<Namespace>>) -> Self {
         let mut catalog = Self::default();
         for namespace in namespaces {
@@ -216,10 +213,9 @@ pub(super) fn requirement_key(field: &RequirementField) -> (KeyKind, &str) {
     }
 }
 
-/// Returns the reason why a property does not allow a requirement, or `None` if it does. The operators `<or>`, `<in>`
-/// and `<all-in>` are allowed if the property has no list of operators, or if its list contains them. Any other
-/// operator must fit the type of the property. A requirement without an operator is a plain value. It must be a value
-/// that the property allows for the key, unless the property is a list or a map.
+/// Returns the reason why a property does not allow a requirement, or `None` if it does. An operator of
+/// [`LISTABLE_OPERATORS`] must be in the list of the property, if it has one. Any other operator must fit the type, and
+/// a plain value must be one that the property allows, unless the type is a list or a map.
 fn requirement_error(rule: &PropertyRule, expression: &Expression) -> Option<String> {
     let property = &rule.property;
     let is_number = matches!(property.kind, PropertyType::Integer | PropertyType::Number);
@@ -241,8 +237,7 @@ fn requirement_error(rule: &PropertyRule, expression: &Expression) -> Option<Str
         Some(operator) => {
             (!is_number).then(|| format!("{operator} compares numbers, but the property is of type {}", property.kind))
         }
-        // No list or map equals a text, so the text is not checked against the rules for the items. The requirement is
-        // allowed, although no valid value of the property meets it.
+        // A list or map is never equal to a text. The requirement is allowed, although no value meets it.
         None if matches!(property.kind, PropertyType::Array | PropertyType::Object) => None,
         None => rule.value_error(&Value::from(expression.as_str()), ValueEncoding::Text),
     }

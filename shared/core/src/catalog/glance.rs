@@ -9,12 +9,10 @@ use serde_json::{Map, Value, json};
 use crate::field::{DescribeFields, FieldDef, FieldType, REQUIRED};
 use crate::object::{Association, Definition, NamedItem, NamespaceSpec, NamespaceTag, Properties, Property, Visibility};
 
-/// The members that the controller adds to a namespace, and to the objects in it, in the JSON of a response. Clients do
-/// not write them. The tags of a namespace and its associations with resource types have the last two only.
+/// The members of JSON bodies that only the controller sets. Tags and associations have the last two only.
 pub const READ_ONLY_FIELDS: [&str; 4] = ["self", "schema", "created_at", "updated_at"];
 
-/// Maximum length of a text in an item of a namespace, in characters, by the name of its field. Texts of other fields
-/// have no limit. [`namespace_schema`] has the limits of the namespace's own fields.
+/// Maximum length of a text in an item of a namespace, in characters, by field. Texts of other fields have no limit.
 const MAX_TEXT_CHARS: &[(&str, u64)] =
     &[("name", 80), ("namespace", 80), ("display_name", 80), ("owner", 255), ("prefix", 80), ("properties_target", 80)];
 
@@ -120,8 +118,7 @@ fn open_object_schema(fields: &[FieldDef]) -> Value {
     schema
 }
 
-/// Returns the schema of a JSON object that may have these fields and no others. Only the fields that are marked as
-/// required must be present.
+/// Returns the schema of a JSON object that may have these fields and no others.
 fn object_schema(fields: &[FieldDef]) -> Value {
     let properties: Map<String, Value> = fields.iter().map(|field| (field.name.to_owned(), field_schema(field))).collect();
     let required: Vec<&str> = fields.iter().filter(|field| field.help.default == REQUIRED).map(|field| field.name).collect();
@@ -288,9 +285,8 @@ mod tests {
         assert!(objects.get("additionalProperties").is_none(), "a response has further members");
     }
 
-    /// Checks the schemas of the lists of objects and of properties: their members, their links and the schema of their
-    /// items. The expected values are those of Glance, for `/v2/schemas/metadefs/objects` and
-    /// `/v2/schemas/metadefs/properties`.
+    /// Checks the schemas of the lists of objects and of properties. The expected values are those of Glance, for
+    /// `/v2/schemas/metadefs/objects` and `/v2/schemas/metadefs/properties`.
     #[test]
     fn list_schema_has_items_and_paging_members() {
         let text = json!({"type": "string"});

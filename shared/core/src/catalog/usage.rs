@@ -16,13 +16,11 @@ use crate::requirement::{Requirement, Requirements};
 /// The keys that an object uses and that the catalogue may restrict, with their values.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct KeyUsage<'a> {
-    /// The labels and parameters that the object provides. `None` if the object is an allocation, or does not exist
-    /// yet.
+    /// The labels and parameters that the object provides. `None` for an allocation or an object that does not exist.
     pub inherited: Option<&'a Inherited>,
     /// The properties of the object. `None` if the object is not a node, because only nodes have properties.
     pub properties: Option<&'a Map<String, Value>>,
-    /// The requirements of the node group or allocation. A requirement names a key, or a trait, which the catalogue
-    /// does not restrict. `None` if the object is of another kind.
+    /// The requirements of the node group or allocation. `None` if the object is of another kind.
     pub requirements: Option<&'a Requirements>,
 }
 
@@ -69,9 +67,8 @@ pub struct SuggestionCache(RefCell<BTreeMap<(KeyKind, String), Option<String>>>)
 const MAX_CACHED_SUGGESTIONS: usize = 16_384;
 
 impl SuggestionCache {
-    /// Returns the key of the catalogue that is spelled most like an unknown key. Returns `None` if the key is in the
-    /// catalogue, or if no key is similar. Reads the result from the cache if it is there, and otherwise stores it
-    /// there. All calls must have the same catalogue, because the cache does not distinguish catalogues.
+    /// Returns the result of [`Catalog::closest_key`], from the cache if it is there. All calls must have the same
+    /// catalogue, because the cache does not distinguish catalogues.
     fn closest_key(&self, catalog: &Catalog, kind: KeyKind, key: &str) -> Option<String> {
         let cache_key = (kind, key.to_owned());
         if let Some(cached) = self.0.borrow().get(&cache_key) {
@@ -121,9 +118,8 @@ impl Catalog {
         Ok(())
     }
 
-    /// Returns the findings about the keys that an object uses: values and requirements that the catalogue does not
-    /// allow, and unknown keys that are similar to a key of the catalogue. `object` is the name of the object in the
-    /// findings.
+    /// Returns the findings about the keys that an object uses: what the catalogue does not allow, and unknown keys
+    /// that are similar to a key of the catalogue. `object` is the name of the object in the findings.
     pub fn findings(&self, object: &str, usage: KeyUsage<'_>, suggestions: &SuggestionCache) -> Vec<Finding> {
         let mut findings = Vec::new();
         if self.is_empty() {

@@ -12,11 +12,9 @@ use crate::finding::join_first;
 use crate::name::{closest_match, did_you_mean, truncated};
 use crate::object::{ItemSchema, Property, PropertyType};
 
-/// Maximum length of the pattern of a property, in bytes. A longer pattern has no effect: values are not compared with
-/// it.
+/// Maximum length of the pattern of a property, in bytes. A longer pattern has no effect.
 const MAX_PATTERN_BYTES: usize = 512;
-/// Maximum size of the compiled form of a property's pattern, in bytes. A pattern with a larger form has no effect:
-/// values are not compared with it.
+/// Maximum size of the compiled form of a pattern, in bytes. A pattern with a larger form has no effect.
 const MAX_COMPILED_BYTES: usize = 32 * 1024;
 /// Maximum length of a text that is compared with a pattern, in bytes. A longer text is refused. The cost of a
 /// comparison grows with the length of the text times the length of the pattern.
@@ -136,8 +134,7 @@ fn number_error(property: &Property, number: f64) -> Option<String> {
     maximum.map(|(maximum, _)| format!("{number} is greater than {maximum}"))
 }
 
-/// Returns an error if a list has too few or too many items for the property, or an item that the property does not
-/// allow. A duplicate is an error only if the property has `unique_items`.
+/// Returns an error if a list has too few, too many or invalid items, or a duplicate although `unique_items` is set.
 fn list_error(property: &Property, items: &[Value]) -> Option<String> {
     let count = items.len() as u64;
     if let Some(min_items) = property.min_items.filter(|min_items| count < *min_items) {

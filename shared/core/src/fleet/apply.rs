@@ -162,8 +162,7 @@ impl Fleet {
 
     /// Stores a node group, or deletes it if `group` is `None`, and rebuilds it. If the group is deleted or moves to
     /// another cluster, its nodes lose their profiles and are no longer candidates for primaries of the old cluster.
-    /// The node counts of both clusters are updated. The entry of a deleted group remains while a node still names the
-    /// group.
+    /// The entry of a deleted group remains while a node still names the group.
     fn put_group(&mut self, id: GroupId, group: Option<Arc<NodeGroup>>, dirty: &mut DirtyNodes) {
         let changes = field_changes(self.group(id), group.as_ref());
         let old_cluster = self.cluster_of_group(id);
@@ -227,8 +226,7 @@ impl Fleet {
         self.add_node(new_entry.node, dirty);
     }
 
-    /// Adds a new or changed node to the index of names and to its group, and stores its entry. Marks the node, and
-    /// computes its placement (its tags, primaries and tasks).
+    /// Adds a new or changed node to the index of names and to its group, stores its entry, and marks and places it.
     fn add_node(&mut self, node: Arc<Node>, dirty: &mut DirtyNodes) {
         let id = node.id();
         dirty.add(id);
@@ -425,9 +423,8 @@ impl Fleet {
     }
 
     /// Computes again what a group inherits, after a change of the group or of a level above it. Marks the nodes of the
-    /// group that the change can affect. If their tags may change, places all nodes of the group again (computes their
-    /// tags, primaries and tasks). If the group, an object above it or its release is missing now, all its nodes are
-    /// marked and lose their profiles.
+    /// group that the change can affect, and places all of them again if their tags may change. If the group, an object
+    /// above it or its release is missing now, all its nodes are marked and lose their profiles.
     fn rebuild_group(&mut self, id: GroupId, changes: &[FieldChange], dirty: &mut DirtyNodes) {
         let Some(entry) = self.groups.get(&id) else { return };
         let nodes: Vec<NodeId> = entry.nodes.iter().copied().collect();
@@ -493,9 +490,8 @@ impl Fleet {
     }
 }
 
-/// Returns the changed fields of an object. Returns none if the object is new or was deleted. The groups that inherit
-/// from the object, or the object itself if it is a group, then become complete or incomplete. For this reason all
-/// nodes of these groups are marked.
+/// Returns the changed fields of an object, or none if it is new or was deleted. The groups at or below it then become
+/// complete or incomplete, and all their nodes are marked for this reason.
 fn field_changes<S: Spec + ClassifyFields>(old: Option<&Arc<Object<S>>>, new: Option<&Arc<Object<S>>>) -> Vec<FieldChange> {
     old.zip(new).map(|(old, new)| change::changes(old, new)).unwrap_or_default()
 }

@@ -11,8 +11,7 @@ use crate::name::TagName;
 use crate::object::ClusterId;
 
 /// An entry of a cluster's `primaries` that names no node of the cluster, and a privileged task that depends on the
-/// primary of the tag by its placement or its condition. As soon as the node is in the cluster and has the tag, the
-/// entry can move that task to it or start it there.
+/// primary of the tag. Once the node is in the cluster and has the tag, the entry can move or start that task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct AwaitedPrimary<'a> {
     /// The tag whose primary the entry names.
@@ -26,9 +25,8 @@ pub struct AwaitedPrimary<'a> {
 }
 
 impl Fleet {
-    /// Returns the entries of a cluster's `primaries` that name no node of the cluster, each with a privileged task
-    /// that depends on the primary of its tag. An entry occurs once for each such task of the releases of the cluster
-    /// and its groups.
+    /// Returns the entries of a cluster's `primaries` that name no node of the cluster, once for each privileged task
+    /// that depends on the primary of the tag, in the releases of the cluster and its groups.
     pub fn awaited_primaries(&self, id: ClusterId) -> BTreeSet<AwaitedPrimary<'_>> {
         let mut entries = BTreeSet::new();
         let Some(cluster) = self.cluster(id) else { return entries };

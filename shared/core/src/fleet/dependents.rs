@@ -42,9 +42,8 @@ impl Fleet {
         self.nodes_in_group(id).for_each(|node| dirty.add(node));
     }
 
-    /// Marks the nodes of a group that inherit a label or annotation whose value in the group has changed. Also marks a
-    /// node that replaces the inherited labels and does not set a changed label, if its host or an inspection rule has
-    /// a value for that label. A host or rule fills a label only if no level decides it, and fills no annotation.
+    /// Marks the nodes of a group that inherit a label or annotation whose value in the group has changed. A node that
+    /// replaces the inherited labels is marked too if its host or an inspection rule has a value for a changed label.
     fn mark_changed_keys(&self, id: GroupId, old_group: &ResolvedGroup, new_group: &ResolvedGroup, dirty: &mut DirtyNodes) {
         let labels = changed_keys(&old_group.maps.labels, &new_group.maps.labels);
         let annotations = changed_keys(&old_group.maps.annotations, &new_group.maps.annotations);
@@ -62,9 +61,8 @@ impl Fleet {
         }
     }
 
-    /// Marks the nodes of a group whose tasks may have changed by a change of its roles, release, ready probes or
-    /// parameters, or of the release that its cluster names. A node whose placement changes is marked when it is placed
-    /// again.
+    /// Marks the nodes of a group whose tasks may have changed with its roles, release, ready probes or parameters, or
+    /// with the release of its cluster. A node whose placement changes is marked when it is placed again.
     fn mark_changed_tasks(&self, id: GroupId, old_group: &ResolvedGroup, new_group: &ResolvedGroup, dirty: &mut DirtyNodes) {
         // Without a release, a change of roles changes no placement. The roles of the nodes differ nevertheless.
         let has_new_roles = old_group.roles != new_group.roles && new_group.release.is_none();
@@ -87,9 +85,8 @@ impl Fleet {
     }
 
     /// Marks the nodes whose look-ups may have another result, because a node that they look up was marked or has
-    /// reported, and clears the cached results of these look-ups. `reporting_node` is the node whose report was stored,
-    /// if any. Also marks the nodes with conditions whose limit of evaluation steps has changed with the number of
-    /// nodes.
+    /// reported (`reporting_node`), and clears the cached results. Also marks the nodes with conditions whose limit of
+    /// evaluation steps has changed with the number of nodes.
     pub(super) fn mark_readers(&mut self, old_fleet: &Self, reporting_node: Option<NodeId>, dirty: &mut DirtyNodes) {
         let mut nodes_by_cluster: BTreeMap<ClusterId, Vec<NodeId>> = BTreeMap::new();
         for id in dirty.nodes(self).chain(reporting_node).collect::<BTreeSet<_>>() {
@@ -142,8 +139,7 @@ impl Fleet {
         }
     }
 
-    /// Returns the cluster of a group or node, or the id itself for a cluster. Returns `None` for any other object, and
-    /// for a group or node that is in no cluster or does not exist.
+    /// Returns the cluster of a group or node, or the id itself for a cluster. Returns `None` for any other object.
     pub fn cluster_of_object(&self, kind: Kind, uuid: Uuid) -> Option<ClusterId> {
         match LevelId::new(kind, uuid)? {
             LevelId::Template(_) => None,

@@ -25,8 +25,7 @@ pub struct MovedPrimary {
     pub to: Option<NodeId>,
 }
 
-/// A node name in a cluster's `primaries` that no node has any more, because a write renamed the node. A name that is
-/// lost because its node was deleted is not reported.
+/// A node name in a cluster's `primaries` that no node has any more, because a write renamed (not deleted) the node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LostNodeName {
     /// The cluster whose `primaries` contain the name.
@@ -42,11 +41,9 @@ pub struct LostNodeName {
 pub enum PrimaryRejection {
     /// Neither the cluster nor any release that it or its groups name has such a tag.
     UnknownTag,
-    /// The tag has no primary, because its `has_primary` is false in the release of the node, or in all releases of the
-    /// cluster.
+    /// `has_primary` of the tag is false in the release of the node, or in all releases of the cluster.
     NoHolder,
-    /// No release exists yet that could define the tag, or the node's group has none, or an object above the node is
-    /// missing.
+    /// No release that could define the tag exists, the group of the node has none, or an object above is missing.
     NoRelease,
     /// The node does not exist.
     UnknownNode,
@@ -130,11 +127,10 @@ impl Fleet {
         unstored.map(|(tag, node)| (tag.clone(), *node)).collect()
     }
 
-    /// Returns whether a write chose the primary of a tag: `primaries` of the cluster names the node, or the write
-    /// stored the choice. An entry of `primaries` counts even if it is older than the write. A choice that was stored
-    /// earlier does not count. A node that is primary only because it is now the first candidate was not chosen. `old`
-    /// is the fleet before the write.
-    pub fn is_chosen_on_purpose(&self, old: &Self, id: ClusterId, tag: &TagName) -> bool {
+    /// Returns whether the primary of a tag was chosen: `primaries` of the cluster names the node (even if the entry is
+    /// older than the write), or the write stored the choice. A node that is primary only because it is now the first
+    /// candidate was not chosen. `old` is the fleet before the write.
+    pub fn is_chosen_explicitly(&self, old: &Self, id: ClusterId, tag: &TagName) -> bool {
         let Some(holder) = self.holder(id, tag.as_str()) else { return false };
         let named_node = self.named_primary(id, tag.as_str()).and_then(|text| self.primary_node(text));
         let choice = self.stored_choice(id, tag);
@@ -186,8 +182,7 @@ impl Fleet {
         })
     }
 
-    /// Returns whether a node of the cluster can be primary of a tag: the node has the tag, and the tag has
-    /// `has_primary`.
+    /// Returns whether a node of the cluster can be primary of a tag: it has the tag, and the tag has `has_primary`.
     pub fn can_hold(&self, id: ClusterId, tag: &TagName, node: NodeId) -> bool {
         let candidates = self.clusters.get(&id).and_then(|entry| entry.candidates.get(tag));
         candidates.is_some_and(|candidates| candidates.members.contains(&node))

@@ -57,8 +57,7 @@ pub struct ResolvedGroup {
     /// The release of the nearest level that names one. `None` if no level names a release. The nodes then have no
     /// tasks.
     pub release: Option<ValueWithOrigin<Arc<CompiledRelease>, Level>>,
-    /// The roles that the release, the cluster and user-defined tags name, with the tags that each role produces in
-    /// this cluster, and the definitions of the tags. `None` if there is no release.
+    /// The tags that each role produces in this cluster, and all definitions of tags. `None` if there is no release.
     pub role_table: Option<Arc<RoleTable>>,
     /// The roles that the group gives its nodes.
     pub roles: BTreeSet<Name>,
@@ -163,8 +162,7 @@ impl Fleet {
         cached.unwrap_or_else(build)
     }
 
-    /// Caches the maps that a group inherits from its cluster in the entry of the cluster, so that the other groups of
-    /// the cluster share them.
+    /// Caches the maps that a group inherits from its cluster, so that the other groups of the cluster share them.
     fn cache_maps(&mut self, group: &ResolvedGroup) {
         let Some(entry) = self.clusters.get(&group.cluster_id()) else { return };
         let template = group.template.as_ref();
@@ -325,8 +323,7 @@ impl ResolvedGroup {
             && self.roles == other.roles
     }
 
-    /// Returns whether two groups have equal role tables: the tags of each role, the declarations of the tags, and the
-    /// extensions that decide tags.
+    /// Returns whether two groups have equal role tables.
     pub fn has_same_role_table(&self, other: &Self) -> bool {
         match (&self.role_table, &other.role_table) {
             // Most groups of a cluster share one table.

@@ -43,10 +43,9 @@ impl Fleet {
         self.unreported_node(node).map(|node| node.controlled_reads()).unwrap_or_default()
     }
 
-    /// Returns the values by which a host can meet the condition of a privileged task, with what it reports about
-    /// itself, after a write but perhaps not before the write. The write placed the task on the node, let reports
-    /// decide the value, or changed another value that the same condition reads. `old_fleet` is the fleet before the
-    /// write.
+    /// Returns the values by which a report can meet the condition of a privileged task after a write, but perhaps not
+    /// before the write. The write placed the task on the node, let reports decide the value, or changed another value
+    /// that the same condition reads. `old_fleet` is the fleet before the write.
     pub fn newly_host_controlled(&self, old_fleet: &Self, node: NodeId) -> BTreeSet<HostControlledRead<'_>> {
         let Some(new_node) = self.unreported_node(node) else { return BTreeSet::new() };
         let mut reads = new_node.controlled_reads();
@@ -135,8 +134,7 @@ impl<'a> UnreportedNode<'a> {
         is_undecided && (self.group.host_labels.value.is_accepted(key) || may_rule_set())
     }
 
-    /// Returns a description of each label with this prefix that the host may fill and no level decides. All labels
-    /// with this prefix that inspection rules may set have one description together.
+    /// Returns descriptions of the labels with this prefix that reports can decide.
     fn controlled_labels(&self, labels: &Labels, prefix: &str) -> Vec<String> {
         let accepted = self.group.host_labels.value.accepted_keys().iter().map(LabelKey::as_str);
         let keys = accepted.filter(|key| key.starts_with(prefix) && self.is_controlled_label(labels, key));

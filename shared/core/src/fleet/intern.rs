@@ -13,8 +13,7 @@ use crate::object::{Observation, TraitSet};
 /// Minimum number of different values of facts at which an [`Interner`] drops the texts and sets that no report uses.
 const MIN_SWEEP_TEXTS: usize = 4096;
 
-/// The texts of facts and the sets of traits of all reports. Each different text or set is in memory once, and all
-/// reports that contain it share it.
+/// The texts of facts and the sets of traits of all reports, each stored once and shared.
 #[derive(Clone, Default)]
 pub(super) struct Interner {
     paths: OrdSet<Arc<[Arc<str>]>>,
@@ -23,8 +22,7 @@ pub(super) struct Interner {
 }
 
 impl Interner {
-    /// Returns a copy of a report whose facts and traits are shared with equal ones of other reports. The labels of the
-    /// report are not shared.
+    /// Returns a copy of a report whose facts and traits are shared with equal ones of other reports.
     pub(super) fn intern_observation(&mut self, observation: &Observation) -> Observation {
         // The unused texts are dropped each time that the number of values reaches a power of two.
         if self.values.len() >= MIN_SWEEP_TEXTS && self.values.len().is_power_of_two() {

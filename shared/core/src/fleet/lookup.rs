@@ -19,12 +19,10 @@ use crate::release::name_selector::NamePattern;
 use crate::release::{Profile, ProfileHash, ProfileKey};
 use crate::role::natural_cmp;
 
-/// The readers and the cached result of one look-up of other nodes. Tasks of a cluster make the look-up, and the
-/// cluster has one entry for each look-up.
+/// A look-up of other nodes that tasks of a cluster make: its readers and its cached result.
 #[derive(Clone)]
 pub(super) struct TaskLookup {
-    /// The profiles (task definitions that nodes with the same roles, tags and primaries share) whose tasks make the
-    /// look-up, each with a group that has nodes with the profile. A profile occurs once for each such group.
+    /// The profiles whose tasks make the look-up, once for each group that has nodes with the profile.
     pub(super) readers: OrdSet<(GroupId, ProfileHash)>,
     result: Arc<LookupResult>,
 }
@@ -35,8 +33,7 @@ pub(super) struct TaskLookup {
 struct LookupResult(OnceLock<Input>);
 
 impl Fleet {
-    /// Returns the result of a look-up in a cluster. All tasks with the same look-up share one cached value. The result
-    /// of a look-up that no task of the cluster makes is not cached.
+    /// Returns the result of a look-up in a cluster. All tasks with the same look-up share one cached value.
     pub(crate) fn look_up(&self, cluster: ClusterId, reference: &Reference) -> Input {
         let lookup = self.clusters.get(&cluster).and_then(|entry| entry.lookups.get(reference));
         match lookup {
@@ -63,9 +60,8 @@ impl Fleet {
         value.map_or(Input::Absent, |value| Input::Shared(Arc::new(SharedValue::new(value))))
     }
 
-    /// Returns the requested fields of the nodes of a cluster that match a query, in the order of the nodes' names
-    /// (digits compared as numbers). All nodes with one profile have the same tags and roles, so the query is compared
-    /// with the profiles of each group, not with each node.
+    /// Returns the requested fields of the nodes that match a query, in the order of their names (digits compared as
+    /// numbers). Nodes with one profile have the same tags and roles, so only the profiles are compared with the query.
     fn find_nodes(&self, cluster: ClusterId, query: &NodeQuery, fields: &FieldSet) -> Value {
         let patterns = QueryPatterns::new(query);
         let mut matching: Vec<(String, NodeId)> = Vec::new();
@@ -132,8 +128,7 @@ impl Fleet {
         lookup.readers.clone()
     }
 
-    /// Adds a profile with its group to the readers of each look-up that tasks of the profile make. Creates the entry
-    /// of a look-up that has no reader yet. The caller calls this when the first node of the group gets the profile.
+    /// Adds a profile, which the first node of the group gets now, to the readers of each look-up of its tasks.
     pub(super) fn register_lookups(&mut self, cluster: ClusterId, group: GroupId, profile: &Profile) {
         let Some(entry) = self.clusters.get_mut(&cluster) else { return };
         for reference in lookups(profile) {
@@ -161,8 +156,7 @@ fn lookups(profile: &Profile) -> impl Iterator<Item = &Reference> {
     profile.reads.iter().filter(|reference| matches!(reference.read(), Read::Nodes { .. } | Read::Primary { .. }))
 }
 
-/// The tag and role patterns of a query, parsed. A node matches if a tag pattern matches one of its tags, or a role
-/// pattern one of its roles.
+/// The tag and role patterns of a query, parsed.
 struct QueryPatterns {
     tags: Vec<NamePattern>,
     roles: Vec<NamePattern>,

@@ -20,7 +20,7 @@ pub fn lost_labels(old: &Fleet, new: &Fleet, nodes: impl Iterator<Item = NodeId>
         // provides or accepts, and labels from rules.
         let has_group_change = group_changes
             .entry((old_spec.nodegroup, new_spec.nodegroup))
-            .or_insert_with(|| !has_same_label_sources(old.resolved_parent(old_spec), new.resolved_parent(new_spec)));
+            .or_insert_with(|| !has_same_label_inputs(old.resolved_parent(old_spec), new.resolved_parent(new_spec)));
         let has_rule_change = || may_lose_rule_labels && old.has_rule_changes(new, node);
         if *has_group_change || !Arc::ptr_eq(&old_entry.node, &new_entry.node) || has_rule_change() {
             let labels = |fleet: &Fleet| fleet.node_view(node).map(|view| view.labels()).unwrap_or_default();
@@ -35,7 +35,7 @@ pub fn lost_labels(old: &Fleet, new: &Fleet, nodes: impl Iterator<Item = NodeId>
 
 /// Returns whether two groups accept the same label keys from hosts, and provide the same labels and tombstones with
 /// the same provenance (levels, owners and times).
-fn has_same_label_sources(old: Option<&Arc<ResolvedGroup>>, new: Option<&Arc<ResolvedGroup>>) -> bool {
+fn has_same_label_inputs(old: Option<&Arc<ResolvedGroup>>, new: Option<&Arc<ResolvedGroup>>) -> bool {
     match (old, new) {
         (None, None) => true,
         (Some(old), Some(new)) => {

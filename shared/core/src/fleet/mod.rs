@@ -60,8 +60,7 @@ use crate::role::{RoleTable, natural_cmp};
 use crate::status::{SetBy, parked_by};
 use crate::task::Mode;
 
-/// The stored objects from which nodes are resolved, in memory, with the data derived from the objects. Allocations and
-/// principals are not included.
+/// The stored objects from which nodes are resolved, in memory, with the data derived from the objects.
 #[derive(Clone, Default)]
 pub struct Fleet {
     /// True if all stored objects have been applied to the fleet.
@@ -109,8 +108,7 @@ struct ClusterEntry {
     groups: OrdSet<GroupId>,
     /// Number of nodes in the groups of the cluster.
     nodes: usize,
-    /// The stored choices of primaries, by tag. A chosen node remains primary while it has the tag, unless `primaries`
-    /// of the cluster names another node that has the tag.
+    /// The stored choices of primaries, by tag. The field `primaries` of the cluster overrules them.
     stored_choices: OrdMap<TagName, Arc<Primary>>,
     /// The nodes of the cluster that have a tag, for each tag with `has_primary`. A tag that no node has is omitted.
     candidates: OrdMap<TagName, PrimaryCandidates>,
@@ -118,11 +116,9 @@ struct ClusterEntry {
     holders: OrdMap<TagName, NodeId>,
     /// The look-ups of other nodes that tasks of the cluster make.
     lookups: OrdMap<Reference, TaskLookup>,
-    /// The cached role table (the tags that each role produces) for each release that groups of the cluster run or ran
-    /// before. All groups with the same release share its table.
+    /// The cached role table for each release that groups of the cluster run or ran before, shared by these groups.
     tables: OrdMap<ReleaseRef, CachedTable>,
-    /// The cached labels, annotations and parameters that the cluster and its template provide together. All groups of
-    /// the cluster share them.
+    /// The cached maps that the cluster and its template provide. All groups of the cluster share them.
     maps: Option<CachedMaps>,
 }
 
@@ -161,8 +157,7 @@ struct PrimaryCandidates {
 struct GroupEntry {
     object: Option<Arc<NodeGroup>>,
     nodes: OrdSet<NodeId>,
-    /// The group with everything that it inherits. If the group, its cluster, its template or its release is missing,
-    /// the error contains the first of these that is missing.
+    /// The group with everything that it inherits, or the first missing object, as in [`Fleet::resolved_group`].
     resolved: Result<Arc<ResolvedGroup>, Vec<MissingParent>>,
     /// The profiles that nodes of the group have, each with these nodes.
     profiles: OrdMap<ProfileHash, ProfileNodes>,
@@ -234,8 +229,7 @@ impl Fleet {
         self.releases.values()
     }
 
-    /// Returns the tags that users defined for a release in addition to its own. `name` is the name of the release
-    /// without a version, because these tags apply to all its versions.
+    /// Returns the user-defined tags of a release, which apply to all its versions.
     pub fn release_tags(&self, name: &Name) -> Option<&Arc<ReleaseTags>> {
         self.release_tags.get(name)
     }
@@ -265,13 +259,12 @@ impl Fleet {
         self.groups.get(&id)?.object.as_ref()
     }
 
-    /// Returns the cluster that a group names. The cluster may be missing. Returns `None` if the group does not exist.
+    /// Returns the cluster that a group names. The cluster may be missing.
     pub fn cluster_of_group(&self, id: GroupId) -> Option<ClusterId> {
         Some(self.group(id)?.spec.cluster)
     }
 
-    /// Returns the cluster that the group of a node names. The cluster may be missing. Returns `None` if the node has
-    /// no group, or if the node or its group does not exist.
+    /// Returns the cluster that the group of a node names. The cluster may be missing.
     pub fn cluster_of_node(&self, id: NodeId) -> Option<ClusterId> {
         self.cluster_of_group(self.node(id)?.spec.nodegroup?)
     }

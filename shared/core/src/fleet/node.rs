@@ -205,9 +205,8 @@ pub fn ended_unassignments(old_fleet: &Fleet, new_fleet: &Fleet, node: NodeId, s
     Some(NodeTags { unassigned, ..spec.tags.clone() })
 }
 
-/// Returns a function that checks whether the roles of a node with this spec produce a tag, or may produce it by the
-/// decision of an extension. Without a group or release, the roles produce no tag. Returns `None` if an object above
-/// the node or its release is missing, because the tags of the node are unknown then.
+/// Returns a function that checks whether the roles of a node with this spec produce a tag, perhaps by an extension's
+/// decision. Returns `None` if an object above the node or its release is missing, because its tags are then unknown.
 fn produces_tag<'a>(fleet: &'a Fleet, spec: &NodeSpec) -> Option<impl Fn(&TagName) -> bool + use<'a>> {
     let group = spec.nodegroup.map(|id| fleet.resolved_group(id)).transpose().ok()?;
     let (table, roles) = (group.and_then(|group| group.role_table.as_ref()), fleet.roles_of_spec(spec));

@@ -14,10 +14,9 @@ use crate::release::{CompiledRelease, Profile, ProfileHash, ProfileKey};
 use crate::role::{MatchNames, RoleTable, TagOrigin};
 
 impl Fleet {
-    /// Places nodes again after a change that may change their tags. Updates for which tags they are candidates as
-    /// primary, and elects the primaries of the tags whose candidates have changed. Then updates the profiles of these
-    /// nodes, and of the previous and the new primaries. Adds each node whose profile has changed to `dirty`, the nodes
-    /// that must be resolved again.
+    /// Places nodes again after a change that may change their tags: updates for which tags they are candidates as
+    /// primary, elects the primaries of the tags whose candidates have changed, and updates the profiles of these nodes
+    /// and of the previous and new primaries. Marks the nodes whose profiles have changed.
     pub(super) fn recompute_placement(&mut self, ids: &[NodeId], dirty: &mut DirtyNodes) {
         let mut changed_tags: BTreeSet<(ClusterId, TagName)> = BTreeSet::new();
         for id in ids {
@@ -32,9 +31,8 @@ impl Fleet {
         }
     }
 
-    /// Removes a node from its profile and from the candidates for primaries. `group` is the group that the node has
-    /// been in. Elects the primaries of the tags for which the node was a candidate. Updates the profiles of the other
-    /// nodes that this affects, and adds those whose profile has changed to `dirty`.
+    /// Removes a node of `group` from its profile and from the candidates for primaries. Elects the primaries of these
+    /// tags again, and updates the profiles of the other nodes that this affects.
     pub(super) fn unplace(&mut self, id: NodeId, group: GroupId, dirty: &mut DirtyNodes) {
         let Some(entry) = self.nodes.get(&id).cloned() else { return };
         let Some(cluster) = self.cluster_of_group(group) else { return };
@@ -93,9 +91,8 @@ impl Fleet {
         true
     }
 
-    /// Computes the profile of a node from its roles, tags and primaries. If the profile has changed, stores it and
-    /// adds the node to `dirty`, the nodes that must be resolved again. A node that has no profile any more loses its
-    /// stored one.
+    /// Computes the profile of a node from its roles, tags and primaries. If the profile has changed, also to none,
+    /// stores it and marks the node.
     pub(super) fn update_profile(&mut self, id: NodeId, dirty: &mut DirtyNodes) {
         let Some(entry) = self.nodes.get(&id) else { return };
         let group = entry.node.spec.nodegroup;
@@ -130,19 +127,17 @@ impl Fleet {
         Some(stored_profile.unwrap_or_else(|| Arc::new(Profile::new(release, key))))
     }
 
-    /// Returns the profile that a host gets if it joins this group as a new node. The new node sets nothing itself. It
-    /// is assumed not to be primary of any tag, although the first node with a tag with `has_primary` becomes its
-    /// primary. Returns `None` if the group has no release, or if the group, an object above it or the release is
-    /// missing.
+    /// Returns the profile that a host gets if it joins this group as a new node, which sets nothing itself. The node
+    /// is assumed not to be primary of any tag, although the first node with a tag becomes its primary. Returns `None`
+    /// if the group has no release, or if the group, an object above it or the release is missing.
     pub fn profile_for_new_node(&self, group: GroupId) -> Option<Arc<Profile>> {
         let spec = NodeSpec { nodegroup: Some(group), ..NodeSpec::default() };
         let node = Object { meta: Meta::new(Uuid::nil(), None, Timestamp(0)), spec };
         self.profile_for(&NodeEntry::new(Arc::new(node)), self.resolved_group(group).ok()?)
     }
 
-    /// Stores the profile of a node, or removes it if `profile` is `None`. Removes the node from the nodes of its old
-    /// profile in the group, and adds it to those of the new one. Also updates the number of nodes of both profiles in
-    /// the fleet, and the look-ups of other nodes that the tasks of these profiles make.
+    /// Stores the profile of a node, or removes it if `profile` is `None`. Updates the nodes of both profiles in the
+    /// group, their number in the fleet, and the look-ups of other nodes that their tasks make.
     fn assign_profile(&mut self, id: NodeId, group: Option<GroupId>, profile: Option<Arc<Profile>>) {
         let Some(entry) = self.nodes.get(&id).cloned() else { return };
         if let Some(old) = &entry.profile {
@@ -217,10 +212,9 @@ impl PrimaryCandidates {
 }
 
 /// Returns the names of a node against which the selectors of privileged tasks are matched: its roles and its asserted
-/// tags. A tag is asserted if it was assigned by hand, or if a role of the node declares it. A tag that only an
-/// extension decided is not asserted, because an extension must not place a privileged task. `primaries` contains the
-/// tags of which the node is primary. Returns `None` if all tags are asserted or the release has no privileged task.
-/// The names for other tasks then apply to privileged tasks too.
+/// tags (assigned by hand, or declared by a role of the node). A tag that only an extension decided is not asserted,
+/// because an extension must not place a privileged task. `primaries` contains the tags of which the node is primary.
+/// Returns `None` if all tags are asserted or no task is privileged, because the usual names apply then.
 fn asserted_names(
     release: &CompiledRelease,
     table: &RoleTable,

@@ -31,9 +31,8 @@ pub struct NodeView<'a> {
     group: Option<&'a ResolvedGroup>,
     /// The result of the inspection rules for the node.
     rule_outcome: Arc<RuleOutcome>,
-    /// The effective labels, if a rule gives the node labels or the group accepts a label that the host reports. Such
-    /// labels fill only keys that no level decides. `None` if there are none, because each label is then read from the
-    /// maps of the node and its group.
+    /// The effective labels, if a rule gives the node labels or the group accepts a label that the host reports.
+    /// Otherwise `None`, and each label is read from the maps of the node and its group.
     filled_labels: Option<Labels>,
 }
 
@@ -66,8 +65,7 @@ impl Fleet {
 }
 
 impl<'a> NodeView<'a> {
-    /// Creates a view of a node in a group. If a rule gives the node labels, or the group accepts a label that the host
-    /// reports, all labels of the node are merged now.
+    /// Creates a view of a node in a group, and merges its labels now if a rule or the host may fill one.
     pub(crate) fn new(fleet: &'a Fleet, entry: &'a NodeEntry, group: Option<&'a ResolvedGroup>) -> Self {
         let has_accepted = group.zip(entry.observation.as_ref()).is_some_and(|(group, report)| group.has_accepted_labels(report));
         let rule_outcome = entry.rule_outcome(fleet.rules());
@@ -106,9 +104,8 @@ impl<'a> NodeView<'a> {
         self.entry.annotations(self.group)
     }
 
-    /// Compares the labels that the levels down to the group provide with those that the node has after its own level
-    /// is merged. Returns the difference. Labels that the host or an inspection rule fills are not included. Returns
-    /// `None` if the node has no group, or if an object above the node or its release is missing.
+    /// Returns the difference that the node's own level makes to the labels of its group, without labels that the host
+    /// or a rule fills. Returns `None` if the node has no group, or if an object above it or its release is missing.
     pub fn label_diff(&self) -> Option<MapDiff<LabelKey, LabelValue>> {
         let base = &self.group?.maps.labels;
         let labels = base.with_level(Level::Node, &self.entry.node.spec.inherited.labels);
@@ -167,8 +164,7 @@ impl<'a> NodeView<'a> {
         self.entry.reported_labels()
     }
 
-    /// Returns the maximum number of steps of one condition for this node, if the condition looks up other nodes and
-    /// also reads values that differ between nodes.
+    /// Returns the step limit of this node for one condition that looks up other nodes and reads values of the node.
     pub(crate) fn condition_step_limit(&self) -> usize {
         self.group.map_or(MAX_CONDITION_STEPS, |group| self.fleet.condition_step_limit(group.cluster_id()))
     }
@@ -178,9 +174,8 @@ impl<'a> NodeView<'a> {
         self.group.map_or(MAX_CONDITION_STEPS, |group| self.fleet.node_step_limit(group.cluster_id()))
     }
 
-    /// Returns whether a rule or the host may have filled a label of a deleted node. They may if the node provides
-    /// neither a value nor a tombstone for the label and inherits no value, and a rule may set the label or the group
-    /// accepts it from the host.
+    /// Returns whether a rule or the host may have filled a label of a deleted node. They may if the node neither
+    /// provides (or tombstones) nor inherits the label, and a rule may set it or the group accepts it from the host.
     fn may_be_filled(&self, key: &str) -> bool {
         let entry = self.entry.node.spec.inherited.labels.provided.as_ref().and_then(|map| map.get(key));
         if entry.is_some() || self.label(key).is_some() {
@@ -190,8 +185,7 @@ impl<'a> NodeView<'a> {
             || LabelKey::new(key).is_ok_and(|key| self.fleet.rules().possible_effects().may_set_label(&key))
     }
 
-    /// Returns whether a rule or the host may fill a label of the node: a rule gives the node labels, or the group
-    /// accepts a label that the host reports. Any label may then differ from that of the group.
+    /// Returns whether a rule or the host may fill a label of the node. Any label may then differ from the group's.
     pub(crate) fn has_filled_labels(&self) -> bool {
         self.filled_labels.is_some()
     }
@@ -207,7 +201,6 @@ impl<'a> NodeView<'a> {
             Read::Fact(path) => Input::from(self.entry.observation.as_ref().and_then(|report| report.facts.get(path))),
             Read::Node(path) => Input::from(self.node_field(path)),
             Read::Cluster(path) => Input::from(self.cluster_field(path)),
-            // A node in no cluster finds no other nodes and no primary.
             Read::Nodes { .. } => self.look_up(reference).unwrap_or(Input::Value(Value::Array(Vec::new()))),
             Read::Primary { .. } => self.look_up(reference).unwrap_or(Input::Absent),
             // The controller stores no secret. Either the host has it, or the task fails on the host.
@@ -266,8 +259,7 @@ impl<'a> NodeView<'a> {
         match (path.first(), path.keys()) {
             ("name", _) => Some(node.display_name().into()),
             ("uuid", _) => Some(node.meta.uuid.to_string().into()),
-            // If no node has the name `master`, a pseudo node has the tasks that a release places on `master`. The
-            // pseudo node inherits from its cluster and is in no group, although the view has a group.
+            // The pseudo node `master` is in no group. Its view has a group nevertheless, to inherit from its cluster.
             ("nodegroup", _) => node.spec.nodegroup.and(self.group).map(|group| group.group.meta.name.as_str().into()),
             ("roles", _) => Some(self.roles().iter().map(Name::as_str).collect()),
             ("address", _) => fact(&["network", "address"]),
@@ -302,10 +294,8 @@ fn value_at_path(root: Option<&Value>, path: &Path) -> Option<Value> {
 }
 
 impl LabelLookup for NodeView<'_> {
-    /// Returns the effective value of a label: the value that the node itself sets, else the inherited value, else the
-    /// value that a rule or the host fills. A label that the node tombstones has no value. If a node provides labels
-    /// and its `merge_labels` is false, it inherits no label. If neither a rule nor the host gives labels, the result
-    /// is the same as that of [`crate::labels::EffectiveMap::with_level`] for the key.
+    /// Returns the effective value of a label. Without filled labels, the result is the same as that of
+    /// [`crate::labels::EffectiveMap::with_level`] for the key.
     fn label(&self, key: &str) -> Option<&str> {
         if let Some(filled) = &self.filled_labels {
             return filled.get(key).map(LabelValue::as_str);

@@ -17,8 +17,7 @@ pub enum EdgeEnd {
     Stage(u32),
 }
 
-/// The pairs of nodes that an edge joins: a node of its first class with a node of its second class. A stage at an end
-/// counts as a class with one node.
+/// The pairs of nodes that an edge joins: one of its first with one of its second class. A stage counts as one node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum EdgeScope {
     /// Every node of the first class with every node of the second class. If both ends are the same task, a node is not
@@ -40,10 +39,9 @@ pub struct ClassEdge {
 }
 
 impl ClusterGraph {
-    /// Builds the edges of the graph: from the order of tasks on each node, from the barriers with `policy: all` that
-    /// tasks wait for, and from the tasks and stages that stages wait for. A barrier of a task with `policy: any` gives
-    /// single pairs instead of edges. A stage waits for all selected nodes, whatever the policy. Removes the single
-    /// pairs that an edge covers.
+    /// Builds the edges of the graph: from the order of tasks on each node, from barriers of tasks with `policy: all`,
+    /// and from what stages wait for (all selected nodes, whatever the policy). A barrier of a task with `policy: any`
+    /// gives single pairs instead of edges. Removes the single pairs that an edge covers.
     pub(super) fn build_edges(&mut self, releases: &[Arc<CompiledRelease>]) {
         let mut edges = Vec::new();
         let positions = TaskPositions::new(self);
@@ -101,8 +99,7 @@ impl ClusterGraph {
         self.single_pairs = remaining_pairs;
     }
 
-    /// Numbers the tasks of all classes and the stages, so that a search for cycles can use the numbers as vertices. A
-    /// class is the nodes that share one profile.
+    /// Numbers the tasks of all classes and the stages, so that a search for cycles can use the numbers as vertices.
     pub(super) fn vertices(&self) -> Vertices {
         let mut first_index = Vec::with_capacity(self.classes.len());
         let mut count = 0;

@@ -6,10 +6,9 @@
 //! pairs, but only a few thousand edges between its classes. Pairs are created only where a fleet is resolved from
 //! manifests without a controller, as by `stemma resolve`.
 //!
-//! An edge between two classes orders every node of the first class before every node of the second class. An edge
-//! within a class may instead order two tasks on each node by itself. So a cycle among classes is also a cycle among
-//! nodes, and the check for cycles needs no pairs. A task with `policy: any` waits for one node only. This node is in a
-//! class of its own.
+//! An edge between two classes orders every node of the first class before every node of the second. An edge within a
+//! class may instead order two tasks on each node. So a cycle among classes is also a cycle among nodes, and the check
+//! for cycles needs no pairs. A task with `policy: any` waits for one node only, which is in a class of its own.
 
 mod build;
 mod policy_any;
@@ -34,8 +33,7 @@ pub type TaskOnNode = (Option<Arc<str>>, Arc<str>);
 /// Two instances (tasks on nodes). The second instance waits for the first.
 pub type InstancePair = (TaskOnNode, TaskOnNode);
 
-/// Nodes of a cluster that have the same profile, and so the same tasks. They may be in several node groups. A node
-/// that was picked for a dependency with `policy: any` is the only node of its class.
+/// Nodes of a cluster, perhaps of several node groups, that have the same profile, and so the same tasks.
 #[derive(Clone, Debug)]
 pub struct NodeClass {
     /// The profile of these nodes: their tasks, and the barriers that these tasks wait for.
@@ -159,9 +157,8 @@ impl ClusterGraph {
         }
     }
 
-    /// Returns the ids of the stages. A stage comes after the stages that it waits for, directly or through tasks. If
-    /// several stages can be next, the one that sorts first by id is next. Returns an empty list if tasks wait for each
-    /// other in a cycle.
+    /// Returns the ids of the stages, each after those that it waits for, directly or through tasks. Of the stages that
+    /// can be next, the first by id is next. Returns an empty list if tasks wait for each other in a cycle.
     pub fn stages_in_order(&self) -> Vec<Arc<str>> {
         let vertices = self.vertices();
         let order = self.topological_order(&vertices).unwrap_or_default().into_iter();

@@ -39,10 +39,9 @@ impl ClusterGraph {
         self.classes = classes;
     }
 
-    /// Finds the pairs of instances that one task's cross dependencies with `policy: any` order, for the task on each
-    /// node of a class. Adds the pairs and the picked nodes to `picked`. The task waits for one instance of the tasks
-    /// of each such `cross_depends` entry. One instance of the tasks of each such `cross_depended_by` entry waits for
-    /// the task.
+    /// Adds to `picked` the pairs of instances that a task's cross dependencies with `policy: any` order, for the task
+    /// on each node of a class, and the picked nodes. The task waits for one instance of each such `cross_depends`
+    /// entry, and one instance of each such `cross_depended_by` entry waits for the task.
     fn pick_pairs_of_task(&self, class: &NodeClass, task_index: TaskIndex, picked: &mut PickedPairs) {
         let release = &class.profile.release;
         let task = release.task(task_index);

@@ -95,8 +95,7 @@ const fn fact(path: &'static str, kind: FactType, title: &'static str) -> Fact {
     Fact { path, fact_type: kind, title }
 }
 
-/// The stable facts: those that templates and conditions may read, because they do not change by themselves. The list
-/// is sorted by path.
+/// The stable facts, sorted by path.
 pub const STABLE_FACTS: &[Fact] = &[
     fact("architecture", FactType::Name, "machine name as of uname: x86_64, aarch64, …"),
     fact("cpu.cores", FactType::Number, "physical cores"),

@@ -2,9 +2,8 @@
 //!
 //! There are few fields on purpose. Each field that a template reads is an input. An input that changes often would
 //! change the digest of each task that reads it, and so roll the task out again. A node that a look-up returns also has
-//! `labels` and `facts`, which a template of the host itself reads as `labels` and `facts`, not below `node`. A node of
-//! a look-up has no properties, no label that its host or an inspection rule set, and no fact that is free text,
-//! because the report of another host is shared only as typed values.
+//! `labels` and `facts`, but no properties, no label that its host or an inspection rule set, and no fact that is free
+//! text, because the report of another host is shared only as typed values.
 
 use super::facts;
 use super::path::Path;
@@ -32,8 +31,7 @@ pub enum UnknownField {
         /// The fields that exist.
         known: &'static [ReadableField],
     },
-    /// The path reads facts of another host, and one of them is free text. Or the path leads to no stable fact, or is
-    /// `facts` alone.
+    /// The path reads a fact of another host that is free text or not stable, or it is `facts` alone.
     #[error("fact `{}` of another host cannot be read: only stable facts that are not free text are shared between hosts", .path.to_string().trim_start_matches('.'))]
     Fact {
         /// The path below the node, beginning with `facts`.

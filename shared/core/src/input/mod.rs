@@ -116,9 +116,8 @@ impl Input {
         }
     }
 
-    /// Converts a value larger than [`MAX_COPIED_BYTES`] to a shared value. Its text is stored in chunks, and chunks
-    /// that `texts` contains already are shared. A value that its canonical text would not reproduce is stored as a
-    /// parsed value. Any smaller value or other input is returned unchanged.
+    /// Converts a value larger than [`MAX_COPIED_BYTES`] to a shared value. If its text reproduces the value, the text
+    /// is stored in chunks, and chunks that `texts` contains already are shared. Any other input is returned unchanged.
     pub(crate) fn into_shared(self, texts: &SharedTexts) -> Self {
         match self {
             Self::Value(value) if estimate_bytes(&value) > MAX_COPIED_BYTES => {
@@ -151,9 +150,8 @@ impl Input {
         out.push('}');
     }
 
-    /// Returns the approximate size of the input as JSON, in bytes. Escapes in strings and the object around a value
-    /// are not counted. 8 is the size of the whole text of an absent input. 32 is about the size of the text of a
-    /// secret without the secret's name.
+    /// Returns the approximate size of the input as JSON, in bytes, without escapes in strings and the object around a
+    /// value. 8 is the size of an absent input, and 32 is about that of a secret without its name.
     fn size_bytes(&self) -> usize {
         match self {
             Self::Value(value) => estimate_bytes(value),

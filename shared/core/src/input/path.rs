@@ -41,8 +41,7 @@ impl Path {
         get_at(&self.0, value)
     }
 
-    /// Returns the value at this path, or `None` if there is none. `first_value` is the value at the first key of the
-    /// path, so only the other keys are looked up in it.
+    /// Returns the value at this path. `first_value` is the value at the first key of the path.
     pub(crate) fn get_in_first<'a>(&self, first_value: &'a Value) -> Option<&'a Value> {
         get_at(&self.0[1..], first_value)
     }

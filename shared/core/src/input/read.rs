@@ -6,16 +6,13 @@ use serde_json::{Map, Value};
 
 use super::path::Path;
 
-/// Maximum length of a key or a name in a reference, in bytes. Each label key fits: with its domain, it has at most 317
-/// bytes.
+/// Maximum length of a key or a name in a reference, in bytes. A label key with its domain has at most 317 bytes.
 pub(crate) const MAX_LITERAL_BYTES: usize = 512;
 
-/// Maximum number of names in one argument of a look-up, such as the tags in `nodes(tag=…)`. It is also the maximum
-/// number of fields that are read from the nodes that a look-up finds.
+/// Maximum number of names in one argument of a look-up, and of fields that are read from the nodes that it finds.
 pub const MAX_NAMES: usize = 64;
 
-/// What a reference reads, with one variant for each kind of reference. The comment of a variant shows such a
-/// reference, and the value that its [`Input`](super::Input) has.
+/// What a reference reads. A variant's comment shows such a reference, and the value of its [`Input`](super::Input).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Read {
     /// `labels.ntp`, `labels['a/b']`: the effective label, a string.
@@ -62,8 +59,7 @@ pub enum Read {
 /// The nodes of the cluster that a look-up selects.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NodeQuery {
-    /// `nodes(tag=…)`: the nodes with a tag that one of these names or patterns matches. A node need not be primary
-    /// of the tag. The name `primary-mysql` matches the primary of the tag `mysql`.
+    /// `nodes(tag=…)`: the nodes with a matching tag. The name `primary-mysql` matches the primary of the tag `mysql`.
     Tag(NamePatterns),
     /// `nodes(role=…)`: the nodes with a role that one of these names or patterns matches.
     Role(NamePatterns),
@@ -81,8 +77,7 @@ pub enum NodeQuery {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NamePatterns(Box<[Box<str>]>);
 
-/// The fields to read from the nodes of a look-up. Empty if a template reads only the number of nodes, or only whether
-/// a primary exists.
+/// The fields to read from the nodes of a look-up. Empty if only the number of nodes, or whether one exists, is read.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FieldSet(pub(super) BTreeSet<Path>);
 
@@ -124,8 +119,7 @@ impl Read {
         }
     }
 
-    /// Returns whether the value is a trait, a fact or a field of the node itself. Such a value is computed for each
-    /// node, also if the node group decides it, as in `node.nodegroup` and `node.roles`.
+    /// Returns whether the value is a trait, a fact or a field of the node itself, even if its group decides the field.
     pub(crate) fn is_node_local(&self) -> bool {
         match self {
             Self::Trait(_) | Self::Fact(_) | Self::Node(_) => true,

@@ -17,10 +17,9 @@ pub struct RequiredReference {
 }
 
 impl RequiredReference {
-    /// Returns whether `input`, the input of this reference, lacks the value, so that rendering would fail. `nodes(…)`
-    /// without a field fails if no node was found. Of the fields of looked-up nodes, only labels are checked. An
-    /// unconditional read of a label of `nodes(…)` fails if one node lacks the label. A conditional read is assumed to
-    /// fail only if all nodes lack the label.
+    /// Returns whether `input`, the input of this reference, lacks the value, so that rendering would fail. Of the
+    /// fields of looked-up nodes, only labels are checked. An unconditional read of a label of `nodes(…)` fails if one
+    /// node lacks the label. A conditional read is assumed to fail only if all nodes lack the label.
     pub fn is_missing(&self, input: &Input) -> bool {
         match self.reference.read() {
             Read::Nodes { fields, .. } => {

@@ -26,8 +26,11 @@ enum Frame {
     Command,
     /// Parentheses, `(…)`, such as those of a subshell.
     Paren,
-    /// An arithmetic expression, `((…))` or `$((…))`, with the number of parentheses that are still open.
+    /// An arithmetic expansion, `$((…))`, with the number of parentheses that are still open.
     Arithmetic(u32),
+    /// `((…))`, with the number of parentheses that are still open. bash evaluates it, and other shells run it as a
+    /// subshell in a subshell.
+    ArithmeticCommand(u32),
     /// A parameter expansion, `${…}`.
     Parameter,
     /// A command substitution in backquotes. Quotes and comments in it are not recognized, because sh ends it at the next
@@ -84,6 +87,9 @@ pub struct ShellLexer {
 /// The reason why no value can be quoted after a `case` in a command substitution.
 const CASE_FAILURE: &str = "after a `case` within `$(…)`; put it into a function";
 
+/// The reason why no value can be quoted after a `((…))` with text that is not arithmetic alone.
+const ARITHMETIC_COMMAND_FAILURE: &str = "after a `((…))` that shells read differently; write `$((…))`";
+
 /// Placeholder in a word for unknown text that may be empty.
 const MAYBE_TEXT: char = '\u{fffe}';
 
@@ -138,7 +144,7 @@ impl ShellLexer {
         for frame in &self.frames {
             match frame {
                 Frame::Backquote => return Quoting::Unquotable("inside backquotes; write `$(…)` instead"),
-                Frame::Arithmetic(_) => {
+                Frame::Arithmetic(_) | Frame::ArithmeticCommand(_) => {
                     return Quoting::Unquotable("inside an arithmetic expression, which sh would evaluate");
                 }
                 Frame::Parameter => return Quoting::Unquotable("inside `${…}`"),
@@ -168,7 +174,10 @@ impl ShellLexer {
     #[must_use]
     pub fn at_loop_start(mut self) -> Self {
         if self.is_reading_word() {
-            self.forget_word();
+            if self.case_prefix_length() > 0 {
+                self.failure = Some(CASE_FAILURE);
+            }
+            self.word = MAYBE_TEXT.into();
         }
         self
     }
@@ -184,21 +193,15 @@ impl ShellLexer {
             return Some(other.clone());
         }
         let [without_word, other_without_word] = [self, other].map(|lexer| Self { word: String::new(), ..lexer.clone() });
-        if without_word != other_without_word || !self.is_reading_word() {
-            return None;
-        }
-        let [merged, other_merged] = [self, other].map(|lexer| lexer.clone().at_loop_start());
-        Some(if merged.failure.is_some() { merged } else { other_merged })
+        let longer_word = std::cmp::max_by_key(self, other, |lexer| lexer.case_prefix_length()).word.clone();
+        let can_merge = without_word == other_without_word && self.is_reading_word();
+        can_merge.then(|| Self { word: longer_word, ..without_word }.at_loop_start())
     }
 
-    /// Replaces the current word by uncertain text. Afterwards no value can be quoted if the word may become `case`
-    /// within `$(…)` (see [`Self::end_word`]).
-    fn forget_word(&mut self) {
+    /// Returns the length of the current word if the word may become `case` within `$(…)`, and 0 otherwise.
+    fn case_prefix_length(&self) -> usize {
         let word = self.word.trim_start_matches(MAYBE_TEXT);
-        if !word.is_empty() && "case".starts_with(word) && self.frames.contains(&Frame::Command) {
-            self.failure = Some(CASE_FAILURE);
-        }
-        self.word = MAYBE_TEXT.into();
+        if "case".starts_with(word) && self.frames.contains(&Frame::Command) { word.len() } else { 0 }
     }
 
     /// Returns whether the lexer is reading a word of the script, and not the delimiter or a line of a here-document.
@@ -234,6 +237,7 @@ impl ShellLexer {
             Some(Frame::HereDocument) => self.read_here_document_char(character),
             Some(Frame::Double | Frame::Parameter) => self.read_quoted_char(character, last),
             Some(Frame::Arithmetic(open_count)) => self.read_arithmetic_char(character, last, open_count),
+            Some(Frame::ArithmeticCommand(open_count)) => self.read_arithmetic_command_char(character, last, open_count),
             Some(Frame::Command | Frame::Paren) | None => self.read_unquoted_char(character, last),
         }
     }
@@ -326,6 +330,26 @@ impl ShellLexer {
         }
     }
 
+    /// Reads a character of `((…))` in which `open_count` parentheses are still open. Text that bash's arithmetic and a
+    /// subshell read alike ends at the same `))`. After any other text, no value can be quoted any more.
+    fn read_arithmetic_command_char(&mut self, character: char, last: LastToken, open_count: u32) {
+        let innermost = self.frames.len() - 1;
+        match (character, last) {
+            (')', _) if open_count == 1 => self.leave_frame(),
+            // The two closing parentheses are apart.
+            _ if open_count == 1 => self.failure = Some(ARITHMETIC_COMMAND_FAILURE),
+            ('(' | '{' | '[', LastToken::Dollar) | ('<', LastToken::Less) | ('\'' | '"' | '\\' | '`', _) => {
+                self.failure = Some(ARITHMETIC_COMMAND_FAILURE);
+            }
+            ('#', last) if last != LastToken::Dollar => self.failure = Some(ARITHMETIC_COMMAND_FAILURE),
+            ('(', _) => self.frames[innermost] = Frame::ArithmeticCommand(open_count + 1),
+            (')', _) => self.frames[innermost] = Frame::ArithmeticCommand(open_count - 1),
+            ('$', _) => self.last = LastToken::Dollar,
+            ('<', _) => self.last = LastToken::Less,
+            _ => {}
+        }
+    }
+
     /// Reads a character outside of quotes, where words, comments, operators and quotes can begin. `#` begins a comment
     /// only if no word precedes it directly. If it is unknown whether a word precedes it, no value can be quoted any
     /// more.
@@ -339,11 +363,9 @@ impl ShellLexer {
             // The first parenthesis was read as a frame of its own. The two together begin an arithmetic expression, in
             // which two parentheses are open.
             '(' if last == LastToken::Bracket => {
-                if self.frames.last() == Some(&Frame::Paren) {
-                    self.failure = Some("after a `((`, which is a subshell in a subshell for some shells; write `$((…))`");
-                }
+                let is_command = self.frames.last() == Some(&Frame::Paren);
                 self.leave_frame();
-                self.frames.push(Frame::Arithmetic(2));
+                self.frames.push(if is_command { Frame::ArithmeticCommand(2) } else { Frame::Arithmetic(2) });
             }
             '<' => self.read_less_than(last),
             // These characters end a word. The parenthesis of `$(` does not, and is read as an expansion below.
@@ -430,8 +452,8 @@ impl ShellLexer {
         false
     }
 
-    /// Ends the current word. After the word `case` within `$(…)`, no value can be quoted any more,
-    /// because the patterns of a `case` contain unbalanced parentheses.
+    /// Ends the current word. After the word `case` within `$(…)`, no value can be quoted any more, because the
+    /// patterns of a `case` contain unbalanced parentheses.
     fn end_word(&mut self) {
         if self.word.trim_start_matches(MAYBE_TEXT) == "case" && self.frames.contains(&Frame::Command) {
             self.failure = Some(CASE_FAILURE);
@@ -542,6 +564,8 @@ mod tests {
             ("cat <<-'EOF' >/x\n\tit's\n\tEOF\n", Unquoted),
             ("cat <<A; cat <<B\na\nA\nb\nB\n", Unquoted),
             ("echo $((1 + 2)) ", Unquoted),
+            ("for ((i = 0; i < (3); i++)); do echo ", Unquoted),
+            ("(($# < $n)) # it's\n", Unquoted),
             ("echo `date` ", Unquoted),
             ("echo $$ ", Unquoted),
             ("echo \"$$", DoubleQuoted),
@@ -587,7 +611,10 @@ mod tests {
             "echo \"$${x}",
             "echo $$'x' ",
             "echo $[1 + ",
-            "((i = 1)); echo ",
+            "((i = 1) ); echo ",
+            "((i = 1 << 2)); echo ",
+            "((i = $(x) )); echo ",
+            "((i = ",
             "((echo a); echo b # it's\n); echo 'x) ",
             "echo $((1 + (2)) ); echo ",
             "cat <<EOF\nx\\\nEOF\n",

@@ -100,8 +100,7 @@ pub const TESTS: &[&str] = &[
 /// The functions that a template may call, except look-ups ([`LOOKUPS`]), sorted.
 pub const FUNCTIONS: &[&str] = &["dict", "range"];
 
-/// The look-ups that a template may call: functions that read labels of the node by prefix, other nodes of the cluster,
-/// or a secret. Sorted.
+/// The look-ups that a template may call: functions that read the node, other nodes of the cluster or a secret. Sorted.
 pub const LOOKUPS: &[&str] = &["labels_with_prefix", "nodes", "primary", "secret"];
 
 #[cfg(test)]

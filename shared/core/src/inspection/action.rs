@@ -27,11 +27,10 @@ use crate::traits::Trait;
 pub(super) struct ParsedAction {
     /// The kind of the action, such as to set an attribute or to add a trait.
     kind: ActionKind,
-    /// The path or name that the action changes. `None` for `fail` and `log`, which change no value. Its placeholders
-    /// are filled in only if the action has a loop, as in Ironic.
+    /// The path or name that the action changes, if it changes one. Its placeholders are filled in only if the action
+    /// has a loop, as in Ironic.
     target: Option<TextTemplate>,
-    /// The value that the action sets or appends, or the message of `fail` or `log`. `None` for the other actions, such
-    /// as `add-trait`.
+    /// The value that the action sets or appends, or the message of `fail` or `log`.
     value: Option<RuleArgument>,
     /// True if an item that a list already contains is not appended again.
     is_unique: bool,
@@ -88,8 +87,7 @@ const UNSUPPORTED_ACTIONS: &[(&str, &str)] = &[
     ("api-call", "a rule is evaluated from a report alone, and any number of times, so it cannot call an API"),
 ];
 
-/// The cost of the action `extend-attribute` in addition to the one step of each action, in steps of the rules' budget.
-/// The action copies the list. `extend-plugin-data` has another cost, that of [`write_plugin_data`].
+/// The additional cost of `extend-attribute`, which copies a list, in steps of the rules' budget.
 const LIST_COPY_STEPS: usize = 256;
 
 /// The levels of a log message that Ironic accepts.
@@ -113,8 +111,7 @@ impl ParsedAction {
         let items = LoopItems::parse(spec.items.as_ref())?;
         let in_args = |e: InvalidRule| e.prefixed("args");
         check_log_level(args.get("level")).map_err(in_args)?;
-        // An action requires at most one of `path` and `name`, and at most one of `value` and `msg`. The first part of
-        // the specification lists the required arguments.
+        // An action requires at most one argument of each pair. `argument_spec.0` lists the required arguments.
         let required = |names: [&'static str; 2]| names.into_iter().find(|name| argument_spec.0.contains(name));
         let target = required(["path", "name"]).map(|name| args.text(name)).transpose().map_err(in_args)?;
         let value = required(["value", "msg"]).map(|name| args.required(name)).transpose().map_err(in_args)?;
@@ -343,8 +340,7 @@ impl ParsedAction {
 }
 
 /// Fills the item of a loop into a text, before any host has reported. `item` is the item as written and with its
-/// values filled in. If a placeholder has no value, the text is unchanged. Returns `None` if the result is too large or
-/// exceeds the budget.
+/// values filled in. If a placeholder has no value, the text is unchanged. Returns `None` if a limit is exceeded.
 fn fill_without_report(
     text: &TextTemplate,
     item: Option<(&RuleArgument, &Value)>,

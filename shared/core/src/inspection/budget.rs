@@ -2,10 +2,8 @@
 
 use super::limits::Failure;
 
-/// Maximum number of steps of all inspection rules for one report. A condition or an action costs a step for each item
-/// of its loop. A placeholder costs a step, and so do each name in the path of a placeholder, and each 64 bytes of a
-/// text that is built. A byte that a regular expression reads costs 2 to 64 steps, by the size of the compiled
-/// expression. Copies of lists, of plugin data and of the state of the evaluation also cost steps.
+/// Maximum number of steps of all inspection rules for one report. Each condition, action and placeholder costs at
+/// least one step. Long texts, regular expressions, and copies of lists and plugin data cost more.
 const MAX_STEPS: usize = 1_000_000;
 
 /// The number of steps of work that inspection rules may still do for one report.

@@ -29,21 +29,18 @@ pub(super) struct ParsedCondition {
     is_inverted: bool,
     /// The items of the condition's loop, if it has a loop.
     items: Option<LoopItems>,
-    /// For which items of the loop the condition must hold: any item, all items or the last item. `First` means the
-    /// same as `Any`. Without a loop, the value has no effect.
+    /// The items of the loop for which the condition must hold. Without a loop, the value has no effect.
     multiple: Multiple,
 }
 
-/// The test of a condition. Operators that differ only in a detail share a variant: `eq`, `lt` and `gt`, and `matches`
-/// and `contains`.
+/// The test of a condition. Operators that differ only in a detail, such as `lt` and `gt`, share a variant.
 #[derive(Clone, Debug)]
 enum ConditionTest {
     /// True if each value has this order to the next value of the list.
     Compare {
         order: Ordering,
         values: RuleArgument,
-        /// True if the rule demands (`force_strings`) that the values are converted to texts before they are compared.
-        /// In a loop, the values are converted in any case.
+        /// True if `force_strings` demands that the values become texts first. In a loop, they do in any case.
         as_texts: bool,
     },
     /// True if a placeholder reads a missing key, or the value is empty.
@@ -76,9 +73,8 @@ struct CostedPattern {
     steps_per_byte: usize,
 }
 
-/// An operator: its name, its arguments, the argument that a new condition must not leave blank (a pattern that matches
-/// no specific character, or a list with only blank texts; `None` if there is no such argument), and the function that
-/// parses the operator's test.
+/// An operator: its name, its arguments, the argument that a new condition must not leave blank (if there is one), and
+/// the function that parses its test.
 type OperatorDef = (&'static str, ArgumentSpec, Option<&'static str>, ParseTest);
 
 const OPERATOR_DEFS: &[OperatorDef] = &[
@@ -115,8 +111,8 @@ fn parse_operator(condition: &RuleCondition) -> Result<(&'static OperatorDef, bo
     Ok((definition, is_inverted))
 }
 
-/// Fails if a condition is always or never true because its pattern, or each of its values, is empty. This happens if
-/// a program writes the rule from a variable that is not set. Rules are checked when they are written. Stored rules are
+/// Fails if a condition is always or never true because its pattern, or each of its values, is empty. This happens if a
+/// program writes the rule from a variable that is not set. Rules are checked when they are written. Stored rules are
 /// not checked.
 pub(super) fn check_not_trivial(condition: &RuleCondition) -> Result<(), InvalidRule> {
     // `name` is the argument of the operator that must not be empty.
@@ -316,9 +312,9 @@ fn is_one_of(value: &Value, values: &Value) -> Result<bool, Failure> {
     }
 }
 
-/// Returns whether a value means the boolean `expected`. `true`, each number except 0, and the texts `yes`
-/// and `true` mean true. `false`, 0, `null`, and the texts `no` and `false` mean false. The case of letters in a text
-/// does not matter. Any other value means neither.
+/// Returns whether a value means the boolean `expected`. `true`, each number except 0, and the texts `yes` and `true`
+/// mean true. `false`, 0, `null`, and the texts `no` and `false` mean false. The case of letters does not matter. Any
+/// other value means neither.
 fn means_boolean(value: &Value, expected: bool) -> bool {
     match value {
         Value::Bool(flag) => *flag == expected,
@@ -361,11 +357,10 @@ fn is_in_net(address: &str, subnet: &str) -> Result<bool, Failure> {
 }
 
 impl CostedPattern {
-    /// Compiles the pattern of a condition. As in Python, a `$` at the end of the pattern also matches before a final
-    /// line break. With `is_full_match` (the operator `matches`), the pattern must match at the beginning of the text,
-    /// and a missing `$` is added to its end. As in Ironic, this `$` belongs to the last alternative only, so `a|b`
-    /// matches the text `ab`. Matching costs one step per byte of text for each 512 bytes of the size limit of the
-    /// compiled pattern.
+    /// Compiles the pattern of a condition. As in Python, a final `$` also matches before a final line break. With
+    /// `is_full_match` (the operator `matches`), the pattern must match at the beginning of the text, and a missing `$`
+    /// is added. As in Ironic, this `$` belongs to the last alternative only, so `a|b` matches the text `ab`. Matching
+    /// costs one step per byte of text for each 512 bytes of the size limit of the compiled pattern.
     fn parse(args: &ArgumentMap<'_>, is_full_match: bool) -> Result<Self, InvalidRule> {
         let text = args.text("regex")?;
         let source = text.source();

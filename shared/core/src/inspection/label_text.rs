@@ -13,10 +13,9 @@ use crate::object::RuleAction;
 /// The name of the action of rules that sets an attribute: a label or a property of a node.
 const SET_ATTRIBUTE: &str = "set-attribute";
 
-/// Returns the actions of a rule, as their author sent them, in a form in which no label's number makes parsing fail.
-/// If an action sets a label to a number that parsing would refuse ([`is_inexact`]: it is out of range or would become
-/// another number), the number is replaced by its text.
-/// [`convert_label_values_to_text`] replaces the other numbers later, because it needs the stored actions.
+/// Returns the actions of a rule as their author sent them, except for a number that an action sets on a label and that
+/// parsing would refuse ([`is_inexact`]). Such a number is replaced by its text. [`convert_label_values_to_text`]
+/// replaces the other numbers later, because it needs the stored actions.
 pub fn with_inexact_label_texts(sent: &RawValue) -> Box<RawValue> {
     rewrite_items(sent, |action| {
         if json_label_value_mut(&mut parse_value_with_inexact_texts(action)).is_none() {
@@ -64,10 +63,9 @@ pub fn convert_label_values_to_text(actions: &mut [RuleAction], sent: &RawValue,
     Ok(())
 }
 
-/// Replaces each number that an action sets on a label by its text, if `texts` has a text in its place. `actions` are
-/// the actions after a patch. `texts` are the same actions after a second form of the patch. In this form, a number
-/// that would not be printed as it was sent is a text. The caller calls this function after the whole patch: before
-/// that, a later operation of the patch could still change which values belong to labels.
+/// Replaces each number that an action sets on a label by its text, if `texts` has a text in its place. `texts` are the
+/// same actions after a second form of the patch, in which numbers are texts. The caller calls this function after the
+/// whole patch: before that, a later operation of the patch could still change which values belong to labels.
 pub fn apply_label_texts(actions: &mut Value, texts: &Value) {
     let (Some(actions), Some(texts)) = (actions.as_array_mut(), texts.as_array()) else { return };
     for (action, texts) in actions.iter_mut().zip(texts) {

@@ -10,8 +10,7 @@ pub const MAX_LOOP_ITEMS: usize = 256;
 pub const MAX_RULE_BYTES: usize = 64 * 1024;
 /// Maximum number of steps in the path of a placeholder. The placeholder `{inventory[cpu][count]}` has two steps.
 pub(super) const MAX_PATH_STEPS: usize = 16;
-/// Maximum length of a text of an inspection rule after values are filled into its placeholders, in bytes. A text
-/// without braces is not limited by this constant.
+/// Maximum length of a text after values are filled into its placeholders, in bytes.
 pub(super) const MAX_TEXT_BYTES: usize = 16 * 1024;
 /// Maximum length of a text that the regular expression of a condition is matched against, in bytes.
 pub(super) const MAX_MATCHED_BYTES: usize = 4096;
@@ -22,11 +21,9 @@ pub(super) const MAX_PATTERN_BYTES: usize = 512;
 pub(super) const MAX_DATA_BYTES: usize = 128 * 1024;
 /// Maximum nesting depth of maps and lists in the plugin data of a node.
 pub(super) const MAX_DATA_DEPTH: usize = 16;
-/// Maximum number of labels that all rules together set on a node, and the maximum total size of the labels' keys and
-/// values, in bytes. A key that several rules set is counted once for each of these rules.
+/// Maximum number of labels that all rules together set on a node, and of the bytes of their keys and values.
 pub(super) const MAX_LABELS_AND_BYTES: (usize, usize) = (64, 16 * 1024);
-/// Maximum number of properties that all rules together set on a node, and the maximum total size of the properties'
-/// names and values (as JSON), in bytes.
+/// Maximum number of properties that all rules together set on a node, and of the bytes of their names and JSON values.
 pub(super) const MAX_PROPERTIES_AND_BYTES: (usize, usize) = (64, 16 * 1024);
 /// Maximum number of notes (messages of rules for operators) of a node. Further notes are dropped.
 pub(super) const MAX_NOTES: usize = 32;
@@ -41,19 +38,16 @@ pub struct InvalidRule {
     pub field: String,
     /// The error, as a sentence.
     pub reason: String,
-    /// True if the rule uses a feature of Ironic that Stemma does not support. An invalid path into which
-    /// no value is filled counts as such a feature, because it may be the path of another attribute of Ironic.
+    /// True if the rule uses a feature of Ironic that Stemma does not support. An invalid path counts as such a
+    /// feature, because it may be the path of another attribute of Ironic.
     pub is_unsupported: bool,
 }
 
-/// The reason why an inspection rule failed, or why its `fail` action ended the evaluation of all rules. A rule that
-/// failed has no effect, and the next rule runs, except after [`Failure::BudgetExceeded`]. The effects of a rule whose
-/// `fail` action ran remain.
+/// The reason why an inspection rule ended early. Its effects remain only if the reason is [`Failure::Fail`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Failure {
-    /// An argument is invalid for this report (for example, two values cannot be compared), the rules would set too
-    /// many or too large values on the node or in the plugin data, or the stored rule is no longer valid. The text is
-    /// the reason.
+    /// An argument is invalid for this report, the rules would set too many or too large values, or the stored rule is
+    /// no longer valid. The text is the reason.
     #[error("{_0}")]
     Argument(String),
     /// A text is longer than [`MAX_TEXT_BYTES`], or than [`MAX_MATCHED_BYTES`] if a pattern is matched against it.

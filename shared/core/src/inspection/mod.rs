@@ -5,9 +5,9 @@
 //! caches it in memory until one of these three changes. So a rule that is changed or deleted leaves nothing behind, a
 //! restart writes nothing, and each value names its rule.
 //!
-//! Rules run in the order of their priorities, the greatest first. Each rule sees the properties and
-//! the plugin data that the rules before it set, but not their traits and labels. A rule that fails has no effect, and
-//! the next rule runs. A rule with a `fail` action that runs ends the evaluation. All rules together have a budget.
+//! Rules run in the order of their priorities, the greatest first. Each rule sees the properties and the plugin data
+//! that the rules before it set, but not their traits and labels. A rule that fails has no effect, and the next rule
+//! runs. A rule with a `fail` action that runs ends the evaluation. All rules together have a budget.
 
 mod action;
 mod arguments;
@@ -65,9 +65,8 @@ pub fn check_new_action(action: &RuleAction) -> Result<(), InvalidRule> {
     action::ParsedAction::check_new(action)
 }
 
-/// Checks that each trait that an action adds or removes has a name that `traits` accepts: a standard name, a name of
-/// the site, or `CUSTOM_` with at least one more character. An action that fills values into the name of its trait is
-/// not checked. An action that cannot be parsed is not checked either.
+/// Checks that `traits` accepts the name of each trait that an action adds or removes. An action is not checked if it
+/// cannot be parsed, or if it fills values into the name of its trait.
 ///
 /// # Errors
 /// [`InvalidRule`] for the first unknown trait.

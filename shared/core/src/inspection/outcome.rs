@@ -68,8 +68,7 @@ pub struct RuleNote {
 pub enum NoteKind {
     /// A message of the rule's `log` action.
     Log,
-    /// The rule could not be evaluated or applied, so the rule had no effect. The rules after it ran, unless the reason
-    /// is that all rules together exceeded the maximum number of steps.
+    /// The rule could not be evaluated or applied, so it had no effect.
     Failed,
     /// The rule's `fail` action ran. The rules after it did not run.
     Refused,
@@ -119,8 +118,7 @@ impl RuleOutcome {
 pub(super) struct RuleState<'a> {
     /// The value that rules read as `inventory`: the facts that the host reported.
     pub(super) inventory: &'a Value,
-    /// The value that rules read as `node`: the node with the properties that rules have set. The value contains no
-    /// labels and no traits, neither those of operators nor those of rules.
+    /// The value that rules read as `node`: the node with the properties that rules set, without labels and traits.
     pub(super) node: Arc<Value>,
     /// The value that rules read as `plugin_data`, and that they may change.
     pub(super) plugin_data: Arc<Value>,
@@ -221,9 +219,8 @@ impl<'a> RuleState<'a> {
     /// Adds a trait. If an earlier rule added the same trait, both rules are recorded. Fails if the name is invalid or
     /// there are too many traits.
     pub(super) fn add_trait(&mut self, name: &str) -> Result<(), Failure> {
-        // This checks only the form of the name. A literal name was compared with the known traits when the rule was
-        // written, and a name with placeholders was compared in `check_known_trait`. So a trait that only the
-        // configuration adds (`extra_standard_traits`) is accepted only as a literal name.
+        // Only the form of the name is checked here. A literal name was compared with the known traits when the rule
+        // was written, and a name with placeholders in `check_known_trait`.
         let name = Trait::new(name).map_err(|error| Failure::Argument(error.to_string()))?;
         if self.outcome.traits.len() >= MAX_TRAITS && !self.outcome.traits.contains_key(&name) {
             return Err(Failure::Argument(format!("{name} is one more than the {MAX_TRAITS} that rules may give a node")));
@@ -243,8 +240,7 @@ impl<'a> RuleState<'a> {
         self.outcome.traits.remove(name);
     }
 
-    /// Sets a label for the current rule, or replaces the value that the current rule set before. A value that an
-    /// earlier rule set for the same key is kept, and wins. Fails if the value is invalid or a limit is exceeded.
+    /// Sets or replaces a label of the current rule. Fails if the value is invalid or a limit is exceeded.
     pub(super) fn set_label(&mut self, key: LabelKey, value: &str) -> Result<(), Failure> {
         let value = LabelValue::new(value).map_err(|error| Failure::Argument(format!("label {key}: {error}")))?;
         // The labels of the current rule are the last entry, if the rule has set a label before.
@@ -282,10 +278,9 @@ impl<'a> RuleState<'a> {
         if is_set_by_other_rule || self.operator_properties.contains_key(&name) { Ok(()) } else { self.put_property(name, value) }
     }
 
-    /// Appends an item to the list in a property, or creates the list. The current rule then counts as the rule that set
-    /// the property. With `is_unique`, an item that the list contains is not added again. A property that operators set
-    /// is unchanged. A whole number such as `1.0` becomes an integer. Fails if the property is not a list or a limit is
-    /// exceeded.
+    /// Appends an item to the list in a property, or creates the list. With `is_unique`, an item that the list contains
+    /// is not added again. A property that operators set is unchanged. A whole number such as `1.0` becomes an integer.
+    /// Fails if the property is not a list or a limit is exceeded.
     pub(super) fn extend_property(&mut self, name: String, mut value: Value, is_unique: bool) -> Result<(), Failure> {
         normalize_integers(&mut value);
         if self.operator_properties.contains_key(&name) {

@@ -11,8 +11,7 @@ use super::budget::RuleBudget;
 use super::limits::Failure;
 use super::text::{TextScope, TextTemplate};
 
-/// The path or name that an action of an inspection rule changes, after values were filled into its placeholders, with
-/// the byte ranges of these values.
+/// The path or name that an action changes, with the byte ranges of the values that were filled into its placeholders.
 #[derive(Clone, Debug)]
 pub(super) struct FilledPath {
     text: String,

@@ -17,8 +17,7 @@ pub(crate) struct PossibleEffects {
     pub(super) properties: BTreeSet<String>,
     /// True if any trait counts as one that rules may add, because the name of an added trait has placeholders.
     pub(super) has_any_trait: bool,
-    /// True if any label or property counts as one that rules may set, because the path of an attribute has
-    /// placeholders, or is invalid.
+    /// True if rules may set any label or property, because an attribute's path has placeholders or is invalid.
     pub(super) has_any_attribute: bool,
 }
 

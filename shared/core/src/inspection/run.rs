@@ -29,8 +29,7 @@ pub(super) struct ParsedRule {
 #[derive(Clone, Debug)]
 struct CompiledRule {
     object: Arc<InspectionRule>,
-    /// The name of the rule, or its uuid if the rule has no name. It is shown wherever an effect of the rule is
-    /// explained.
+    /// The name of the rule, or its uuid if the rule has no name.
     name: Arc<str>,
     /// True if the rule may set labels with restricted keys. These are keys that a host may not set for itself.
     may_set_restricted: bool,
@@ -38,8 +37,7 @@ struct CompiledRule {
     is_sensitive: bool,
     /// The parsed rule, or an error if an older version stored a rule that is invalid now.
     parsed: Result<ParsedRule, InvalidRule>,
-    /// The hash of the rule's name, `grants`, conditions and actions, and of whether the rule is sensitive. The place
-    /// of the rule in the order is not part of this hash.
+    /// The hash of everything that determines the rule's effects, except the place of the rule in the order.
     hash: [u8; 32],
 }
 
@@ -192,8 +190,7 @@ impl RuleSet {
         &self.cached().hash
     }
 
-    /// Returns whether another set of rules has the same effects on every node. The function compares the hashes, so
-    /// the result is also false if only the name of a rule differs.
+    /// Returns whether another set of rules has the same hash, and so the same effects on every node.
     pub(crate) fn has_same_effects(&self, other: &Self) -> bool {
         self.hash() == other.hash()
     }

@@ -223,8 +223,7 @@ fn y04_rule_rejects_filled_name_when_not_printable() {
     }
     // The number 1.0 is stored as 1.
     assert_eq!(run_with_label("set-attribute", "path", "properties/{item}", "good"), "a b: 1 by r");
-    // When a rule runs, a blank name is refused only if a value fills it. A stored rule with a blank name in its own
-    // text still works, although a new action with such a name is refused.
+    // A blank name is refused only if a value fills it. A stored rule with a blank name in its own text still works.
     let blank_action = action("set-attribute", json!({"path": "properties/ ", "value": "v"}));
     assert_eq!(outcome_lines([json!({"name": "r", "actions": [blank_action]})]), [" : \"v\" by r"]);
 }
@@ -422,9 +421,8 @@ fn has_same_effects_ignores_descriptions_and_labels() {
     assert!(rules.is_empty());
 }
 
-/// A condition is rejected, with the name of the argument, if its values are all blank. It is also rejected if its
-/// pattern is empty or has only groups, alternatives and repetitions, such as `()`. The pattern `^$` is accepted. The
-/// operators `is-empty` and `one-of` may have blank values.
+/// A condition is rejected, with the name of the argument, if its pattern matches no specific character or its values
+/// are all blank. The operators `is-empty` and `one-of` may have blank values.
 #[test]
 fn x06_check_rule_rejects_condition_with_only_blank_values() {
     let check = |op: &str, args: &Value| {

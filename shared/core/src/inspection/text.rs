@@ -13,7 +13,7 @@ use super::limits::{Failure, InvalidRule, MAX_PATH_STEPS, MAX_TEXT_BYTES};
 use crate::json::python_number;
 
 /// Fields at the top level of the inventory and of the plugin data that are secret. A placeholder such as
-/// `{inventory[password]}` is filled in with `***`. A placeholder for the whole inventory or plugin data does show them.
+/// `{inventory[password]}` is filled in with `***`. A placeholder for the whole inventory or plugin data shows them.
 const MASKED_FIELDS: [&str; 3] = ["password", "auth_token", "bmc_password"];
 
 /// The values that the placeholders of a text can read, by root: `node`, `inventory`, `plugin_data` and `item`.
@@ -27,9 +27,8 @@ pub(super) struct TextScope<'a> {
 }
 
 impl TextScope<'static> {
-    /// The scope for checks before a host has reported. Only a few placeholders have a value in it: `{inventory}` and
-    /// `{plugin_data}` are filled in with `None`, as Python prints it, and a secret such as `{inventory[password]}`
-    /// with `***`.
+    /// The scope for checks before a host has reported. Few placeholders have a value in it: a secret such as
+    /// `{inventory[password]}` is `***`, and `{inventory}` and `{plugin_data}` are `None`, as Python prints it.
     pub(super) const EMPTY: Self = Self { node: &Value::Null, inventory: &Value::Null, plugin_data: &Value::Null, item: None };
 }
 
@@ -38,8 +37,7 @@ impl TextScope<'static> {
 pub(super) struct TextTemplate {
     /// The text as written.
     source: Box<str>,
-    /// The plain texts and placeholders of the text, in order. Empty if the text has no braces, or has a form that is
-    /// not supported: then the text is used as written.
+    /// The plain texts and placeholders of the text, in order. Empty if the text is used unchanged.
     pieces: Box<[TextPiece]>,
 }
 
@@ -72,9 +70,8 @@ enum LookupFailure {
 }
 
 impl TextTemplate {
-    /// Parses a text. A text that Python's `str.format` would refuse is used unchanged, and so is a text with a
-    /// placeholder that is not supported here, such as `{a!r}`. Fails if a placeholder has more than [`MAX_PATH_STEPS`]
-    /// steps.
+    /// Parses a text. A text is used unchanged if Python's `str.format` would refuse it, or if it has a placeholder
+    /// that is not supported here, such as `{a!r}`. Fails if a placeholder has more than [`MAX_PATH_STEPS`] steps.
     pub(super) fn new(source: &str) -> Result<Self, InvalidRule> {
         let pieces = if source.contains(['{', '}']) { parse_pieces(source).unwrap_or_default() } else { Vec::new() };
         for piece in &pieces {
@@ -115,8 +112,7 @@ impl TextTemplate {
         Ok(self.fill_pieces(scope, budget, on_value)?.ok())
     }
 
-    /// Returns whether the first placeholder that has no value reads a missing key. If every placeholder has a value,
-    /// the result is `false`. Fails if a limit is exceeded.
+    /// Returns whether the first placeholder that has no value reads a missing key. Fails if a limit is exceeded.
     pub(super) fn has_missing_key(&self, scope: TextScope<'_>, budget: &mut RuleBudget) -> Result<bool, Failure> {
         Ok(self.fill_pieces(scope, budget, |_, _, _| ())? == Err(LookupFailure::MissingKey))
     }

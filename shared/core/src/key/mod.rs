@@ -1,8 +1,8 @@
 //! Label keys and values, and their valid forms.
 //!
-//! A key is a Kubernetes label key, so that a node of a Kubernetes cluster can have a label with this key. A value may be
-//! longer and have more characters than in Kubernetes (text of up to 4,096 bytes), because templates read it. A value
-//! that Kubernetes would refuse is not exported to the host label map, a file on the host
+//! A key is a Kubernetes label key, so that a node of a Kubernetes cluster can have a label with this key. A value may
+//! be longer and have more characters than in Kubernetes (text of up to 4,096 bytes), because templates read it. A
+//! value that Kubernetes would refuse is not exported to the host label map, a file on the host
 //! ([`LabelValue::is_kubernetes_value`]). Lengths are in bytes. Keys and values are shared strings, so merging the
 //! labels of a hundred thousand hosts clones them without an allocation.
 
@@ -21,8 +21,7 @@ pub const MAX_KEY_NAME_BYTES: usize = 63;
 pub const MAX_KEY_PREFIX_BYTES: usize = 253;
 /// Maximum length of a label's value, in bytes.
 pub const MAX_VALUE_BYTES: usize = 4096;
-/// Maximum size of all annotations that one level provides, keys and values together, in bytes. Inherited annotations
-/// are not counted.
+/// Maximum size of all annotations that one level provides, keys and values together, in bytes.
 pub(crate) const MAX_ANNOTATION_BYTES: usize = 262_144;
 
 checked_text! {
@@ -38,8 +37,7 @@ checked_text! {
     /// A label's value: text of at most [`MAX_VALUE_BYTES`] bytes without control characters. The empty text is valid.
     LabelValue: InvalidValue;
 
-    /// An annotation's value: any text. [`check_annotations`] limits the total size of the annotations that one level
-    /// provides.
+    /// An annotation's value: any text. [`check_annotations`] limits the total size of the annotations of one level.
     AnnotationValue: InvalidValue;
 }
 
@@ -75,8 +73,7 @@ pub enum InvalidKey {
     },
 }
 
-/// The error for a text that is not a valid label value, or a JSON value that is neither a label value nor an
-/// annotation value.
+/// The error for a text or a JSON value that is not a valid value of a label or annotation.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidValue {
     /// The value is longer than [`MAX_VALUE_BYTES`].
@@ -182,8 +179,7 @@ pub(crate) fn scalar_text(raw: &RawValue) -> Result<Option<String>, InvalidValue
     }
 }
 
-/// Checks the size of all annotations that one level provides against the limit of Kubernetes. `entries` contains their
-/// keys and values.
+/// Checks the size of all annotations that one level provides against the limit of Kubernetes.
 ///
 /// # Errors
 /// [`AnnotationsTooLarge`] if the size exceeds [`MAX_ANNOTATION_BYTES`].

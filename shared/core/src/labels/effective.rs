@@ -19,17 +19,14 @@ pub struct EffectiveMap<K: Ord, V> {
     provenances: OrdMap<K, Arc<Provenance<V>>>,
 }
 
-/// The labels of an inspection rule, or those that a host sets for itself. These labels apply only to keys that no
-/// level (cluster template, cluster, node group or node) decides. A level decides a key by a value, or by a tombstone
-/// if the level merges its labels into the inherited ones.
+/// Labels of an inspection rule, or those that a host sets itself. They apply only to keys that no level decides.
 #[derive(Clone, Debug)]
 pub struct FillSource<'a> {
     /// [`Origin::Rule`] or [`Origin::Host`].
     pub origin: Origin,
     /// True if the source may set restricted keys. Only a rule with `grants: true` may set them.
     pub can_set_restricted: bool,
-    /// The labels of the source. Those of a host have only the keys that `host_labels.accept` lists. The node group of
-    /// the host has this list, or inherits it.
+    /// The labels of the source. Those of a host have only the keys that `host_labels.accept` lists.
     pub labels: &'a BTreeMap<LabelKey, LabelValue>,
 }
 

@@ -36,9 +36,8 @@ pub trait FromJson: Sized {
 /// A map that was parsed from a JSON object: each key has a value, or a tombstone for `null`. Duplicate keys are
 /// refused.
 ///
-/// A number that is the value of a label or annotation keeps the text that was sent. This needs `serde_json`'s own
-/// deserializers (from text, or from a [`serde_json::Value`]). Within flattened fields and internally tagged enums,
-/// serde does not preserve the texts, and parsing fails.
+/// A number as a label or annotation keeps the text that was sent. This needs `serde_json`'s own deserializers (from
+/// text, or from a [`serde_json::Value`]). Within flattened fields and internally tagged enums, parsing fails.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct IntentJson<K, V>(
     /// The entries of the object.
@@ -116,8 +115,7 @@ impl FromJson for ParameterValue {
         Self::from_json(raw)
     }
 
-    /// Returns the path of an integer that hosts would receive as another number. For other errors, the path is empty,
-    /// also if only a part of the value is invalid.
+    /// Returns the path of an integer that hosts would receive as another number. For other errors, the path is empty.
     fn error_path(error: &InvalidParameter) -> String {
         match error {
             InvalidParameter::Inexact { place, .. } => place.clone(),

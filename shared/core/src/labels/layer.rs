@@ -15,12 +15,11 @@ pub const MAX_KEYS: usize = 256;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(bound(deserialize = "K: Ord + Deserialize<'de>, V: Deserialize<'de>"))]
 pub struct Layer<K, V> {
-    /// The entries that authors wrote. `None` if nothing was provided yet, or a write removed the whole map, so that the
-    /// inherited map applies unchanged.
+    /// The entries that authors wrote. `None` if nothing was provided yet, or a write removed the whole map, so that
+    /// the inherited map applies unchanged.
     pub provided: Option<OwnedMap<K, V>>,
-    /// The stored value of `merge_labels`. `None` if no write set the value and no labels were provided yet, or if a write
-    /// unset the value, for example by the removal of all labels. Always `None` for annotations and parameters, which
-    /// always merge.
+    /// The stored value of `merge_labels`. `None` if no labels were provided and no write set the value, or if a write
+    /// unset it. Always `None` for annotations and parameters, which always merge.
     pub merge: Option<bool>,
 }
 
@@ -100,8 +99,8 @@ impl<K: Ord, V> Layer<K, V> {
 /// Returns the value of `merge_labels` after a write. `stored` is the stored value, and `sent` is the value in the
 /// write. `provides` is true if the level provides labels after the write.
 ///
-/// A sent value is stored. Without a sent value, the stored value remains. If neither exists and `provides` is true, the
-/// value becomes false for a Magnum body, and true for any other body.
+/// A sent value is stored. Without a sent value, the stored value remains. If neither exists and `provides` is true,
+/// the value becomes false for a Magnum body, and true for any other body.
 pub fn merge_labels_after_write(stored: Option<bool>, sent: Option<bool>, provides: bool, shape: BodyShape) -> Option<bool> {
     sent.or(stored).or_else(|| provides.then_some(shape == BodyShape::Native))
 }

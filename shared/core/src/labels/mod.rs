@@ -38,8 +38,7 @@ pub const MAX_EFFECTIVE_BYTES: usize = 64 * 1024;
 pub type LabelLayer = Layer<LabelKey, LabelValue>;
 /// The annotations of one level. They are always merged into the inherited annotations.
 pub type AnnotationLayer = Layer<AnnotationKey, AnnotationValue>;
-/// The parameters of one level. They are always merged into the inherited parameters, key by key. If both have a key,
-/// the value of this level replaces the inherited value as a whole.
+/// The parameters of one level. They are always merged into the inherited parameters, by top-level key.
 pub type ParameterLayer = Layer<LabelKey, ParameterValue>;
 
 /// The effective labels at some level: those of this level and the levels above, merged. The labels of a node can also

@@ -15,8 +15,7 @@ pub struct LevelEntry<V> {
     pub value: ProvidedValue<V>,
     /// The owners of the entry at that level, sorted.
     pub owners: Arc<[Owner]>,
-    /// The time since which the level has this value or tombstone, in milliseconds of Unix time. A later write of the
-    /// same value does not change the time. `None` if the time is unknown.
+    /// The time since which the level has this value, in milliseconds of Unix time. `None` if the time is unknown.
     pub since_ms: Option<u64>,
     /// True if the level merges its map into the inherited map. False if its map replaces the inherited map.
     pub is_merging: bool,
@@ -34,8 +33,7 @@ pub struct FillCandidate<V> {
 /// The outcome for a key after the levels are merged, and after rules and the host fill keys that no level decides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KeyState {
-    /// The value in the last entry is effective. This is the entry of the level nearest to the host among the levels
-    /// that have an entry for the key.
+    /// The value in the last entry, that of the level nearest to the host, is effective.
     Set,
     /// A level has a tombstone (`null`), so the key is not inherited and has no value.
     Tombstoned {
@@ -47,8 +45,7 @@ pub enum KeyState {
         /// The level that does not merge.
         by: Level,
     },
-    /// No level decides the key (by a value, or by a tombstone at a level that merges), so the value of an inspection
-    /// rule or of the host is effective.
+    /// No level decides the key, so the value of an inspection rule or of the host is effective.
     Filled {
         /// Index of the effective value among the candidates.
         index: usize,
@@ -79,8 +76,7 @@ pub enum LevelEffect {
 pub enum FillEffect {
     /// The value of the candidate is effective.
     Wins,
-    /// The level sets or tombstones the key, or hides an entry (a value or a tombstone) of another level. So no
-    /// candidate is effective.
+    /// The level sets or tombstones the key, or hides an entry of another level, so no candidate is effective.
     DecidedBy(Level),
     /// The value of an earlier rule is effective instead.
     FilledBy(Origin),
@@ -118,8 +114,7 @@ impl<V> Default for Provenance<V> {
 }
 
 impl<V> Provenance<V> {
-    /// Returns the effective value of the key, or `None` if the key has no effective value. The value is that of the
-    /// nearest level. If no level decides the key, it is that of the candidate (a rule or the host) that fills the key.
+    /// Returns the effective value of the key, or `None` if the key has no effective value.
     pub fn value(&self) -> Option<&V> {
         match self.state {
             KeyState::Set => self.entries.last()?.value.value(),

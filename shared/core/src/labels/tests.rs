@@ -77,8 +77,7 @@ fn provenance_lists_every_level_with_effect() {
     assert_eq!(labels.provenance("tier").unwrap().entries[0].owners[0].to_string(), "site:apply");
 }
 
-/// In this test, the cluster does not merge, so its labels replace those of the template. The tombstones of the cluster
-/// have no effect.
+/// The cluster does not merge, so its labels replace those of the template. Its tombstones have no effect.
 #[test]
 fn effective_map_drops_upper_levels_when_level_does_not_merge() {
     let levels = [

@@ -1,7 +1,6 @@
-//! Limits the size of fields. Also refuses blank names, empty keys, control characters in names and keys, and numbers
-//! that hosts would receive as other numbers. The body of a write is checked before its fields are parsed, because a
-//! short text of some fields needs much time or memory to parse. The object is checked after a write, because many small
-//! writes can each add one entry.
+//! Limits the size of fields, and refuses blank names, invalid keys and inexact numbers. The body of a write is checked
+//! before its fields are parsed, because a short text of some fields needs much time or memory to parse. The object is
+//! checked after a write, because many small writes can each add one entry.
 //!
 //! Both checks use the same bounds: those of the field's [`FieldType`] or [`PassthroughType`].
 //!
@@ -15,7 +14,7 @@ use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 
 use super::body::is_null;
-use super::empty::{check_has_visible_character, check_key, check_name_characters, check_no_empty_text, is_blank_text};
+use super::empty::{check_key, check_name_characters, check_no_blank_text, check_not_blank, is_blank_text};
 use super::error::{BodyError, BodyErrorKind, check_each};
 use super::field_defs::{LEVEL_FIELDS, NODE_FIELDS};
 use super::fields::SpecFields;
@@ -31,9 +30,8 @@ use crate::ownership::OwnedSet;
 /// The empty text, as JSON.
 const EMPTY_TEXT: &str = r#""""#;
 
-/// Checks the value that a body provides for a field: its length, its number of entries, the range of a duration, and
-/// that it has no blank name, invalid key or inexact number. `stored_value` returns the stored value. If the stored
-/// value fails these checks too, a value that is not larger is accepted.
+/// Checks the value that a body provides for a field against the field's type and bound. `stored_value` returns the
+/// stored value. If the stored value fails these checks too, a value that is not larger is accepted.
 ///
 /// # Errors
 /// [`BodyError`] with the path of the error within the field.
@@ -41,9 +39,8 @@ pub(super) fn check_body_field(field: &FieldDef, sent: &RawValue, stored_value: 
     accept_unless_larger(|value| check_field(field, value), sent, stored_value)
 }
 
-/// Checks the value that a body provides for a passthrough field: a field of Ironic or Magnum that is stored and shown,
-/// and has no effect. `old` returns the stored value. If the stored value is invalid too, a value that is not larger is
-/// accepted.
+/// Checks the value that a body provides for a passthrough field, which is a field of Ironic or Magnum. `old` returns
+/// the stored value. If the stored value is invalid too, a value that is not larger is accepted.
 ///
 /// # Errors
 /// [`BodyError`] with the path of the error within the field.
@@ -51,17 +48,15 @@ pub(super) fn check_passthrough(field: &PassthroughField, sent: &RawValue, old: 
     accept_unless_larger(|value| check_passthrough_type(field.kind, value), sent, old)
 }
 
-/// Checks the value of a passthrough field (a field that is only stored and shown): its size, that a name is not blank
-/// and has no control character, that a text has not only blanks, that a list has no blank text, and the keys and
-/// numbers of an object.
+/// Checks the size of a passthrough field, and its names, texts, keys and numbers as its type demands.
 fn check_passthrough_type(field_type: PassthroughType, value: &RawValue) -> Result<(), BodyError> {
     check_length(field_type.bound(), value)?;
     match field_type {
         PassthroughType::NameOrNone(_) if value.get() == EMPTY_TEXT => Ok(()),
         PassthroughType::Name(_) | PassthroughType::NameOrNone(_) => check_name_text(value),
         PassthroughType::Object => check_collection(FieldType::Map, field_type.bound(), value),
-        PassthroughType::List => check_each(items(value), check_has_visible_character),
-        PassthroughType::Text(_) => check_not_only_blanks(value),
+        PassthroughType::List => check_each(items(value), check_not_blank),
+        PassthroughType::Text(_) => check_empty_or_visible(value),
         // The types of these values are checked when they are read.
         PassthroughType::Uuid | PassthroughType::Number | PassthroughType::Flag | PassthroughType::Any => Ok(()),
     }
@@ -77,12 +72,10 @@ pub(super) fn check_keyed_field(name: &str, sent: &RawValue, stored_value: impl 
     field.map_or(Ok(()), |def| check_body_field(def, sent, stored_value)).map_err(|error| error.prefixed(name))
 }
 
-/// Checks the bounds of all fields of an object after a write. `old` is the spec before the write, if there was
-/// one.
+/// Checks the bounds of all fields of an object after a write. `old` is the spec before the write, if there was one.
 ///
 /// # Errors
-/// [`BodyError`] for the first field that exceeds its bound, unless the stored value exceeds it too and the new value is
-/// not larger.
+/// [`BodyError`] for the first field that exceeds its bound, unless the old value does so too and is not smaller.
 pub fn check_bounds<S: SpecFields>(old: Option<&S>, new: &S, names: &dyn NameResolver) -> Result<(), BodyError> {
     // `json` returns the value of a field as a body would contain it.
     for field in S::FIELDS {
@@ -167,7 +160,7 @@ fn check_field(field: &FieldDef, value: &RawValue) -> Result<(), BodyError> {
     check_length(bound, value)?;
     check_seconds(field_type, value)?;
     if must_not_be_blank {
-        check_not_only_blanks(value)?;
+        check_empty_or_visible(value)?;
     }
     let count = item_count(value);
     if count > bound.max_entries {
@@ -221,7 +214,7 @@ fn check_collection(field_type: FieldType, bound: FieldBound, value: &RawValue) 
             entries.iter().try_for_each(|(key, member)| check_members(member_fields, member).map_err(|error| error.prefixed(key)))
         }
         FieldType::ListOf(member_fields) => check_each(items(value), |member| check_members(member_fields, member)),
-        FieldType::Objects => check_no_empty_text(value),
+        FieldType::Objects => check_no_blank_text(value),
         FieldType::Text
         | FieldType::Time
         | FieldType::Seconds(..)
@@ -253,11 +246,10 @@ fn check_text_list(bound: FieldBound, list: &RawValue) -> Result<(), BodyError> 
     check_each(items(list), |item| if item.get().starts_with('"') { check_text(bound, item) } else { Ok(()) })
 }
 
-/// Checks one text of a list, or the single text in place of a list: its length, and that it has a visible character
-/// unless the bound allows an empty text.
+/// Checks one text of a list: its length, and that it has a visible character unless the bound allows an empty text.
 fn check_text(bound: FieldBound, item: &RawValue) -> Result<(), BodyError> {
     if !bound.allows_empty {
-        check_has_visible_character(item)?;
+        check_not_blank(item)?;
     }
     // The limit for one entry of the list applies, not the limit for the whole list.
     check_length(bound.max_bytes(bound.max_entry_bytes), item)
@@ -285,7 +277,7 @@ fn check_numbers(value: &RawValue) -> Result<(), BodyError> {
 
 /// Fails if a text has only blanks, because a person sees such a text as empty. An empty text is accepted, because it
 /// clears the field.
-fn check_not_only_blanks(value: &RawValue) -> Result<(), BodyError> {
+fn check_empty_or_visible(value: &RawValue) -> Result<(), BodyError> {
     if is_blank_text(value) && value.get() != EMPTY_TEXT {
         return Err(BodyError::new("", "contains only blanks: write something, or leave it out"));
     }
@@ -301,8 +293,7 @@ fn check_inner_keys(value: &RawValue) -> Result<(), BodyError> {
     check_nested_keys(value)
 }
 
-/// Fails if a map inside a map or list has a blank key or a key with a control character, at any depth. The keys of the
-/// outer map itself are not checked.
+/// Checks the keys of all maps inside a map or list, at any depth. The keys of the outer map itself are not checked.
 fn check_nested_keys(value: &RawValue) -> Result<(), BodyError> {
     match value.get().as_bytes().first() {
         Some(b'{') => {
@@ -314,8 +305,7 @@ fn check_nested_keys(value: &RawValue) -> Result<(), BodyError> {
     }
 }
 
-/// Checks the keys of a map: their lengths and, unless the bound allows an empty key, that they are not blank and have no
-/// control character.
+/// Checks the keys of a map: their lengths and, unless the bound allows an empty key, their characters.
 fn check_keys(bound: FieldBound, map: &RawValue) -> Result<(), BodyError> {
     members(map).unwrap_or_default().iter().try_for_each(|(key, _)| {
         if !bound.allows_empty {
@@ -406,8 +396,7 @@ mod tests {
         }
     }
 
-    /// Texts that are neither names nor keys, such as `maintenance_reason`, may have control characters. A key of more
-    /// than 512 bytes is refused too.
+    /// Texts that are neither names nor keys may have control characters. A key must also not be too long.
     #[test]
     fn y04_update_rejects_control_character_in_names_and_keys() {
         let update_node = |body: &Value| update(&mut NodeSpec::default(), body);
@@ -430,9 +419,8 @@ mod tests {
         assert!(long.starts_with("extra: has a key of 513 bytes"), "{long}");
     }
 
-    /// A field with free JSON refuses a number that hosts would receive as another number: one of 2^53 or more that a
-    /// double (IEEE 754) rounds, and one that is too large or too small for a double. Up to 2^53 a double holds every
-    /// whole number, and above it only some of them. A smaller fraction, such as 1.10, is accepted.
+    /// A field with free JSON refuses a number of 2^53 or more that a double (IEEE 754) rounds, and one that is too
+    /// large or too small for a double. Up to 2^53 a double holds every whole number, and above it only some of them.
     #[test]
     fn y04_free_json_fields_reject_inexact_numbers() {
         for field in ["parameters", "properties", "extra", "instance_info"] {
@@ -464,9 +452,8 @@ mod tests {
         }
     }
 
-    /// Older versions stored names with control characters, inexact numbers and too long durations. In this test, an
-    /// update leaves such values unchanged or replaces them with valid values. An update that adds an entry to a map
-    /// with such a value is refused, and so is a too long duration in a new group.
+    /// Older versions stored names with control characters, inexact numbers and too long durations. An update may leave
+    /// such a value unchanged or make it smaller, but not larger.
     #[test]
     fn y04_update_accepts_invalid_stored_value_unless_larger() {
         let mut spec = NodeSpec::default();

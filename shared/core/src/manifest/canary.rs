@@ -8,8 +8,7 @@ use super::reader::read_value;
 use crate::name::truncated;
 use crate::selector::{LabelSelector, Selector};
 
-/// The end of an error message about a canary: the accepted forms. A canary defines the hosts of a group to which a new
-/// task set would be rolled out first. It is stored, but no rollout uses it yet.
+/// The accepted forms of a canary, as the end of an error message.
 const EXPECTED: &str =
     "write how many hosts go first, a whole number from 0 to 4294967295, or a selector of their labels, as \"tier=gold\"";
 

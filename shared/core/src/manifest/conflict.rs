@@ -16,9 +16,9 @@ use super::write::{MapConflict, WriteError, hide_sensitive_values, is_default, o
 use crate::labels::Layer;
 use crate::ownership::{Conflict, Manager, Operation, OwnedEntry, OwnedMap};
 
-/// Checks that an update by `manager` from `old` to `new` changes nothing that other managers own. A field is
-/// excluded if only updates wrote it and its value is the default. If there is a conflict because the update unparks a
-/// node, the maintenance reason that the update clears is excluded too.
+/// Checks that an update by `manager` from `old` to `new` changes nothing that other managers own. A field is excluded
+/// if only updates wrote it and its value is the default. If there is a conflict because the update unparks a node, the
+/// maintenance reason that the update clears is excluded too.
 ///
 /// # Errors
 /// [`WriteError::Conflicts`] with every other key and field of another manager that the update changes or removes.
@@ -84,15 +84,17 @@ mod tests {
     use crate::labels::BodyShape;
     use crate::object::{ClusterSpec, InspectionRuleSpec, NodeSpec};
 
+    /// Writes a body into an object as a plain write of this manager.
+    fn update<S: SpecFields>(spec: &mut S, manager: &Manager, body: &str) {
+        let mode = WriteMode::Update { manager, shape: BodyShape::Native };
+        write_body(spec, &JsonBody::parse(body).unwrap(), mode, &AnyNameResolver::default(), 7).unwrap();
+    }
+
     #[test]
     fn check_update_conflicts_reports_changed_and_removed_values() {
         let mut old_spec = ClusterSpec::default();
         let names = AnyNameResolver::default();
         let [git, bob] = ["git", "bob"].map(|name| Manager::new(name).unwrap());
-        let update = |spec: &mut ClusterSpec, manager: &Manager, body: &str| {
-            let mode = WriteMode::Update { manager, shape: BodyShape::Native };
-            write_body(spec, &JsonBody::parse(body).unwrap(), mode, &names, 7).unwrap();
-        };
         update(&mut old_spec, &git, r#"{"description": "a", "labels": {"tier": "gold", "ntp": null}}"#);
         for (body, writer, expected) in [
             (r#"{"labels": {"tier": "gold", "ntp": null, "new": "x"}, "paused": true}"#, &bob, &[][..]),
@@ -141,9 +143,7 @@ mod tests {
         assert!(has_conflict(&spec));
     }
 
-    /// In this test, another manager applied `parked` and the reason. An update that unparks the node has a conflict
-    /// about `parked`, and none about the reason that the update clears. An update that sets another reason, or clears
-    /// the reason of the parked node, has a conflict about the reason.
+    /// An update that unparks a node conflicts about `parked`, and not about the reason that it clears.
     #[test]
     fn y05_ending_maintenance_conflicts_on_parked_but_not_reason() {
         let names = AnyNameResolver::default();
@@ -160,8 +160,7 @@ mod tests {
             (r#"{"maintenance_reason": null}"#, &["maintenance_reason"]),
         ] {
             let mut new_spec = old_spec.clone();
-            let mode = WriteMode::Update { manager: &ann, shape: BodyShape::Native };
-            write_body(&mut new_spec, &JsonBody::parse(body).unwrap(), mode, &names, 8).unwrap();
+            update(&mut new_spec, &ann, body);
             let Err(WriteError::Conflicts(conflicts)) = check_update_conflicts(&old_spec, &new_spec, &ann, &names) else {
                 panic!("{body} has no conflict");
             };
@@ -174,10 +173,6 @@ mod tests {
     fn check_update_conflicts_hides_values_of_sensitive_rule() {
         let names = AnyNameResolver::default();
         let [ann, bob] = ["ann", "bob"].map(|name| Manager::new(name).unwrap());
-        let update = |spec: &mut InspectionRuleSpec, manager: &Manager, body: &str| {
-            let mode = WriteMode::Update { manager, shape: BodyShape::Native };
-            write_body(spec, &JsonBody::parse(body).unwrap(), mode, &names, 7).unwrap();
-        };
         let mut old_spec = InspectionRuleSpec::default();
         update(&mut old_spec, &ann, r#"{"sensitive": true, "actions": [{"op": "add-trait", "args": {"name": "CUSTOM_EPYC"}}]}"#);
         let mut new_spec = old_spec.clone();
@@ -195,10 +190,6 @@ mod tests {
     fn y05_check_update_conflicts_ignores_number_reset_by_updates() {
         let names = AnyNameResolver::default();
         let [ann, bob] = ["ann", "bob"].map(|name| Manager::new(name).unwrap());
-        let update = |spec: &mut InspectionRuleSpec, manager: &Manager, body: &str| {
-            let mode = WriteMode::Update { manager, shape: BodyShape::Native };
-            write_body(spec, &JsonBody::parse(body).unwrap(), mode, &names, 7).unwrap();
-        };
         let actions = r#"{"priority": 5, "actions": [{"op": "add-trait", "args": {"name": "CUSTOM_EPYC"}}]}"#;
         for (body, has_conflict) in
             [(r#"{"priority": 5}"#, true), (r#"{"priority": 0}"#, false), (r#"{"priority": null}"#, false)]

@@ -84,8 +84,7 @@ impl ObjectKey {
 /// are removed from the body. The name of a Namespace is in the field `namespace`. The `uuid` of a Node is removed too.
 ///
 /// # Errors
-/// [`BodyError`] as [`JsonBody::parse`], and if the kind is missing or unknown, a name is missing or malformed, or a
-/// version or uuid is invalid.
+/// [`BodyError`] as [`JsonBody::parse`], and if a field that identifies the object is missing or invalid.
 pub fn read_document(json: &str) -> Result<Document, BodyError> {
     let mut body = JsonBody::parse(json)?;
     let kind = remove_text(&mut body, "kind")?
@@ -216,9 +215,7 @@ mod tests {
         }
     }
 
-    /// The kind and the identifying fields of a document become its key. A document is refused if its kind or name is
-    /// missing or invalid, if the cluster of a node group is missing, or if the version of a release is invalid. The
-    /// error names the field.
+    /// A document without a valid kind, name, cluster or version is refused. The error names the field.
     #[test]
     fn read_document_reads_kind_and_name() {
         for (json, key) in [

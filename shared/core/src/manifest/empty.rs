@@ -14,7 +14,7 @@ pub(super) fn is_blank_text(value: &RawValue) -> bool {
 }
 
 /// Fails if a JSON value is a text without a visible character.
-pub(super) fn check_has_visible_character(value: &RawValue) -> Result<(), BodyError> {
+pub(super) fn check_not_blank(value: &RawValue) -> Result<(), BodyError> {
     if is_blank_text(value) { Err(BodyError::new("", "is empty: name something, or leave it out")) } else { Ok(()) }
 }
 
@@ -58,15 +58,15 @@ pub(super) fn check_no_control(text: &str) -> Result<(), BodyError> {
     Ok(())
 }
 
-/// Fails if a JSON value contains a blank text, a blank key or a key with a control character, at any depth. A blank text
-/// usually comes from a variable that its author did not set.
-pub(super) fn check_no_empty_text(value: &RawValue) -> Result<(), BodyError> {
+/// Fails if a JSON value contains a blank text, a blank key or a key with a control character, at any depth. A blank
+/// text usually comes from a variable that its author did not set.
+pub(super) fn check_no_blank_text(value: &RawValue) -> Result<(), BodyError> {
     match value.get().as_bytes().first() {
         Some(b'{') => members(value).unwrap_or_default().iter().try_for_each(|(key, item)| {
             check_key(key)?;
-            check_no_empty_text(item).map_err(|error| error.prefixed(key))
+            check_no_blank_text(item).map_err(|error| error.prefixed(key))
         }),
-        Some(b'[') => check_each(items(value), check_no_empty_text),
-        _ => check_has_visible_character(value),
+        Some(b'[') => check_each(items(value), check_no_blank_text),
+        _ => check_not_blank(value),
     }
 }

@@ -15,8 +15,7 @@ pub struct BodyError {
     pub field: String,
     /// The kind of error, for programs.
     pub kind: BodyErrorKind,
-    /// The message for people: the fault, and in most cases a correction. The message is printed after the path of the
-    /// field.
+    /// The message for people: the fault, and in most cases a correction. It is printed after the path of the field.
     pub reason: String,
 }
 

@@ -16,10 +16,8 @@ pub(super) const REASON_FIELD: &str = "maintenance_reason";
 pub(super) const PARKED_FIELD: &str = "parked";
 
 /// Removes the maintenance reason and its owners if the write unparks the node and sets no new reason. An apply without
-/// force does not remove a reason that another manager owns.
-///
-/// An apply that contains a reason keeps the reason, also if it is the stored one: the next apply of the same manifest
-/// would set it again. An update that sends the stored reason removes it.
+/// force does not remove a reason that another manager owns. An apply that contains a reason, even the stored one,
+/// keeps it, because the next apply would set it again. An update that sends the stored reason removes it.
 pub(super) fn clear_reason_if_unparked<S: SpecFields>(previous: &S, next: &mut S, body: &JsonBody, author: WriteMode<'_>) {
     if !ends_parking(previous, next) {
         return;
@@ -123,8 +121,7 @@ mod tests {
         assert_eq!(apply(&git, true, r#"{"parked": false}"#), Value::Null);
     }
 
-    /// An older version may have left a reason at a node that is not parked. A write that neither parks nor unparks the
-    /// node does not change this reason.
+    /// A write that neither parks nor unparks a node does not change a reason that an older version left.
     #[test]
     fn y05_reason_stays_when_node_is_not_parked() {
         let manager = Manager::new("ci").unwrap();

@@ -74,9 +74,8 @@ pub(super) fn update_after_body<S: SpecFields>(previous: &S, next: &mut S, body:
 }
 
 /// Updates `merge_labels` after a write of labels that does not set the field, such as a write of one key. If the field
-/// had no value and has one now, `owner` becomes its owner, unless the field has an owner already. If the write removed
-/// the whole map of labels, the field is unset if its value is `true` and all its owners got it by plain writes
-/// ([`Operation::Update`]). If an empty map remains, the field keeps its value.
+/// had no value and has one now, `owner` becomes its owner, unless it has one already. If the write removed the whole
+/// map of labels, a value `true` that only plain writes ([`Operation::Update`]) own is unset.
 pub fn update_merge_labels<S: SpecFields>(previous: &S, next: &mut S, owner: Owner) {
     let state = |spec: &S| spec.inherited().map(|level| (level.labels.merge, level.labels.provided.is_some()));
     let (Some((old_merge, had_labels)), Some((new_merge, has_labels))) = (state(previous), state(next)) else { return };

@@ -3,8 +3,7 @@
 use crate::object::{ClusterId, GroupId, Kind, NodeId, TemplateId};
 use crate::traits::TraitNames;
 
-/// A lookup of the objects that a body refers to: from names to ids, and from ids to names. The controller's lookup also
-/// accepts a uuid in place of a name.
+/// A lookup of the objects that a body refers to, from names (or uuids, in the controller) to ids, and back to names.
 pub trait NameResolver {
     /// Returns the id of the cluster template with this name.
     fn template(&self, name: &str) -> Option<TemplateId>;
@@ -21,8 +20,7 @@ pub trait NameResolver {
     fn template_name(&self, id: TemplateId) -> Option<String>;
     /// Returns the name of the group with this id, as `CLUSTER/GROUP`.
     fn group_name(&self, id: GroupId) -> Option<String>;
-    /// Returns the names of all objects of a kind, as fields contain them, for hints at a similar name. For a group this
-    /// is `CLUSTER/GROUP`. May be empty for a kind to which no field refers.
+    /// Returns the names of all objects of a kind, for hints at a similar name. For a group this is `CLUSTER/GROUP`.
     fn all_names(&self, kind: Kind) -> Vec<String>;
     /// Returns the names of the valid traits: the standard traits, and those that the site defines.
     fn trait_names(&self) -> &TraitNames;

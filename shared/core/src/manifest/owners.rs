@@ -47,15 +47,14 @@ fn map_owners<'m, K: Ord + Clone + Display, V: Clone + PartialEq>(
 /// with its owners. There are two cases:
 ///
 /// - `manager` owned the key or field until this apply.
-/// - `manager` applied to this object for the first time, and now shares other keys with a manager that applied this key
-///   or field. For example, the manager was renamed, and its manifest omits a key that it applied under its old name.
+/// - `manager` applied to this object for the first time, and now shares other keys with a manager that applied this
+///   key or field. For example, the manager was renamed, and its manifest omits a key that it applied before.
 pub fn retained_by_others(old_owners: &Owners, new_owners: &Owners, manager: &Manager) -> Owners {
     let this_owner = Owner::apply(manager);
     let has_this_owner = |owners: Option<&Arc<[Owner]>>| owners.is_some_and(|owners| owners.contains(&this_owner));
     let is_new_manager = !old_owners.values().any(|owners| owners.contains(&this_owner));
     let is_other_apply = |owner: &&Owner| owner.operation == Operation::Apply && **owner != this_owner;
-    // `merge_labels` follows the labels: a second manager that applies only labels does not become its owner, and the
-    // field is unset with the last labels. So it is not listed for a new manager.
+    // `merge_labels` follows the labels: an apply of labels adds no second owner, and the field is unset with them.
     let is_flag = |name: &str| name == MERGE_LABELS;
     // The managers with which a new manager shares a key or field.
     let shared = new_owners.iter().filter(|(name, owners)| is_new_manager && !is_flag(name) && owners.contains(&this_owner));

@@ -1,9 +1,6 @@
-//! Passthrough fields of Ironic's and Magnum's bodies. They are accepted, stored and returned, and most have no effect
-//! here. Exceptions are fields of a node: allocations compare `resource_class`, `owner` and `lessee`, a node with an
-//! `instance_uuid` is in use, and a write that unparks a node clears its `maintenance_reason`.
-//!
-//! Each has a type, and a value that is returned if it was never set, so that the clients of these systems find what
-//! they expect.
+//! Passthrough fields of Ironic's and Magnum's bodies. They are accepted, stored and returned. Only a few fields of a
+//! node, such as `resource_class`, have an effect here. Each has a type, and a value that is returned if it was never
+//! set, so that the clients of these systems find what they expect.
 
 use serde_json::Value;
 use uuid::Uuid as AnyUuid;
@@ -13,8 +10,7 @@ use super::error::BodyError;
 use crate::field::{FieldBound, FieldType, parse_boolean, parse_integer};
 use crate::name::{canonical_uuid, truncated};
 
-/// One passthrough field: a field of Ironic or Magnum that is stored and returned. Most passthrough fields have no
-/// effect. A few fields of a node have an effect: for example, allocations compare `resource_class`.
+/// One passthrough field: a field of Ironic or Magnum that is stored and returned.
 #[derive(Clone, Copy, Debug)]
 pub struct PassthroughField {
     /// The name of the field in a body.
@@ -77,13 +73,11 @@ impl PassthroughType {
 }
 
 impl PassthroughField {
-    /// Returns a value as it is stored. A uuid is converted to lower case with dashes. A number that was sent as text is
-    /// converted to a JSON number, and a boolean that was sent as text or number to a JSON boolean. `null` is accepted
-    /// for every type.
+    /// Returns a value as it is stored. A uuid is converted to lower case with dashes. A number or boolean in another
+    /// form, such as text, becomes a JSON number or boolean. `null` is accepted for every type.
     ///
     /// # Errors
-    /// [`BodyError`] for a value of another type than the field's, or a text that is too long. The message contains the
-    /// type that the field needs.
+    /// [`BodyError`] with the type that the field needs, for a value of another type or a text that is too long.
     pub(super) fn normalize(&self, value: Value) -> Result<Value, BodyError> {
         let expected_type = match (self.kind, &value) {
             (_, Value::Null) | (Any, _) | (Flag, Value::Bool(_)) | (Object, Value::Object(_)) | (List, Value::Array(_)) => {
@@ -137,8 +131,8 @@ macro_rules! passthrough_fields {
 }
 
 // Grouped by type, and by the value in a response if the field was never set (`None`: the response omits the field).
-// Most texts have at most 255 characters. The fields with `None` are computed by other systems, and the clients of these
-// systems send them back. Magnum refuses an empty name too. Ironic stores an empty name, but no known client sends one.
+// Most texts have at most 255 characters. The fields with `None` are computed by other systems, and their clients send
+// them back. Magnum refuses an empty name too. Ironic stores one, but no known client sends one.
 passthrough_fields! {
     /// The passthrough fields of a cluster template, from Magnum.
     TEMPLATE {

@@ -22,8 +22,7 @@ pub const MAX_DEPTH: usize = 24;
 /// Reads a typed value from JSON. An error contains the path of the field within the value.
 ///
 /// # Errors
-/// [`BodyError`] for the first invalid field, also for a number that [`json::parse_number`] refuses, and for lists and
-/// maps that are nested deeper than [`MAX_DEPTH`].
+/// [`BodyError`] for the first invalid field or number ([`json::parse_number`]), or if the depth exceeds [`MAX_DEPTH`].
 pub fn read_json<T: DeserializeOwned>(raw: &RawValue) -> Result<T, BodyError> {
     check_depth(raw.get())?;
     T::deserialize(JsonReader(raw))
@@ -310,7 +309,7 @@ mod tests {
         read_json::<T>(&RawValue::from_string(json.to_owned()).unwrap()).unwrap_err().to_string()
     }
 
-    /// The message describes a value of the wrong type, a misspelled name of a variant, and a missing or repeated field.
+    /// The message describes a value of the wrong type, a misspelled variant, and a missing or repeated field.
     #[test]
     fn read_json_error_describes_wrong_value() {
         for (message, expected) in [

@@ -82,8 +82,7 @@ fn drop_ignored_role_or_groups(members: &mut Map<String, Value>) {
 }
 
 /// Returns the stored spelling of a task's field and its normalized value. Returns `None` for a field that is `null`,
-/// which is the same as an absent field, except for `tags`. The name of an unknown field is returned, so that the typed
-/// reader refuses it.
+/// which counts as absent (except `tags`). An unknown field is returned, so that the typed reader refuses it.
 fn normalize_field(name: &str, value: Value) -> Result<Option<(String, Value)>, BodyError> {
     let name = name.replace('-', "_");
     let Some(field_def) = Task::FIELD_DEFS.iter().find(|field_def| field_def.has_name(&name)) else {
@@ -105,9 +104,8 @@ fn normalize_field(name: &str, value: Value) -> Result<Option<(String, Value)>, 
     Ok(Some((field_def.name.to_owned(), value)))
 }
 
-/// Normalizes `tags` of a task, or of its dependency on tasks of other nodes. A text becomes a list with this one item.
-/// The text `*` means every tag and is returned unchanged. As an item of a list, `*` is a name that no tag has. Fails
-/// at a pattern that matches the empty text.
+/// Normalizes `tags` of a task or of an entry of a cross dependency, as [`normalize_nodes`] does. Only the text `*`,
+/// which means every tag, is returned unchanged. As an item of a list, `*` is a name that no tag has.
 fn normalize_tags(value: Value) -> Result<Value, BodyError> {
     if value == ANY_TAG_INPUT { Ok(value) } else { normalize_nodes(value) }
 }
@@ -129,8 +127,9 @@ const EVERY_NODE_HINT: &str = "write the text * for every node";
 /// The advice in an error about a pattern that selects tasks.
 const EVERY_TASK_HINT: &str = "name the tasks, or write /.+/ for every task";
 
-/// Returns the list unchanged. Fails at an item that is not a text. Also fails at a pattern that matches the empty text,
-/// because an empty variable in the pattern would otherwise select everything. `advice` is the end of the message.
+/// Returns the list unchanged. Fails at an item that is not a text. Also fails at a pattern that matches the empty
+/// text, because an empty variable in the pattern would otherwise select everything. `advice` is the end of the
+/// message.
 fn check_selector_list(list: Value, advice: &str) -> Result<Value, BodyError> {
     let names: Vec<String> = read_value(&list)?;
     check_each(&names, |name| check_pattern(name, advice))?;
@@ -159,9 +158,8 @@ fn normalize_entries(value: Value) -> Result<Value, BodyError> {
     Ok(Value::Array(normalized.collect::<Result<_, _>>()?))
 }
 
-/// Converts `role` and `tags` of an entry to lists. `null` in these fields remains, because it selects stages. An entry
-/// that is not a map is returned unchanged, because the typed reader refuses it later. Fails if `name`, `role` or `tags`
-/// has a pattern that matches the empty text.
+/// Converts `role` and `tags` of an entry to lists, and fails at a pattern that matches the empty text. `null` in these
+/// fields remains, because it selects stages. The typed reader later refuses an entry that is not a map.
 fn normalize_entry(item: Value) -> Result<Value, BodyError> {
     let mut entry = match item {
         Value::Object(entry) => entry,
@@ -179,8 +177,8 @@ fn normalize_entry(item: Value) -> Result<Value, BodyError> {
 }
 
 /// Checks every name and pattern with which a task selects tasks or nodes. Fails if a selector contains a control
-/// character, which no name has. Also fails if a selector of roles or tags is the text `null`, or differs from a reserved
-/// word only in case, such as `Self`, because it would select nothing.
+/// character, which no name has. Also fails if a selector of roles or tags is the text `null`, or differs from a
+/// reserved word only in case, such as `Self`, because it would select nothing.
 pub(super) fn check_task_selectors(task: &Task) -> Result<(), BodyError> {
     check_role_selectors(&task.roles).map_err(|error| error.prefixed("roles"))?;
     check_tag_selectors(task.tags.as_deref().unwrap_or_default()).map_err(|error| error.prefixed("tags"))?;
@@ -255,8 +253,7 @@ mod tests {
         read_tasks(&RawValue::from_string(json.to_owned()).unwrap())
     }
 
-    /// Fuel's names of fields, and a text in place of a list, are converted to the stored form. An entry of a list that
-    /// is `null` is left out.
+    /// Fuel's names and a text in place of a list are converted to the stored form. An entry `null` is left out.
     #[test]
     fn read_tasks_accepts_spelling_of_fuel() {
         let stemma_spelling =

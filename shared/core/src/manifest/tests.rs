@@ -66,9 +66,8 @@ fn innermost_object(field_type: FieldType, value: &mut Value) -> &mut Map<String
     object.and_then(Value::as_object_mut).expect("the example of a field contains the members of the field")
 }
 
-/// Checks that a field accepts its example and refuses values of other types, then checks its members in the same way.
-/// Also checks that a member is accepted by each of its aliases, and can be left out only if it is not required. `read`
-/// reads a manifest in which the field has the given value.
+/// Checks that a field accepts its example and refuses values of other types, then checks its members, their aliases
+/// and whether they are required. `read` reads a manifest in which the field has the given value.
 fn check_example_and_types(path: &str, field: &FieldDef, read: &dyn Fn(&Value) -> Result<(), BodyError>) {
     let (field_type, example) = (field.field_type, example_value(field));
     assert!(matches_type(field_type, &example), "{path}: {example}");
@@ -232,8 +231,8 @@ fn read_allocation(field: &str, value: &Value) -> Result<(), BodyError> {
     }
 }
 
-/// Checks that a field and its members refuse an empty entry in a list or map of names, and an empty required text. If
-/// the bound of a field allows empty entries, only its members are checked. `read` reads a body in which the field has the given value.
+/// Checks that a field and its members refuse an empty entry in a list or map of names, and an empty required text,
+/// unless the bound of the field allows empty entries. `read` reads a body in which the field has the given value.
 fn check_empty_entries(path: &str, field: &FieldDef, read: &dyn Fn(&Value) -> Result<(), BodyError>) {
     let empty_values = match field.field_type.plain() {
         FieldType::Names => vec![json!([""]), json!([" "])],

@@ -12,8 +12,7 @@ pub enum WriteMode<'a> {
         manager: &'a Manager,
         /// The part of the object for which the body is the manager's whole intent.
         scope: ApplyScope,
-        /// True if the write overwrites values of other owners. If false, such a value is a conflict, and nothing is
-        /// written.
+        /// True if the write overwrites values of other owners. False if such a value is a conflict.
         force: bool,
         /// The owners that this manager replaces, before the apply, for the keys and fields in the body. `None` if the
         /// manager replaces no owner.
@@ -24,13 +23,10 @@ pub enum WriteMode<'a> {
     Add {
         /// The manager that adds the keys and fields.
         manager: &'a Manager,
-        /// True if the write overwrites values of other owners. If false, such a value is a conflict, and nothing is
-        /// written.
+        /// True if the write overwrites values of other owners. False if such a value is a conflict.
         force: bool,
     },
-    /// A plain write, which is not an apply. It sets the fields and maps in the body, and the others are unchanged. A
-    /// map in the body replaces the stored map as a whole, so keys that the map omits are removed. A plain write has no
-    /// conflicts.
+    /// A plain write of the fields and maps in the body, without conflicts. A map replaces the stored map as a whole.
     Update {
         /// The manager that makes the update.
         manager: &'a Manager,

@@ -32,15 +32,13 @@ const INVISIBLE_CHARS: &[(char, char)] = &[
     ('\u{e0000}', '\u{e0fff}'),
 ];
 
-/// Returns whether a text is empty or has only white space, control characters and invisible characters. Callers refuse
-/// such a name or reason, or treat it as absent.
+/// Returns whether a text is empty or has only white space, control characters and invisible characters.
 pub fn is_blank(text: &str) -> bool {
     let is_invisible = |character: char| INVISIBLE_CHARS.iter().any(|(first, last)| (*first..=*last).contains(&character));
     text.chars().all(|character| character.is_whitespace() || character.is_control() || is_invisible(character))
 }
 
-/// Returns whether a text has a control character (such as a tab), or Unicode's line or paragraph separator. Callers
-/// refuse new names and keys with such a character.
+/// Returns whether a text has a control character (such as a tab), or Unicode's line or paragraph separator.
 pub fn has_control(text: &str) -> bool {
     text.chars().any(|character| character.is_control() || matches!(character, '\u{2028}' | '\u{2029}'))
 }

@@ -17,8 +17,7 @@ pub use blank::{has_control, is_blank};
 pub use release::{ReleaseRef, Version};
 pub use suggest::{closest_match, did_you_mean};
 
-/// Maximum length of the name of a release, role or task, in bytes. It is also the maximum of each part of a tag (the
-/// name before the colon, and the value after it), and of the version of a release.
+/// Maximum length of the name of a release, role or task, of each part of a tag, and of a version, in bytes.
 pub const MAX_NAME_BYTES: usize = 63;
 
 /// Maximum length of the name of a cluster template, cluster, node group, node, allocation, inspection rule or
@@ -189,16 +188,14 @@ pub enum NameKind {
 }
 
 checked_text! {
-    /// The name of a release, role or task, or the part of a tag before the colon:
-    /// `[A-Za-z0-9][A-Za-z0-9_.-]{0,62}`.
+    /// The name of a release, role or task, or a tag's part before the colon: `[A-Za-z0-9][A-Za-z0-9_.-]{0,62}`.
     Name: InvalidName;
 
     /// A tag: a [`Name`], optionally followed by a colon and a value. `mysql:1` and `mysql` are two tags.
     TagName: InvalidName;
 
-    /// The name of a cluster template, cluster, node group, allocation, inspection rule or principal, as used in paths:
-    /// `[A-Za-z0-9_.~-]{1,255}` (Ironic's rule for nodes). It must not look like a uuid, and must not be `.` or `..`,
-    /// which clients remove from a path.
+    /// The name of an object such as a cluster or allocation, as used in paths: `[A-Za-z0-9_.~-]{1,255}` (Ironic's rule
+    /// for nodes). It must not look like a uuid, and must not be `.` or `..`, which clients remove from a path.
     ObjectName: InvalidName;
 
     /// The name of a node: an [`ObjectName`] that is not a path below `/v1/nodes/`.
@@ -377,9 +374,8 @@ impl NamespaceName {
         Ok(Self(text.into()))
     }
 
-    /// Parses the name of a new namespace. Unlike [`NamespaceName::new`], it refuses a name without visible characters,
-    /// and a name with a line or paragraph separator of Unicode. A store may still contain such a name, because older
-    /// versions accepted it.
+    /// Parses the name of a new namespace. Unlike [`NamespaceName::new`], it refuses a name without visible characters
+    /// or with a line or paragraph separator. A store may contain such a name from an older version.
     ///
     /// # Errors
     /// [`InvalidName::Malformed`].

@@ -23,8 +23,7 @@ fn tag_name_includes_value() {
     }
 }
 
-/// A release declares the names of its roles, tags and tasks. A word with a meaning in selectors is reserved for all
-/// three kinds of names. The prefix `primary-` is reserved for tags only.
+/// Words of selectors are reserved for the names of roles, tags and tasks, and the prefix `primary-` for tags only.
 #[test]
 fn declared_name_rejects_reserved_word() {
     for (text, kind, is_reserved) in [
@@ -74,8 +73,7 @@ fn y04_new_declared_name_rejects_reserved_word_in_any_case() {
     assert!(Name::for_declaration("Self", NameKind::Task).is_ok() && TagName::for_declaration("Primary-x").is_ok());
 }
 
-/// `check_host_name` checks the name with which a host joins. `check_new` checks the names of new objects of most other
-/// kinds, such as clusters and node groups.
+/// `check_host_name` checks the name with which a host joins, and `check_new` the names of most other new objects.
 #[test]
 fn y04_check_host_name_rejects_names_unusable_in_commands_and_paths() {
     for (text, expected) in [

@@ -35,8 +35,7 @@ pub struct AllocationSpec {
     /// unless the chosen node was moved to that cluster.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub within: Option<ClusterId>,
-    /// The decision. The write that creates the allocation makes the decision, and it does not change later. It is
-    /// `None` only before that write has made it.
+    /// The decision. The write that creates the allocation makes it, and it does not change later.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub decision: Option<AllocationDecision>,
     /// Other fields of Ironic's allocation. They are stored and returned, and have no effect here.
@@ -73,9 +72,8 @@ pub struct SelectionReason {
     pub candidates: usize,
     /// The traits of the node that were not requested.
     pub surplus_traits: Vec<Trait>,
-    /// The distance between the node's value and each number with which a requirement of the allocation compares the
-    /// value (such as a minimum or a maximum), by the key of the requirement. For a key with several numbers, it is the
-    /// smallest distance.
+    /// The smallest distance between the node's value and a number that a requirement compares it with, by the
+    /// requirement's key.
     #[serde(rename = "to_spare")]
     pub headroom: BTreeMap<String, f64>,
 }

@@ -16,8 +16,7 @@ use crate::requirement::Requirements;
 use crate::task::Mode;
 use crate::time;
 
-/// The labels, annotations, parameters and lifecycle fields that authors wrote at one level. The levels below inherit
-/// them.
+/// The values of one level that the levels below inherit, as authors wrote them.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Inherited {
@@ -27,8 +26,7 @@ pub struct Inherited {
     pub annotations: AnnotationLayer,
     /// Parameters: values of any JSON type, by top-level key.
     pub parameters: ParameterLayer,
-    /// The lifecycle fields, such as the timeout of a drain. The nearest level that sets one of them decides it. Hosts
-    /// receive these values, but nothing acts on them yet.
+    /// The lifecycle fields, such as the timeout of a drain. Nothing acts on them yet.
     pub lifecycle: Lifecycle,
 }
 
@@ -44,8 +42,7 @@ pub struct ClusterTemplateSpec {
     /// The release of its clusters, unless a lower level sets another.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub release: Option<ReleaseRef>,
-    /// The rules for two questions: which labels are exported to the host label map (a file on each host that other
-    /// programs read), and which labels the host itself may set. `None` means the default rules.
+    /// The rules for labels in the host label map and for labels that hosts set. `None` for the default rules.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub host_labels: Option<HostLabels>,
     /// Other fields of Magnum's cluster templates. They are stored and returned, and have no effect here.
@@ -71,9 +68,7 @@ pub struct ClusterSpec {
     /// The release of its groups, unless they set another. `None` for the release of the template.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub release: Option<ReleaseRef>,
-    /// The rules for two questions: which labels are exported to the host label map (a file on each host that other
-    /// programs read), and which labels the host itself may set. `None` means the rules of the template, or else the
-    /// default rules.
+    /// The rules for labels in the host label map and for labels that hosts set. `None` to inherit the rules.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub host_labels: Option<HostLabels>,
     /// User-defined tags, visible in this cluster only.
@@ -82,8 +77,7 @@ pub struct ClusterSpec {
     /// Changes to the tags that its roles produce.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub roles: BTreeMap<Name, RoleChange>,
-    /// The limits and the order of a rollout over its groups. Nothing acts on this field yet: task sets are released to
-    /// all hosts at once.
+    /// The limits and the order of a rollout over its groups.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rollout: Option<Rollout>,
     /// True if no new task set is released to the nodes of the cluster.
@@ -136,12 +130,10 @@ manifest_struct! {
     }
 }
 
-/// The time until which no new task set is to be released to the hosts of a cluster, as its author wrote it. Nothing
-/// acts on it yet.
+/// The time until which no new task set is to be released to the hosts of a cluster, as its author wrote it.
 pub type FreezeUntil = String;
 
 /// The maximum number of nodes that may be unavailable at once in a rollout: a number, or a percentage of the nodes.
-/// Nothing acts on it yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum MaxUnavailable {
     /// A number of nodes.
@@ -195,8 +187,7 @@ manifest_struct! {
     }
 }
 
-/// The way in which a rollout over the hosts of a group proceeds: automatically, or by approval. Nothing acts on it
-/// yet.
+/// The way in which a rollout over the hosts of a group proceeds: automatically, or by approval.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum StrategyType {
     /// A rollout that proceeds automatically, within the maximum number of unavailable nodes.
@@ -220,9 +211,7 @@ pub struct NodeGroupSpec {
     /// The release of its nodes, or `None` for the release of the nearest level above that sets one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub release: Option<ReleaseRef>,
-    /// The rules for two questions: which labels are exported to the host label map (a file on each host that other
-    /// programs read), and which labels the host itself may set. `None` means the rules of the nearest level above that
-    /// sets them, or else the default rules.
+    /// The rules for labels in the host label map and for labels that hosts set. `None` to inherit the rules.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub host_labels: Option<HostLabels>,
     /// The roles of its nodes.
@@ -231,8 +220,7 @@ pub struct NodeGroupSpec {
     /// The requirements that a node must meet. A node that does not meet one does not get its next task set.
     #[serde(default, skip_serializing_if = "requires_nothing")]
     pub requirements: Requirements,
-    /// The rules for a rollout over its hosts. Nothing acts on this field yet: task sets are released to all of its
-    /// hosts at once.
+    /// The rules for a rollout over its hosts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub strategy: Option<Strategy>,
     /// True if no new task set is released to the nodes of the group.

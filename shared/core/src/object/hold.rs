@@ -34,8 +34,7 @@ pub struct ReportedState {
     /// revoked.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hold: Option<(u64, Arc<str>)>,
-    /// The reason, if a user parked the node on its host. `None` if no user did, also if an operator parked the node in
-    /// the controller. Other hosts do not wait for a parked node.
+    /// The reason, if a user parked the node on its host. Other hosts do not wait for a parked node.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub parked: Option<Arc<str>>,
 }

@@ -189,8 +189,7 @@ kinds! {
     Primary "primary",
     /// A namespace of the catalogue: definitions of labels, parameters, properties and facts.
     Namespace "namespace" shared,
-    /// A rule of conditions on what a host reports, and of actions that set traits, labels and properties if the
-    /// conditions hold.
+    /// A rule that sets traits, labels and properties of a node by conditions on what its host reports.
     InspectionRule "inspectionrule" shared,
     /// A numbered snapshot of the task sets of a group's hosts. Reserved for a later version.
     Revision "revision",
@@ -236,8 +235,7 @@ impl Kind {
 pub struct Meta<N> {
     /// The identity. It never changes.
     pub uuid: Uuid,
-    /// The name. It is unique among the objects of its kind. The name of a node group or of a primary is unique in its
-    /// cluster.
+    /// The name. It is unique among the objects of its kind, and that of a node group or primary in its cluster.
     pub name: N,
     /// Number of the current spec: 1 for a new object, and one more after each change of the spec.
     pub generation: u64,
@@ -257,8 +255,7 @@ impl<N> Meta<N> {
     }
 }
 
-/// A spec: the part of an object that operators set. Some specs also contain a decision of the controller, such as the
-/// chosen node of an allocation.
+/// A spec: the part of an object that operators set, and in some kinds a decision of the controller.
 pub trait Spec: Serialize + DeserializeOwned + Clone + fmt::Debug + PartialEq {
     /// The type of the object's name.
     type Name: Serialize + DeserializeOwned + Clone + fmt::Debug + PartialEq + Ord;
@@ -277,8 +274,7 @@ pub struct Object<S: Spec> {
 }
 
 impl<S: Spec<Name = Option<N>>, N: fmt::Display> Object<S> {
-    /// Returns the text that refers to the object in messages, findings and responses: its name, or its uuid if it has
-    /// no name.
+    /// Returns the name of the object for messages and responses: its name, or its uuid if it has no name.
     pub fn display_name(&self) -> String {
         self.meta.name.as_ref().map_or_else(|| self.meta.uuid.to_string(), ToString::to_string)
     }
@@ -304,8 +300,7 @@ pub type Principal = Object<PrincipalSpec>;
 pub type Primary = Object<PrimarySpec>;
 /// A namespace of the catalogue: definitions of labels, parameters, properties and facts.
 pub type Namespace = Object<NamespaceSpec>;
-/// A rule of conditions on what a host reports, and of actions that set traits, labels and properties if the conditions
-/// hold.
+/// A rule that sets traits, labels and properties of a node by conditions on what its host reports.
 pub type InspectionRule = Object<InspectionRuleSpec>;
 
 impl Spec for AllocationSpec {
@@ -377,8 +372,7 @@ impl NodeSpec {
 }
 
 impl Node {
-    /// Returns the provision state of the node, as Ironic names it. `enroll` if it was never set. The state is the last
-    /// one that a client requested.
+    /// Returns the provision state that a client requested last, as Ironic names it. `enroll` if it was never set.
     pub fn provision_state(&self) -> &'static str {
         match self.spec.provision_state {
             None => "enroll",
@@ -399,8 +393,7 @@ impl Node {
     }
 }
 
-/// The passthrough fields of an object: fields of Ironic's and Magnum's bodies, most of them without effect here. They
-/// are stored and returned. Maps of any JSON, such as a node's `properties`, have this type too.
+/// Passthrough fields, or a map of any JSON such as the `properties` of a node. They are stored and returned.
 pub type Extra = Map<String, Value>;
 
 /// A set of traits, sorted by name.

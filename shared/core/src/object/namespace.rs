@@ -14,8 +14,7 @@ use super::{FieldOwners, Timestamp};
 use crate::field::{DescribeFields, FieldType, REQUIRED, manifest_struct};
 use crate::json::python_number;
 
-/// Maximum number of entries of each list or map of items in a namespace (properties, groups of properties, resource
-/// types, tags), and of each list in an item. The labels of the namespace have another maximum.
+/// Maximum number of entries of each list or map in a namespace, except its `labels`.
 pub const MAX_MEMBERS: usize = 1_000;
 
 /// The manifest type of the fields `enum` and `operators` of a property, and of the `enum` of the items of a list. The
@@ -38,8 +37,7 @@ pub struct NamespaceSpec {
     /// A description for people.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub description: Option<String>,
-    /// The visibility of the namespace in Glance. Here it hides no namespace. A list of namespaces can be filtered by
-    /// it.
+    /// The visibility of the namespace in Glance. Here it hides no namespace.
     pub visibility: Visibility,
     /// True if neither the namespace nor any of its items can be deleted.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
@@ -288,9 +286,8 @@ macro_rules! impl_named_items {
         })+
 
         impl NamespaceSpec {
-            /// Sets the times of creation and last change of the namespace's associations, objects and tags. `previous`
-            /// is the spec before the write. An item that is equal there keeps both times, and a changed item keeps its
-            /// time of creation. Removes the times of deleted items.
+            /// Sets the dates of items that are new or changed since `previous`, the spec before the write. Removes the
+            /// dates of deleted items.
             pub fn update_dates(&mut self, previous: &Self, now: Timestamp) {
                 let mut dates = BTreeMap::new();
                 $(dates.extend(updated_dates::<$type>(self, previous, now));)+
@@ -338,8 +335,7 @@ fn updated_dates<M: NamedItem>(new_spec: &NamespaceSpec, old_spec: &NamespaceSpe
     M::items(new_spec).iter().map(dates).collect()
 }
 
-/// Deserializes an optional field that is present. `null` is an error, because responses would omit the field. Only
-/// [`DefaultValue`] accepts `null`.
+/// Deserializes an optional field that is present. `null` is an error, because responses would omit the field.
 fn deserialize_not_null<'de, T: Deserialize<'de>, D: Deserializer<'de>>(deserializer: D) -> Result<Option<T>, D::Error> {
     T::deserialize(deserializer).map(Some)
 }

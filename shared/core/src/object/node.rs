@@ -23,13 +23,11 @@ pub const MAX_FACT_PATH_BYTES: usize = 255;
 /// Maximum size of a fact's value, in bytes of JSON.
 pub const MAX_FACT_VALUE_BYTES: usize = 16 * 1024;
 
-/// Maximum size of the facts of one [`FactMap`], paths and values, in bytes. A host has two such maps: the stable facts
-/// of its observation, and the other facts of its report.
+/// Maximum size of all facts of one [`FactMap`], paths and values, in bytes. A host has two such maps.
 pub const MAX_FACTS_BYTES: usize = 256 * 1024;
 
 /// Maximum number of task results that are stored for a node. It equals the maximum number of tasks that one release
-/// declares. Imported releases can add more tasks. Surplus results are dropped: first those of task sets other than the
-/// newest, then the oldest. So an agent that reports results of tasks that do not exist cannot exceed the maximum.
+/// declares. Surplus results are dropped: first those of task sets other than the newest, then the oldest.
 pub const MAX_RESULTS: usize = 4096;
 
 /// Maximum total size of the messages, outputs and diffs that are stored for a node, in bytes. Beyond it, only the
@@ -39,8 +37,7 @@ pub const MAX_RESULT_TEXT_BYTES: usize = 1024 * 1024;
 /// Maximum length of a task id in a result, in bytes. No release has a longer one.
 pub const MAX_TASK_ID_BYTES: usize = 1024;
 
-/// Maximum length at which a sentence that a host reports is stored, in bytes. Such a sentence is a task's message, a
-/// finding, or the reason of a hold or park. A longer one is cut.
+/// Maximum length of a stored sentence of a host (message, finding or reason), in bytes. A longer one is cut.
 pub const MAX_SENTENCE_BYTES: usize = 1024;
 
 /// The spec of a node: the values that operators set for one host.
@@ -64,8 +61,7 @@ pub struct NodeSpec {
     /// The traits that operators set.
     #[serde(skip_serializing_if = "OwnedSet::is_empty")]
     pub traits: OwnedSet<Trait>,
-    /// Traits that an operator suppressed. The node does not have such a trait if only its host detects it or an
-    /// inspection rule gives it. A trait in `traits` is not affected.
+    /// Traits that an operator suppressed. They have no effect if only the host or an inspection rule gives them.
     #[serde(skip_serializing_if = "TraitSet::is_empty")]
     pub suppressed_traits: TraitSet,
     /// The properties of the machine, as in Ironic, such as `memory_mb`. Requirements compare them.
@@ -81,13 +77,11 @@ pub struct NodeSpec {
     /// The node's own mode, or `None` for the mode of its group.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mode: Option<Mode>,
-    /// The hold that an operator set, or `None`. Until the hold ends, the node gets no new task set, but its labels
-    /// still change. A hold whose end time is past has no effect.
+    /// The hold that an operator set. Until it ends, the node gets no new task set, but its labels still change.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hold: Option<Box<Hold>>,
-    /// True if an operator parked the node: the node runs no task, and other hosts do not wait for it. The node remains
-    /// primary of its tags, and is not elected as primary of other tags. A park that a user set on the host is stored
-    /// separately.
+    /// True if an operator parked the node: it runs no task, and other hosts do not wait for it. It remains primary of
+    /// its tags, and is not elected as primary of other tags. A park on the host itself is stored separately.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub parked: bool,
     /// Other fields of Ironic (`driver`, `resource_class`, …).
@@ -134,8 +128,7 @@ pub struct NodeTags {
     /// Tags that were assigned to the node by hand. The node has these tags, whatever its roles are.
     #[serde(skip_serializing_if = "OwnedSet::is_empty")]
     pub assigned: OwnedSet<TagName>,
-    /// Tags that were unassigned from the node by hand. The node does not have these tags, even if one of its roles
-    /// produces them.
+    /// Tags that were unassigned by hand. The node does not have them, even if one of its roles produces them.
     #[serde(skip_serializing_if = "OwnedSet::is_empty")]
     pub unassigned: OwnedSet<TagName>,
     /// Tags that extensions decided, by role.
@@ -148,8 +141,7 @@ pub struct NodeTags {
 pub struct DecidedTags {
     /// The name of the extension.
     pub extension: String,
-    /// The cluster for which the extension chose the tags. If the node moves to another cluster, the extension is
-    /// called again.
+    /// The cluster for which the tags were chosen. In another cluster the extension is called again.
     pub cluster: ClusterId,
     /// The tags, sorted.
     pub tags: Vec<TagName>,
@@ -211,8 +203,7 @@ impl DroppedInput {
     }
 }
 
-/// The number of values of a host's last report, and of its task results, that were dropped or cut. Values of the
-/// host's observation are not counted here, but in [`DroppedInput`].
+/// The number of values of a host's last report (without observation) and task results that were dropped or cut.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct DroppedReportCounts {
@@ -220,8 +211,7 @@ pub struct DroppedReportCounts {
     pub facts: u32,
     /// The number of dropped results of tasks. Only results of the newest task set are counted.
     pub results: u32,
-    /// The number of sentences of a report that were cut, and the number of task results of which a text (message,
-    /// output or diff) was cut or dropped.
+    /// The number of sentences of a report that were cut, and of task results of which a text was cut or dropped.
     pub texts: u32,
 }
 
@@ -261,8 +251,7 @@ pub struct ReportedLabel {
     pub key: Arc<str>,
     /// The value.
     pub value: Arc<str>,
-    /// The file on the host and, if known, the line, such as `labels.d/10-local:3`. For a label from the field
-    /// `reports` of a manifest, the text is `reports`.
+    /// The file on the host and, if known, the line (`labels.d/10-local:3`). `reports` for a label from a manifest.
     pub source: Arc<str>,
 }
 
@@ -330,8 +319,7 @@ impl Default for FactMap {
 }
 
 impl FactMap {
-    /// Builds a map from facts by dotted path, each a JSON text. Facts that exceed a limit or are not valid JSON are
-    /// dropped.
+    /// Builds a map from facts by dotted path, each a JSON text. Invalid facts and those beyond a limit are dropped.
     pub fn from_texts<K: AsRef<str>, V: AsRef<str>>(facts: impl IntoIterator<Item = (K, V)>) -> Self {
         Self::from_texts_counting_dropped(facts).0
     }
@@ -370,8 +358,7 @@ impl FactMap {
         (Self { paths: paths.into(), values: values.into() }, dropped_count)
     }
 
-    /// Builds a map from a tree of objects, which is the form of the facts in the field `reports` of a manifest. The
-    /// leaves of the tree are the facts. Facts that exceed a limit are dropped.
+    /// Builds a map from a tree of objects, whose leaves are the facts. Facts that exceed a limit are dropped.
     pub fn from_tree(tree: &Map<String, Value>) -> Self {
         let mut leaves = Vec::new();
         tree.iter().for_each(|(key, value)| collect_leaves(key.clone(), value, &mut leaves));

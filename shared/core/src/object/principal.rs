@@ -12,8 +12,7 @@ const MAX_VALID_CREDENTIALS: usize = 64;
 /// those that have ended are removed to keep to the maximum, so more may be stored.
 const MAX_LISTED_CREDENTIALS: usize = 128;
 /// Maximum period for which a certificate remains valid after its renewal, in milliseconds: one hour. If the client did
-/// not receive the new certificate, it can retry with the old one during this period. A certificate that ends earlier
-/// is not extended.
+/// not receive the new certificate, it can retry with the old one during this period.
 const RENEWAL_GRACE_MS: u64 = 3600 * 1000;
 
 /// The error for a principal that already has the maximum number of valid certificates or tokens.
@@ -157,8 +156,7 @@ impl PrincipalSpec {
         self.tokens.iter().any(|token| token.id == id && token.ends_at > now)
     }
 
-    /// Returns whether the principal has any valid credential at this time. This is also true if
-    /// [`Self::takes_unlisted`] is set, because a certificate that is not listed may exist.
+    /// Returns whether the principal has a valid credential at this time, or may have a certificate that is not listed.
     pub fn has_credential(&self, now: Timestamp) -> bool {
         let has_certificate = self.certificates.iter().any(|certificate| certificate.is_valid(now));
         has_certificate || self.takes_unlisted || self.tokens.iter().any(|token| token.ends_at > now)
@@ -237,11 +235,10 @@ impl PrincipalSpec {
         revoked
     }
 
-    /// Returns the principal without the certificates and tokens that exceed the maximum number of stored ones of their
-    /// kind. Only credentials that had ended at `now` are removed, those with the earliest end first. While unlisted
-    /// certificates are accepted, no revoked certificate is removed. So more than the maximum may remain. Up to the
-    /// maximum, ended credentials remain, because they are valid again if the clock showed a later time and is
-    /// corrected.
+    /// Returns the principal without the certificates and tokens that exceed the maximum number of stored ones. Only
+    /// credentials that have ended are removed, those with the earliest end first, so more may remain. Up to the
+    /// maximum, ended credentials remain. If the clock is wrong and shows a later time, they are valid again after it
+    /// is corrected.
     #[must_use]
     pub fn without_surplus_credentials(mut self, now: Timestamp) -> Self {
         // While unlisted certificates are accepted, a revoked one must stay listed, or it would be accepted again.
@@ -403,8 +400,7 @@ mod tests {
         }
     }
 
-    /// In this test, the 100 stored tokens and 100 stored certificates end at time 10, and the new ones are issued at
-    /// time 20.
+    /// The 100 stored tokens and certificates end at time 10, and the new ones are issued at time 20.
     #[test]
     fn x04_f12_ended_credentials_do_not_count_toward_maximum() {
         let mut spec = PrincipalSpec {

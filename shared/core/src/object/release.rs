@@ -11,8 +11,7 @@ use crate::json::deserialize_free_object;
 use crate::name::{Name, ReleaseRef, TagName};
 use crate::task::Task;
 
-/// Maximum number of tags that one release declares. User-defined tags of a release are counted separately, with the
-/// same maximum.
+/// Maximum number of tags that one release declares, and of user-defined tags of a release.
 pub const MAX_TAGS: usize = 4096;
 
 /// A release as stored. The name of its object consists of the release's name and version, such as `site@1`, or of the
@@ -35,15 +34,13 @@ pub struct ReleaseSpec {
     /// The roles, with the tags that each produces.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub roles: BTreeMap<Name, RoleSpec>,
-    /// The tags that the release declares. The tags that users define for the release are stored in another object
-    /// ([`super::ReleaseTagsSpec`]).
+    /// The tags that the release declares. User-defined tags are in [`super::ReleaseTagsSpec`].
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub tags: BTreeMap<TagName, TagSpec>,
     /// The tasks and task groups.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub tasks: Vec<Task>,
-    /// The rules of matching: whether selectors of roles match the roles or the tags of a node, and by which names
-    /// selectors find the primary of a tag.
+    /// The rules by which selectors of roles and of primaries match.
     pub matching: Matching,
     /// Roles whose tags an extension decides. An extension is a program outside of Stemma.
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -90,11 +87,9 @@ impl RoleSpec {
         }
     }
 
-    /// The names of those limits of a role (`limits`) that are compared with the number of nodes that have the role, if
-    /// the value is an integer.
+    /// The names of the limits that are compared with the number of nodes that have the role, if they are integers.
     pub(crate) const COMPARED_LIMITS: [&str; 2] = ["min", "max"];
-    /// The names of those limits of a role (`limits`) that Fuel has and Stemma does not compare with anything. Their
-    /// values are stored unchanged.
+    /// The names of the other limits of Fuel. Their values are stored unchanged.
     pub(crate) const UNCOMPARED_LIMITS: [&str; 3] = ["recommended", "condition", "overrides"];
 }
 

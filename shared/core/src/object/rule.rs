@@ -26,8 +26,7 @@ pub struct InspectionRuleSpec {
     /// The phase in which the rule is evaluated. There is only one phase, so `None` has the same effect as the phase.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub phase: Option<RulePhase>,
-    /// True if responses and events hide the conditions and actions from everybody, and findings hide the messages of
-    /// the rule.
+    /// True if responses and events hide the conditions and actions from everybody, and findings the rule's messages.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub sensitive: bool,
     /// True if the rule may set restricted labels, which the report of a host alone cannot set.
@@ -69,8 +68,7 @@ pub enum Multiple {
     Any,
     /// Every item.
     All,
-    /// At least one item, as for `Any`. With both, items after the first item for which the condition holds are not
-    /// evaluated.
+    /// The same as `Any`: items after the first item for which the condition holds are not evaluated.
     First,
     /// The last item.
     Last,

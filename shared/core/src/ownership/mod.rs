@@ -166,8 +166,7 @@ impl<K: Ord + Clone + fmt::Display, V: Clone + PartialEq> OwnedMap<K, V> {
     /// manager becomes the sole owner of each key whose value it changes.
     ///
     /// # Errors
-    /// [`Conflicts`], without `force`, for keys that another owner has with another value. Nothing is changed then. The
-    /// same manager with the operation update is another owner too.
+    /// [`Conflicts`], without `force`, for keys that another owner has with another value. Nothing is changed then.
     pub fn apply(&self, manager: &Manager, intent: &Intent<K, V>, force: bool) -> Result<Self, Conflicts<K, V>> {
         let this_owner = Owner::apply(manager);
         if !force {
@@ -190,8 +189,7 @@ impl<K: Ord + Clone + fmt::Display, V: Clone + PartialEq> OwnedMap<K, V> {
     }
 
     /// Returns the map without the keys that a manager applied. Keys that also have another owner remain, without this
-    /// owner. Keys that the manager wrote by a plain write remain unchanged. An apply of an empty intent has the same
-    /// result.
+    /// owner. An apply of an empty intent has the same result.
     #[must_use]
     pub fn remove_manager(&self, manager: &Manager) -> Self {
         let mut next = self.clone();
@@ -226,9 +224,8 @@ impl<K: Ord + Clone + fmt::Display, V: Clone + PartialEq> OwnedMap<K, V> {
         next
     }
 
-    /// Returns the map after a plain write of single keys. A value or tombstone in `changes` is set, and the manager
-    /// becomes the sole owner of the keys that it adds or changes. `None` removes the key from this map, so that the
-    /// value of the level above applies.
+    /// Returns the map after a plain write of single keys. The manager becomes the sole owner of the keys that it adds
+    /// or changes. `None` in `changes` removes the key, so that the value of the level above applies.
     #[must_use]
     pub fn patch(&self, manager: &Manager, changes: &BTreeMap<K, Option<ProvidedValue<V>>>) -> Self {
         let this_owner = Owner::update(manager);
@@ -281,8 +278,8 @@ impl<K: Ord + Clone + fmt::Display, V: Clone + PartialEq> OwnedMap<K, V> {
         next
     }
 
-    /// Returns a conflict for each key that `next`, the map after a write, changes or removes, and for each owner of the
-    /// key that is another manager.
+    /// Returns a conflict for each key that `next`, the map after a write, changes or removes, and for each other
+    /// manager that owns the key.
     pub fn conflicts_with(&self, manager: &Manager, next: &Self) -> Vec<Conflict<K, V>> {
         let is_changed = |key: &K, entry: &OwnedEntry<V>| next.entries.get(key).is_none_or(|new| new.value != entry.value);
         let mut conflicts = Vec::new();
@@ -301,8 +298,7 @@ impl<K: Ord + Clone + fmt::Display, V: Clone + PartialEq> OwnedMap<K, V> {
         }
     }
 
-    /// Returns a conflict for each key of an intent that has another value in this map, and for each owner of the key
-    /// other than `this_owner`. The same manager with another operation is another owner.
+    /// Returns a conflict for each key of an intent that another owner has with another value.
     fn conflicts(&self, this_owner: &Owner, intent: &Intent<K, V>) -> Vec<Conflict<K, V>> {
         let mut conflicts = Vec::new();
         for (key, value) in intent {

@@ -45,8 +45,7 @@ pub struct OwnerMatch {
 /// The error for an invalid manager or owner.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidOwner {
-    /// The name is empty, too long, or has control characters. In a new write, a line or paragraph separator of Unicode
-    /// counts as a control character.
+    /// The name is empty, too long, or has control characters.
     #[error("manager {0:?} must have 1 to {MAX_MANAGER_BYTES} bytes and no control characters")]
     Manager(String),
     /// The name has no visible characters.

@@ -23,9 +23,8 @@ pub fn check_changed_tasks(spec: &ReleaseSpec, stored: Option<&ReleaseSpec>, par
     errors.chain(new_cycle.map(|path| ReleaseError::Cycle { path })).collect()
 }
 
-/// Returns the errors of one task, each as the path of its field and the reason. These are the errors of [`check_task`]
-/// (such as a parameter that every host would reject, or a secret that all users of a host could read), and each name
-/// in a template or condition that no object can have.
+/// Returns the errors of one task, each as the path of its field and the reason: the errors of [`check_task`], and each
+/// name in a template or condition that no object can have.
 pub fn task_errors(task: &Task, parser: &dyn TemplateParser) -> Vec<(String, String)> {
     let mut errors = check_task(task, parser);
     errors.extend(impossible_names(task, parser));
@@ -53,8 +52,7 @@ fn impossible_names(task: &Task, parser: &dyn TemplateParser) -> Vec<(String, St
 }
 
 /// Returns the ids of tasks that wait for each other, if they do so only because a stage depends on tasks. Returns
-/// `None` if there is no such cycle, or if there is also another cycle. The compilation of the release reports the
-/// other cycle.
+/// `None` if there is also another cycle, which the compilation of the release reports.
 fn stage_cycle(spec: &ReleaseSpec) -> Option<Vec<String>> {
     let tasks: Vec<&Task> = spec.tasks.iter().collect();
     // A plain cycle exists without the dependencies of stages on tasks that are not stages.

@@ -120,8 +120,7 @@ fn compile_into(
 struct CompiledReads {
     /// The references to all values that the templates read, such as `labels.ntp`.
     references: BTreeSet<Reference>,
-    /// Those of the references whose value a template reads without a test whether it is present. If such a value is
-    /// missing, rendering fails.
+    /// The references whose values a template reads without a test for presence. If one is missing, rendering fails.
     needs: BTreeSet<RequiredReference>,
 }
 
@@ -262,9 +261,8 @@ impl Compiler<'_> {
         reads
     }
 
-    /// Returns the selector that places a task on nodes: its `tags` if they are present, or else its `roles`. With role
-    /// matching `own`, an empty `tags` counts as absent. Adds an error for an invalid pattern, and a finding for each
-    /// unknown tag or role.
+    /// Returns the selector that places a task on nodes: its `tags`, or else its `roles`. With role matching `own`, an
+    /// empty `tags` counts as absent. Adds an error for an invalid pattern, and a finding for each unknown tag or role.
     fn compile_placement(&mut self, library: &Library, task: &Task, roles: RoleMatching) -> TaskPlacement {
         let tag_selector = match (&task.tags, roles) {
             (Some(tags), RoleMatching::Tags) => Some(tags),
@@ -446,8 +444,7 @@ impl Compiler<'_> {
     }
 
     /// Adds an error if tasks wait for each other by exact names. A cycle through a pattern depends on the placement of
-    /// tasks, so it is found later. The dependencies of stages on tasks that are not stages are ignored here, because
-    /// [`Self::break_stage_cycles`] handles them.
+    /// tasks, so it is found later. [`Self::break_stage_cycles`] handles the dependencies of stages on other tasks.
     fn check_cycles(&mut self, tasks: &[CompiledTask]) {
         let definitions: Vec<&Task> = tasks.iter().map(|task| &*task.task).collect();
         if let Some(path) = task_cycle(&definitions, StageDependencies::OnStages) {
@@ -455,10 +452,10 @@ impl Compiler<'_> {
         }
     }
 
-    /// Removes all dependencies of stages (`requires`, `required_for`) on tasks that are not stages, if one of them
-    /// closes a cycle. Hosts would otherwise wait for each other for ever. Adds a finding for each stage that loses a
-    /// dependency. A store may contain such a release from an older version, which ignored these dependencies. If a
-    /// cycle would remain without them, nothing is removed.
+    /// Removes all dependencies of stages on tasks that are not stages, if one of them closes a cycle, and adds a
+    /// finding for each such stage. Hosts would otherwise wait for each other for ever. A store may contain such a
+    /// release from an older version, which ignored these dependencies. If a cycle would remain without them, nothing
+    /// is removed.
     fn break_stage_cycles(&mut self, tasks: &mut [CompiledTask]) {
         let is_stage: Vec<bool> = tasks.iter().map(|task| task.task.is_stage()).collect();
         let is_retained = |from: usize, to: TaskIndex| !is_stage[from] || is_stage[to.as_usize()];

@@ -16,8 +16,7 @@ use crate::digest::{Hex, ReleaseHash, canonical_json, sha256};
 use crate::object::ReleaseSpec;
 use crate::task::{Task, UNTRANSLATED};
 
-/// Returns whether two releases have the same content. The content is everything that decides what hosts run: roles,
-/// tags, tasks, matching, extensions and the names of imports.
+/// Returns whether two releases have the same content. Imports are compared by name.
 pub fn has_same_content(first: &ReleaseSpec, second: &ReleaseSpec) -> bool {
     own_content(first) == own_content(second)
 }
@@ -31,9 +30,8 @@ pub(super) fn release_hash(spec: &ReleaseSpec, imports: &[Arc<CompiledRelease>])
     ReleaseHash(sha256(&bytes))
 }
 
-/// Returns the SHA-256 hash of a task, from which the task digest is computed. Excludes the field `foreign` (values of
-/// other systems). Only one of these values affects hosts, the mark `untranslated`, and the task digest includes it
-/// separately (from version 2 of the digest on).
+/// Returns the SHA-256 hash of a task for the task digest. Excludes the field `foreign`, whose values do not affect
+/// hosts, except for `untranslated`, which the digest includes separately (from version 2 on).
 pub(super) fn task_hash(task: &Task) -> [u8; 32] {
     let mut value = task.to_host_json().expect("a task consists of JSON values");
     if let Value::Object(fields) = &mut value {

@@ -57,8 +57,7 @@ pub fn topological_order<K: Ord + Copy>(
 }
 
 /// Returns the vertices in an order that respects every edge if there is no cycle. If every remaining vertex waits for
-/// another vertex, the one with the lowest number comes next, even if it is in no cycle. `edges` are as in
-/// [`topological_order`].
+/// another, the one with the lowest number is next, even if it is in no cycle. `edges` are as in [`topological_order`].
 pub(crate) fn order_despite_cycles(count: usize, edges: &[(usize, usize)]) -> Vec<usize> {
     let mut graph = OrderGraph::new(count, edges);
     let mut is_ordered = vec![false; count];

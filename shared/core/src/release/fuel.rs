@@ -46,8 +46,7 @@ const PLACEHOLDERS: &[&str] = &["{CLUSTER_ID}", "{OPENSTACK_VERSION}", "{MASTER_
 pub struct FuelImport {
     /// The release, without a name.
     pub spec: ReleaseSpec,
-    /// The findings, one for each task with a value that could not be translated. A finding lists the fields with such
-    /// values.
+    /// The findings, one for each task with values that could not be translated. A finding lists their fields.
     pub findings: Vec<Finding>,
     /// The number of tasks that are fully translated and have a known type. It includes types that no agent runs yet,
     /// such as `puppet`. Types that run nothing, such as `stage`, are not counted.
@@ -75,8 +74,7 @@ pub enum FuelError {
         /// The reason why the name is invalid.
         reason: InvalidName,
     },
-    /// The file has no list of tasks. The list is `tasks` of the requested graph. If the graph or its `tasks` is
-    /// absent, the list is the top-level `tasks`.
+    /// The file has no list of tasks: neither the requested graph nor the top level has `tasks`.
     #[error("no graph {wanted:?} in the file; it has {}", .have.join(", "))]
     NoGraph {
         /// The name of the requested graph.
@@ -194,8 +192,7 @@ struct TaskTranslation<'a> {
     fields: &'a Map<String, Value>,
     /// The ids of all tasks of the release.
     ids: &'a BTreeSet<&'a str>,
-    /// The paths of the fields whose values cannot be translated. If there is one, hosts never start the task. Fields
-    /// without a counterpart in Stemma are not listed.
+    /// The paths of the fields whose values cannot be translated. If there is one, hosts never start the task.
     untranslated: Vec<String>,
     /// The values that are stored under `foreign` of the translated task, by the path of their field.
     foreign: Map<String, Value>,
@@ -210,10 +207,8 @@ impl<'a> TaskTranslation<'a> {
         Ok(Self { id, fields, ids, untranslated: Vec::new(), foreign: Map::new(), findings: Vec::new() })
     }
 
-    /// Translates the task. Stores fields that have no counterpart or cannot be translated under `foreign`, with two
-    /// exceptions: an unknown `type` remains the type of the task, and an entry of a cross dependency that contains an
-    /// expression is dropped. If a field or an entry cannot be translated, also marks the task as `untranslated` (in
-    /// `foreign`), so that hosts never start it, and adds a finding.
+    /// Translates the task. Most fields that have no counterpart or cannot be translated are stored under `foreign`.
+    /// The latter also add a finding and the mark `untranslated`, so that hosts never start the task.
     fn translate(&mut self) -> Result<Task, FuelError> {
         let kind = self.fields.get("type").and_then(Value::as_str).ok_or_else(|| self.field_error("type", "is missing"))?;
         let mut task = Task::new(self.id.as_str(), kind);
@@ -304,8 +299,7 @@ impl<'a> TaskTranslation<'a> {
     }
 
     /// Reads a field with cross dependencies: a list of `{name, role, tags, policy}`. An entry with an expression is
-    /// omitted and recorded as not translated. Such an entry is not stored under `foreign`. If the whole field is an
-    /// expression, it is stored there and recorded as not translated, and the result is empty.
+    /// dropped and recorded as not translated. If the whole field is an expression, the result is empty.
     fn read_cross(&mut self, field: &str) -> Result<Vec<CrossEntry>, FuelError> {
         let Some(value) = self.fields.get(field) else { return Ok(Vec::new()) };
         if self.record_expression(field, value) || value.is_null() {
@@ -376,9 +370,8 @@ impl<'a> TaskTranslation<'a> {
         }
     }
 
-    /// Returns the number of nodes on which a task may run at once. `None` if there is no limit, or if the strategy
-    /// cannot be translated. Such a strategy is stored under `foreign` and recorded as not translated. An `amount` that
-    /// is absent or 0 means no limit.
+    /// Returns the number of nodes on which a task may run at once. `None` if there is no limit (`amount` is absent or
+    /// 0), or if the strategy cannot be translated, which is recorded.
     fn read_strategy(&mut self, value: &Value) -> Option<u32> {
         let amount = value.get("amount");
         match value.get("type").and_then(Value::as_str) {

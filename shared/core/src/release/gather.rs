@@ -12,9 +12,8 @@ use crate::object::ReleaseSpec;
 use crate::task::Task;
 
 impl Compiler<'_> {
-    /// Returns the library of the release: the roles, tags and tasks of its imports and of the release itself. Adds to
-    /// the compiler an error for each invalid name and each name with two declarations, and a finding for each name
-    /// that is suspicious or undeclared.
+    /// Returns the library of the release: the roles, tags and tasks of its imports and of the release itself. Adds the
+    /// errors and findings about the names that they declare.
     pub(super) fn build_library(&mut self, spec: &ReleaseSpec, imports: &[Arc<CompiledRelease>]) -> Library {
         let mut library = Library {
             roles: BTreeMap::new(),
@@ -114,8 +113,7 @@ impl Compiler<'_> {
         }
     }
 
-    /// Adds a finding for each undeclared tag in the `tags` of a role. Such a tag has no primary. The tag that a role
-    /// without `tags` produces is not reported.
+    /// Adds a finding for each undeclared tag in the `tags` of a role. Such a tag has no primary.
     fn report_undeclared_tags(&mut self, library: &Library) {
         for (role, spec) in &library.roles {
             for tag in spec.tags.iter().flatten().filter(|tag| !library.tags.contains_key(*tag)) {
@@ -125,8 +123,7 @@ impl Compiler<'_> {
         }
     }
 
-    /// Adds a finding for each role that a role of the release itself lists in `conflicts` and that neither the release
-    /// nor its imports declare.
+    /// Adds a finding for each undeclared role in the `conflicts` of a role of the release itself.
     fn report_undeclared_conflicts(&mut self, spec: &ReleaseSpec, library: &Library) {
         for (role, role_spec) in &spec.roles {
             for other in role_spec.conflicts.iter().filter(|other| !library.roles.contains_key(*other)) {

@@ -50,9 +50,8 @@ fn impossible_query(query: &NodeQuery) -> Option<ImpossibleName> {
     }
 }
 
-/// Returns why no node can have a role or tag that a reference names, or `None` if a node can have it. The reference
-/// reads a tag of the node itself, or looks up nodes by roles or tags. `name` may be a `/pattern/`. For a pattern, the
-/// reason may also be that it matches the empty text or cannot be parsed.
+/// Returns why no node can have a role or tag that a reference names, or `None` if a node can have it. `name` may be a
+/// `/pattern/`, which must be valid and must not match the empty text.
 fn impossible_selector(name: &str, kind: NameKind) -> Option<ImpossibleName> {
     if has_control(name) {
         return Some((format!("{:?} has a control character, which no name has", truncated(name)), "leave it out".to_owned()));

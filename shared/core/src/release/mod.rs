@@ -52,8 +52,7 @@ impl TaskIndex {
     }
 }
 
-/// A release with the content of all its imports. Its names and texts are checked and parsed, so that nodes can be
-/// resolved with it.
+/// A release with the content of all its imports, checked and parsed, so that nodes can be resolved with it.
 #[derive(Debug)]
 pub struct CompiledRelease {
     /// The name and version of the release.
@@ -62,15 +61,12 @@ pub struct CompiledRelease {
     pub hash: ReleaseHash,
     /// The roles, including those of the imports.
     pub roles: BTreeMap<Name, RoleSpec>,
-    /// The tags that the release and its imports declare under `tags` (predefined tags). A tag that a role produces
-    /// without such a declaration is not included.
+    /// The tags that the release and its imports declare under `tags`.
     pub tags: BTreeMap<TagName, TagSpec>,
-    /// The rules by which role and tag selectors match nodes: those of the release itself, also for the tasks of its
-    /// imports.
+    /// The rules by which selectors match nodes: those of the release itself, also for the tasks of its imports.
     pub matching: Matching,
-    /// The extensions that decide which tags roles give to nodes, each with its roles. The extensions of the release
-    /// come first, then those of its imports. If several name a role, the first decides. An extension is a program next
-    /// to the controller.
+    /// The extensions that decide which tags roles give to nodes: those of the release, then those of its imports. If
+    /// several name a role, the first decides.
     pub extensions: Vec<ExtensionUse>,
     /// All tasks, groups and stages of the release and its imports, in the order of their ids.
     pub tasks: Box<[CompiledTask]>,
@@ -95,8 +91,7 @@ pub struct CompiledTask {
     pub definition: [u8; 32],
     /// The references that the task's templates read, such as `labels.ntp`, sorted and unique.
     pub references: Box<[Reference]>,
-    /// The references without which a template of the task fails, in each rendering or only in some
-    /// ([`RequiredReference::is_unconditional`]), sorted and unique.
+    /// The references without which a template of the task fails, in some renderings or in each, sorted and unique.
     pub needs: Box<[RequiredReference]>,
     /// The condition that can leave the task out.
     pub condition: Option<Arc<dyn Condition>>,
@@ -106,11 +101,9 @@ pub struct CompiledTask {
     /// The path where the task puts a file, or makes sure that there is none. `None` if the task has no such path, if
     /// the path is literal and invalid, or if hosts neither run nor check the task.
     pub path: Option<TaskPath>,
-    /// The templates by which the task names a path or a program of its host, except the template of `path`. Empty if
-    /// hosts neither run nor check the task.
+    /// The other templates that name a path or a program of the host. Empty if hosts neither run nor check the task.
     pub host_paths: Box<[HostPathTemplate]>,
-    /// The task's position in an order of all tasks of the release. The order respects the dependencies as far as
-    /// cycles allow. A cross dependency counts whatever nodes it selects.
+    /// The task's position in an order of all tasks that respects every dependency, if such an order exists.
     pub rank: u32,
     /// The groups that list the task.
     pub groups: Box<[TaskIndex]>,
@@ -119,17 +112,14 @@ pub struct CompiledTask {
     /// The task that is to run once on a node when this task is no longer placed there. Nothing runs it yet.
     pub on_unassign: Option<TaskIndex>,
     pub(crate) placement: TaskPlacement,
-    /// The tasks and stages that this task selects by names and patterns in `requires` or `subscribes`, and that come
-    /// before this task. Tasks that select this task in their `required_for` are not included.
+    /// The tasks and stages that this task's `requires` and `subscribes` select, without `required_for` of other tasks.
     pub(crate) requires: Box<[TaskIndex]>,
-    /// The tasks and stages that this task selects by names and patterns in `required_for`, and that come after this
-    /// task. Tasks that select this task in their `requires` are not included.
+    /// The tasks and stages that this task's `required_for` selects, without `requires` of other tasks.
     pub(crate) required_for: Box<[TaskIndex]>,
-    /// The entries of the task's field `cross_depends`: tasks that this task waits for on the nodes that the entry
-    /// selects, which may include its own node, or stages that this task waits for.
+    /// The entries of `cross_depends`: tasks on selected nodes (perhaps its own), or stages, that this task waits for.
     pub(crate) cross_depends: Box<[CompiledCross]>,
-    /// The entries of the task's field `cross_depended_by`: tasks that wait for this task on the nodes that the entry
-    /// selects, which may include its own node, or stages that wait for this task.
+    /// The entries of `cross_depended_by`: tasks on selected nodes (perhaps its own), or stages, that wait for this
+    /// task.
     pub(crate) cross_depended_by: Box<[CompiledCross]>,
 }
 
@@ -212,14 +202,14 @@ impl CompiledTask {
     }
 
     /// Returns whether the task is a marker that never runs (`type: skipped`).
-    pub(crate) fn is_skipped_type(&self) -> bool {
+    pub(crate) fn is_marker_type(&self) -> bool {
         self.task.kind == "skipped"
     }
 
     /// Returns whether the task runs on hosts and only an admin may place it. Either the task or a group that lists it
     /// must be marked as privileged. Groups, stages and skipped tasks never run. `tasks` are all tasks of the release.
     fn is_effectively_privileged(&self, tasks: &[Self]) -> bool {
-        let runs = !self.task.is_group() && !self.task.is_stage() && !self.is_skipped_type();
+        let runs = !self.task.is_group() && !self.task.is_stage() && !self.is_marker_type();
         runs && (self.task.privileged || self.groups.iter().any(|ix| tasks[ix.as_usize()].task.privileged))
     }
 

@@ -48,10 +48,8 @@ pub enum InvalidPattern {
 /// The names that a role or tag selector matches.
 #[derive(Clone, Debug)]
 pub enum NameSelector {
-    /// As a role selector, matches every node that has a role. If the release matches role selectors against tags (role
-    /// matching `tags`), matches every node that has a tag instead. As a tag selector, matches every node that has a
-    /// tag. A role selector is `Any` if its only item is `*`. A tag selector is `Any` if the text `*` replaces the
-    /// list.
+    /// Matches every node with at least one of the names that the selector is matched against. It is written as `*`: as
+    /// the only item of a list of roles, and in place of a list of tags.
     Any,
     /// Matches the names that match one of these items.
     Union(Box<[NamePattern]>),
@@ -127,8 +125,7 @@ impl NameSelector {
         Ok(Self::Union(items.iter().map(|item| NamePattern::new(item)).collect::<Result<_, _>>()?))
     }
 
-    /// Returns whether the selector matches one of the names of a node. `names` are the names of its roles or of its
-    /// tags. The item `master` matches no name (`can_match_master` finds it).
+    /// Returns whether the selector matches one of a node's names. The item `master` matches no name.
     pub fn matches<'a>(&self, names: impl IntoIterator<Item = &'a str> + Clone) -> bool {
         match self {
             Self::Any => names.into_iter().next().is_some(),
@@ -136,8 +133,7 @@ impl NameSelector {
         }
     }
 
-    /// Returns whether the selector has the item `master`, which matches the controller's own host whatever names it
-    /// has.
+    /// Returns whether the selector has the item `master`, which matches the controller's own host.
     pub(crate) fn can_match_master(&self) -> bool {
         match self {
             Self::Any => false,
@@ -214,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn x06_matches_empty_text_finds_patterns_matching_empty_text() {
+    fn x06_matches_empty_text_finds_patterns_of_every_name() {
         for pattern in ["/", "//", "/()/", "/|/", "/^/", "/$|web/", "/.*/", "/(primary-)?/", "/web|/", "/\\b/", "/(?:)/"] {
             assert!(matches_empty_text(pattern), "{pattern}");
         }

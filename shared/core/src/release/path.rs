@@ -49,8 +49,7 @@ enum PathText {
 pub(crate) enum RenderedPath<'a> {
     /// The valid path.
     Path(Cow<'a, str>),
-    /// The normalized text of the template, which cannot be rendered, for example because a value that it reads is
-    /// absent.
+    /// The normalized text of the template, which cannot be rendered, for example because a value is absent.
     Unknown(&'a str),
     /// The reason why hosts reject the path to which the template renders.
     Refused(PathRefused),

@@ -1,9 +1,8 @@
 //! Profiles: the tasks of nodes of one kind, before conditions, and their order.
 //!
-//! Nodes of one release with the same [`ProfileKey`] (their roles, tags and primaries, and which tags operators
-//! assigned) have the same tasks. So the placement of tasks, their order on the node and the barriers are computed once
-//! for all of these nodes, and sent to them under one hash. A profile contains no data of a single node: no label, no
-//! fact, no value.
+//! Nodes of one release with the same [`ProfileKey`] have the same tasks. So the placement of tasks, their order on the
+//! node and the barriers are computed once for all of these nodes, and sent to them under one hash. A profile contains
+//! no data of a single node: no label, no fact, no value.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -47,8 +46,7 @@ pub struct ProfileKey {
     pub is_master: bool,
 }
 
-/// The part of a profile key that selectors are matched against: all names, or only those that operators gave to the
-/// node ([`ProfileKey::asserted`]).
+/// The part of a profile key that selectors are matched against: all names, or only those of [`ProfileKey::asserted`].
 #[derive(Clone, Copy)]
 struct SelectorInputs<'a> {
     names: &'a MatchNames,
@@ -79,8 +77,7 @@ pub struct Profile {
     pub waits: Box<[(u32, u32)]>,
     /// The barriers that `waits` refers to.
     pub barriers: Box<[Barrier]>,
-    /// The privileged tasks that are placed on the nodes by names that operators gave to them
-    /// ([`ProfileKey::asserted`]), in the order of ids.
+    /// The privileged tasks that are placed on the nodes by names that operators gave to them, in the order of ids.
     pub privileged: Box<[TaskIndex]>,
     /// The privileged tasks that are placed on the nodes only by a tag that an extension adds, or by the name `master`,
     /// in the order of ids. These tasks do not run.
@@ -139,8 +136,7 @@ pub enum BarrierScope {
 /// The tasks and barriers that a node must complete before it passes a marker, a task of type `skipped` that runs
 /// nothing. A marker before the marker is replaced by the tasks and barriers before it.
 pub(crate) struct MarkerPredecessors<'a> {
-    /// The tasks directly before the marker that are not markers, in order. Includes the tasks directly before a marker
-    /// that is replaced.
+    /// The tasks directly before the marker that are not markers, in order.
     pub(crate) tasks: Vec<TaskIndex>,
     /// The barriers that the marker, or a marker before it, waits for.
     pub(crate) barriers: Vec<&'a Barrier>,
@@ -172,8 +168,7 @@ impl ProfileKey {
         ProfileHash(sha256(&bytes))
     }
 
-    /// Returns whether the target of a cross dependency includes nodes with this key. `false` for the targets `Same`
-    /// and `Stages`, which select no nodes by their roles or tags.
+    /// Returns whether the target of a cross dependency includes nodes with this key by their roles or tags.
     pub(crate) fn is_target(&self, matching: RoleMatching, target: &DependencyTarget) -> bool {
         match target {
             DependencyTarget::Same | DependencyTarget::Stages => false,
@@ -218,9 +213,7 @@ impl SelectorInputs<'_> {
         selector.matches(self.names.tag_names()) || (self.is_master && selector.can_match_master())
     }
 
-    /// Returns whether a role selector matches the nodes with this profile key. It is matched against their roles or
-    /// against their tags, by `matching`. The item `master` matches the controller's own host (the node with the name
-    /// `master`), whatever roles and tags it has.
+    /// Returns whether a role selector matches nodes with this profile key, by their roles or their tags (`matching`).
     fn matches_roles(self, matching: RoleMatching, selector: &NameSelector) -> bool {
         let matched = match matching {
             RoleMatching::Own => selector.matches(self.names.role_names()),
@@ -349,8 +342,7 @@ impl Profile {
         references.any(|reference| matches!(reference.read(), Read::Nodes { .. } | Read::Primary { .. }))
     }
 
-    /// Returns the privileged tasks that are placed on the nodes by names that operators gave to them. Excludes tasks
-    /// that are placed only by a tag that an extension adds, or by the name `master`.
+    /// Returns the privileged tasks that are placed on the nodes by names that operators gave to them.
     pub(crate) fn privileged_tasks(&self) -> impl Iterator<Item = &CompiledTask> {
         self.privileged.iter().map(|ix| self.release.task(*ix))
     }
@@ -375,7 +367,7 @@ impl Profile {
     /// skipped`) runs nothing, so the tasks after the marker are returned instead. If only markers wait, the markers
     /// themselves are returned.
     pub fn tasks_waiting_at(&self, is_selected: impl Fn(&Barrier) -> bool) -> Vec<TaskIndex> {
-        let is_marker = |ix: TaskIndex| self.release.task(ix).is_skipped_type();
+        let is_marker = |ix: TaskIndex| self.release.task(ix).is_marker_type();
         let selected = self.waits.iter().filter(|(_, barrier)| is_selected(&self.barriers[*barrier as usize]));
         let positions: BTreeSet<u32> = selected.map(|(index, _)| *index).collect();
         let task_at = |index: &u32| self.tasks[*index as usize];
@@ -419,7 +411,7 @@ impl Profile {
     /// Returns the tasks and barriers that a node must complete before it passes a marker. No host reports a marker,
     /// because it runs nothing. So its result follows from the results of these tasks and barriers.
     pub(crate) fn marker_predecessors(&self, marker: TaskIndex) -> MarkerPredecessors<'_> {
-        let is_marker = |ix: TaskIndex| self.release.task(ix).is_skipped_type();
+        let is_marker = |ix: TaskIndex| self.release.task(ix).is_marker_type();
         let positions = self.predecessors_while(marker, is_marker);
         let (markers, tasks): (BTreeSet<u32>, BTreeSet<u32>) =
             positions.into_iter().partition(|position| is_marker(self.tasks[*position as usize]));
@@ -552,8 +544,7 @@ impl BarrierCollector {
         collector
     }
 
-    /// Adds the barriers that a task declares for itself: for the stages in its `requires`, and for its
-    /// `cross_depends`.
+    /// Adds the barriers that a task declares for itself, by stages in its `requires` and by its `cross_depends`.
     fn add_declared(&mut self, release: &CompiledRelease, position: u32, ix: TaskIndex) {
         let task = release.task(ix);
         for stage in task.requires.iter().filter(|ix| release.task(**ix).task.is_stage()) {
@@ -561,8 +552,8 @@ impl BarrierCollector {
         }
         for cross in &task.cross_depends {
             for predecessor in &cross.tasks {
-                // An entry adds no barrier if it selects the same node, if it selects stages and names a task, or if
-                // it selects nodes and names a stage.
+                // An entry adds no barrier if it selects the same node, if it selects stages and names a task, or if it
+                // selects nodes and names a stage.
                 match (&cross.target, release.task(*predecessor).task.is_stage()) {
                     (DependencyTarget::Stages, true) => self.add(position, *predecessor, BarrierScope::Stage, Policy::All),
                     (DependencyTarget::Same | DependencyTarget::Stages, _) | (_, true) => {}
@@ -607,8 +598,8 @@ fn profile_reads(release: &CompiledRelease, tasks: &[TaskIndex]) -> Box<[Referen
     reads.into()
 }
 
-/// Returns whether the value of a read may change when another node becomes primary of a tag. `names` are the
-/// names that the primary has for the tag. A node that is not primary has only the name `tag`.
+/// Returns whether the value of a read may change when another node becomes primary of a tag. `names` are the names
+/// that the primary has for the tag. A node that is not primary has only the name `tag`.
 fn is_decided_by_primary(read: &Read, tag: &str, names: &[&str]) -> bool {
     match read {
         Read::Primary { tag: read_tag, .. } => **read_tag == *tag,

@@ -6,8 +6,7 @@ use std::collections::BTreeMap;
 use super::cycle::find_cycle;
 use crate::task::Task;
 
-/// The dependencies declared by stages (`requires`, `required_for`) that the search for a cycle includes. The
-/// dependencies declared by other tasks, also those on stages, are included with both variants.
+/// The dependencies declared by stages that the search for a cycle includes. Those of other tasks are all included.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum StageDependencies {
     /// All dependencies that a stage declares.

@@ -24,19 +24,15 @@ enum ParsedExpression {
     /// No value meets the expression. It is an operator for texts, `<in>` or `<all-in>` without an operand, or a stored
     /// expression whose operand is no longer accepted as a number.
     Never,
-    /// The text of the value must equal one of these words, or the value must be a list with one of them (`<or>`). For
-    /// a list, a word with commas counts as several words.
+    /// The value must equal one of these words, or be a list with one of them (`<or>`).
     AnyOf(Vec<Box<str>>),
-    /// The text of the value must contain each of these words, also within other words, or the value must be a list
-    /// with all of them as members (`<all-in>`). For a list, a word with commas counts as several words.
+    /// The value must be a text that contains each of these words, or a list with all of them (`<all-in>`).
     AllIn(Vec<Box<str>>),
-    /// The text of the value must contain this word, also within another word, or the value must be a list with this word
-    /// as a member (`<in>`).
+    /// The value must be a text that contains this word, or a list with this word as a member (`<in>`).
     In(Box<str>),
     /// The text of the value must be a number that compares in this way with the operand. A list never does.
     Number(Comparison, f64),
-    /// The text of the value must compare in this way with the operand, letter by letter, also if the value is a
-    /// number. A list meets only `s!=`, whatever its members are.
+    /// The text of the value must compare in this way with the operand, letter by letter. A list meets only `s!=`.
     Text(Comparison, Box<str>),
 }
 
@@ -111,11 +107,9 @@ const TEXT_OPERATORS: [(&str, Comparison); 6] = [
 
 impl Expression {
     /// Parses an expression. If its first word is not an operator, the whole text is a plain value, including spaces.
-    /// No value meets an operator for texts, `<in>` or `<all-in>` without an operand.
     ///
     /// # Errors
-    /// [`InvalidExpression`] if the expression is too long, or if an operator for numbers or `<or>` has no valid
-    /// operand.
+    /// [`InvalidExpression`] if the expression is too long, or an operator for numbers or `<or>` has no valid operand.
     pub fn new(text: &str) -> Result<Self, InvalidExpression> {
         if text.len() > MAX_EXPRESSION_BYTES {
             return Err(InvalidExpression::TooLong { bytes: text.len() });
@@ -211,8 +205,7 @@ impl Expression {
     }
 
     /// Returns whether a list meets the expression. `<or>` and `<all-in>` look for words, split at commas, among the
-    /// members. `<in>` looks for its whole word among the members. A list meets each `s!=`, and no other comparison and
-    /// no plain value.
+    /// members, and `<in>` for its whole word. A list meets each `s!=`, and no other comparison and no plain value.
     fn matches_list(&self, members: &[Cow<'_, str>]) -> bool {
         let is_member = |word: &str| members.iter().any(|member| *member == word);
         let split_words = |words: &'_ [Box<str>]| -> Vec<String> {
@@ -282,10 +275,9 @@ fn scalar_text(json: &Json) -> Option<Cow<'_, str>> {
     }
 }
 
-/// Parses an expression. If its first word is an operator, the words after the operator are its operands. An operator
-/// other than `<or>` and `<all-in>` has one operand, and further words are ignored. A missing operand is an error for a
-/// number's operator and for `<or>`. For any other operator, no value meets the expression. An operand of a number's
-/// operator that is not a number is an error too.
+/// Parses an expression. If its first word is an operator, the words after the operator are its operands. Only `<or>`
+/// and `<all-in>` have more than one. With other operators, further words are ignored. A number's operator without a
+/// number, or `<or>` without an operand, is an error. No value meets any other operator without an operand.
 fn parse(text: &str) -> Result<ParsedExpression, InvalidExpression> {
     let mut words = words(text);
     let Some(first) = words.next() else { return Ok(ParsedExpression::Plain) };

@@ -116,8 +116,7 @@ impl Requirements {
         self.0.iter().filter(move |requirement| !requirement.is_met_by(node))
     }
 
-    /// Checks that each trait that the requirements name is in `names`, the vocabulary of traits: the standard, custom
-    /// and site names. No node is checked.
+    /// Checks that `names`, the known traits, contains each trait that the requirements name.
     ///
     /// # Errors
     /// [`InvalidRequirement::Trait`] for the first unknown trait.

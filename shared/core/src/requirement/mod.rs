@@ -268,8 +268,7 @@ impl Requirement {
         }
     }
 
-    /// Checks that the trait that the requirement names is in `names`, the vocabulary of traits: the standard, custom
-    /// and site names. No node is checked. A requirement on a field is accepted.
+    /// Checks that `names`, the known traits, has the trait of the requirement. A requirement on a field is accepted.
     ///
     /// # Errors
     /// [`InvalidRequirement::Trait`] if the trait is unknown.
@@ -351,9 +350,8 @@ impl FromStr for RequirementField {
     }
 }
 
-/// Returns a value as a part of a sentence. The text of a number is written without quotes and without surrounding
-/// white space, any other text in quotes. Of a list, only the first members are written, with the number of the others.
-/// Long texts are cut.
+/// Returns a value as a part of a sentence: a number without quotes, any other text in quotes, and the first members of
+/// a list with the number of the others. Long texts are cut.
 fn display_value(value: &LiteralValue<'_>) -> String {
     let quote_text = |text: &str| {
         if parse_number(text).is_some() { truncated(text.trim()) } else { format!("{:?}", truncated(text)) }

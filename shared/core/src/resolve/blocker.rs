@@ -34,10 +34,9 @@ pub enum NodeBlocker<'a> {
 }
 
 impl ResolvedNode {
-    /// Returns all blockers of the node: what withholds its next task set, and what prevents its tasks from running.
-    /// Holds that have ended are included; the caller omits them by [`NodeBlocker::is_in_force`]. `is_running` returns
-    /// whether the task set that was released to the node runs the task with an id, and is `None` if no task set with
-    /// tasks was released.
+    /// Returns everything that blocks the node, including holds that have ended, which the caller omits
+    /// ([`NodeBlocker::is_in_force`]). `is_running` returns whether the released task set has the task with an id. It
+    /// is `None` if no task set with tasks was released.
     pub(crate) fn blockers<'a>(&'a self, is_running: Option<&dyn Fn(&str) -> bool>) -> impl Iterator<Item = NodeBlocker<'a>> {
         let unmet = self.unmet_requirements().iter().map(NodeBlocker::Unmet);
         let is_first = is_running.is_none() && self.task_set().is_some();
@@ -115,8 +114,8 @@ impl NodeBlocker<'_> {
         }
     }
 
-    /// Returns whether the blocker withholds the next task set. The other blockers prevent tasks from running,
-    /// or make barriers skip the node.
+    /// Returns whether the blocker withholds the next task set. The other blockers prevent tasks from running, or make
+    /// barriers skip the node.
     pub(crate) fn is_withholding(&self) -> bool {
         self.withheld_by().is_some()
     }

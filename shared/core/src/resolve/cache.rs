@@ -33,8 +33,7 @@ const MAX_RECENT_TASK_SETS: usize = 64;
 /// A cache of task sets and of the values that they depend on, by content. The cache can be cleared at any time without
 /// a change of any result.
 ///
-/// It is shared between threads. Its locks are held while an entry is read or inserted, while the reads of a profile
-/// are collected, and while the values of two groups are compared. They are not held while conditions are evaluated.
+/// It is shared between threads. No lock is held while conditions are evaluated.
 #[derive(Debug, Default)]
 pub struct ResolveCache {
     bases: Mutex<BTreeMap<(GroupId, ProfileHash), CachedBase>>,
@@ -144,8 +143,8 @@ pub(super) struct ProfileReads {
     parameters: BTreeMap<Box<str>, Vec<u32>>,
     /// The reads of each task of the profile.
     tasks: Box<[ReadIndexes]>,
-    /// The values to which the inputs of the last resolved group refer. They may be those of an earlier group. The
-    /// inputs of the next group are stored as differences from these values, if few of them differ.
+    /// The values to which the inputs of the last resolved group refer. The inputs of the next group are stored as
+    /// differences from these values, if few differ.
     last_inputs: Mutex<Option<Weak<[Input]>>>,
 }
 
@@ -224,8 +223,7 @@ impl ProfileReads {
 }
 
 impl GroupBase {
-    /// Creates the base of a group and profile. `view` is any node of the group with this profile. Labels and
-    /// parameters have the values of the group. Traits, facts and fields have the values of this node.
+    /// Creates the base of a group and profile from any node (`view`) of the group with this profile.
     pub(super) fn new(
         view: &NodeView<'_>,
         profile: &Arc<Profile>,
@@ -339,7 +337,7 @@ impl GroupBase {
         values: &InputValues<'_>,
         budget: &mut StepBudget,
     ) -> Option<SkipReason> {
-        if task.is_skipped_type() {
+        if task.is_marker_type() {
             return Some(SkipReason::Marker);
         }
         if self.profile.not_asserted.binary_search(&reads.task).is_ok() {
@@ -361,9 +359,8 @@ impl GroupBase {
         skip_reason
     }
 
-    /// Returns the number of steps that the evaluation of a condition takes. The condition is not evaluated, so its
-    /// result is pending. If the condition cannot be evaluated, or its loops take more than `max` steps, the result is
-    /// the reason to skip the task, with 0 steps.
+    /// Returns the number of steps that the evaluation of a condition takes, without its result. If the condition
+    /// cannot be evaluated, or its loops take more than `max` steps, returns the reason to skip the task, with 0 steps.
     fn count_steps(&self, condition: &dyn Condition, reads: &ReadIndexes, values: &InputValues<'_>, max: usize) -> CachedOutcome {
         let steps = self
             .collect_inputs(&reads.condition, values)
@@ -442,9 +439,8 @@ impl TaskSetBuilder {
     }
 }
 
-/// Returns the step limit and the values that a condition reads, as a text that differs for different inputs. They
-/// decide the outcome of the condition. The text has small values in full and only the digests of large ones, so it is
-/// short, and no steps are charged for it.
+/// Returns the step limit and the values that a condition reads, which decide its outcome, as a text that differs for
+/// different inputs. Large values are in it as digests, so it is short, and no steps are charged for it.
 fn condition_key(reads: &ReadIndexes, values: &InputValues<'_>, max_steps: usize) -> String {
     format!("{max_steps}\n{}", values_text((0..).zip(&reads.condition).map(|(position, index)| (position, values.get(*index)))))
 }

@@ -24,8 +24,7 @@ use crate::unimplemented;
 /// A resolved fleet: the output of `stemma resolve -o json`.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct FleetOutput {
-    /// The nodes by name. If a cluster has no node with the name `master`, the tasks of the cluster that are placed on
-    /// it are listed under this name.
+    /// The nodes by name. If a cluster has no node `master`, its tasks for `master` are listed under this name.
     pub nodes: BTreeMap<String, NodeOutput>,
     /// The ids of the stages, each once: those of the first cluster in the order in which they run, and then those that
     /// only later clusters have.
@@ -35,8 +34,7 @@ pub struct FleetOutput {
     pub order: BTreeSet<[(Option<String>, String); 2]>,
     /// The findings, each once, the most severe first. Findings of one severity are sorted by code and then by object.
     pub findings: Vec<Finding>,
-    /// The nodes of `nodes` with the origin of each value, sorted by uuid. The entry for tasks of a missing node
-    /// `master` is not included.
+    /// The resolved nodes with the origin of each value, sorted by uuid.
     #[serde(skip)]
     pub resolved_nodes: Vec<Arc<ResolvedNode>>,
 }
@@ -82,8 +80,7 @@ pub fn resolve_cluster(fleet: &Fleet, cache: &ResolveCache, id: ClusterId) -> Cl
     output
 }
 
-/// Some rules report a problem of several nodes as one finding, such as that many hosts lack a label. Returns the
-/// findings of these rules, also if only one node has the problem. Findings of other rules are not returned.
+/// Returns the findings that several nodes may share, each once, such as that many hosts lack a label.
 fn aggregated_findings<'a>(nodes: impl Iterator<Item = &'a Arc<ResolvedNode>>) -> Vec<Finding> {
     let (mut unset, mut failing) = (UnsetReferences::default(), FailingTasks::default());
     for node in nodes {

@@ -1,7 +1,6 @@
 //! Computes the desired state of a node from the fleet's model alone.
 //!
-//! The controller (also for `explain`), `stemma resolve` and the tests all use the function [`resolve_node`], which has
-//! no side effects. It returns a [`ResolvedNode`], or the objects that are missing to compute it. Only a
+//! The function [`resolve_node`] has no side effects. It returns a [`ResolvedNode`], or the missing objects. Only a
 //! [`ResolvedNode`] can be encoded and sent. So a missing object never removes anything from a host.
 
 mod blocker;

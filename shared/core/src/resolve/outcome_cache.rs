@@ -20,8 +20,7 @@ const MAX_OUTCOME_BYTES: usize = 16 * 1024 * 1024;
 /// The nodes that share the outcome of a condition, by what the condition reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum CacheScope {
-    /// One node, because the condition looks up other nodes and also reads values that may differ between nodes. Nodes
-    /// for which all these values and the step limit are equal still use one cached outcome.
+    /// Usually one node, because the condition looks up nodes and also reads values that may differ between nodes.
     Node,
     /// The nodes for which all values that the condition reads are equal.
     EqualInputs,
@@ -154,8 +153,7 @@ impl StepBudget {
 }
 
 impl Evaluation {
-    /// Returns why the task does not run, or `None` if it runs. `None` for a pending evaluation too, so the caller must
-    /// evaluate the condition first.
+    /// Returns why the task does not run, or `None` if it runs or its condition was not evaluated yet.
     pub(super) fn skip_reason(&self, task: &CompiledTask) -> Option<SkipReason> {
         match self {
             Self::Skipped(reason) => Some(reason.clone()),

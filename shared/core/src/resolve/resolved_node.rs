@@ -217,8 +217,7 @@ pub enum SkipReason {
          nor does the name master"
     )]
     NotAsserted,
-    /// The inputs of the task's condition or of its templates are too many or larger than may be sent, or the inputs of
-    /// this task together with those of earlier tasks are.
+    /// The inputs of the task, alone or together with those of earlier tasks, are more or larger than may be sent.
     #[display("{reason}")]
     TooLarge {
         /// The message with the limits of inputs and the reference whose input exceeds them.
@@ -229,8 +228,7 @@ pub enum SkipReason {
 /// The outcome of a task's condition: whether it lets the task run. The variants are ordered from no to yes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ConditionOutcome {
-    /// The task does not run, for any reason but an undecided condition. For example, its condition is false or could
-    /// not be evaluated, or its inputs are too large.
+    /// The task does not run, for any reason but an undecided condition.
     No,
     /// The outcome is not known, because the evaluation of the condition takes more steps than allowed.
     Undecided,
@@ -247,7 +245,7 @@ impl SkipReason {
     /// Returns the reason that the definition of a task gives for skipping it: the task is a marker, or its condition
     /// is false. `None` if the task is not a marker and has no condition. Does not evaluate the condition.
     pub(super) fn from_definition(task: &CompiledTask) -> Option<Self> {
-        if task.is_skipped_type() {
+        if task.is_marker_type() {
             return Some(Self::Marker);
         }
         task.condition.is_some().then(|| Self::False { condition: Arc::clone(&task.condition_text) })
@@ -311,8 +309,7 @@ impl UnusablePath {
         }
     }
 
-    /// Returns the message about the problem. For a conflict, the message also has the correction. `release` is the
-    /// release of the task.
+    /// Returns the message about the problem. `release` is the release of the task.
     pub fn message(&self, release: &CompiledRelease) -> String {
         match &self.reason {
             PathProblem::Conflict(conflict) => conflict.message(release.id(conflict.first_claim.owner)),
@@ -540,9 +537,8 @@ impl TaskSet {
     }
 
     /// Returns the ids of the privileged tasks whose condition has a higher outcome in this task set than in the node's
-    /// earlier task set `old`, each with the new outcome. Such a condition was not met before and is now undecided or
-    /// met, or was undecided and is now met. A task that `old` lacks, or has with another definition, counts as not met
-    /// before.
+    /// earlier task set `old`, each with the new outcome. A task that `old` lacks, or has with another definition,
+    /// counts as not met before.
     ///
     /// A task with an undecided condition may run too, because a later report of the host can decide the condition. No
     /// permission is checked when a report arrives.
@@ -603,8 +599,7 @@ impl ResolvedNode {
         &self.entry.node
     }
 
-    /// Returns the observation of the host's last report: stable facts, detected traits and labels. `None` if the host
-    /// never reported.
+    /// Returns the observation of the host's last report, or `None` if the host never reported.
     pub fn observation(&self) -> Option<&Arc<Observation>> {
         self.entry.observation.as_ref()
     }

@@ -94,7 +94,7 @@ fn marker_predecessors(
     release: &CompiledRelease,
     barrier: &Barrier,
 ) -> Rc<[ReleaseBarrier]> {
-    let is_marker = |release: &CompiledRelease, ix: TaskIndex| release.task(ix).is_skipped_type();
+    let is_marker = |release: &CompiledRelease, ix: TaskIndex| release.task(ix).is_marker_type();
     let id = release.id(barrier.task);
     // If the task is a marker in no release, the profiles need not be searched.
     if !releases.values().any(|release| release.task_index(id).is_some_and(|ix| is_marker(release, ix))) {

@@ -1,10 +1,10 @@
 //! Computes which barriers of a node are open, from the results of tasks on other nodes.
 //!
 //! A wave is the set of nodes whose barriers are computed together: all nodes of a cluster. A point is a task on the
-//! nodes that a barrier selects. A barrier opens when each
-//! node that it selects (or one of them, under `policy: any`) has succeeded in the barrier's task, in the task set that
-//! the node should have now. A node that skips the task counts as if it had succeeded. Barriers skip nodes that are
-//! parked (by their spec or on their hosts) or whose mode is not `apply`.
+//! nodes that a barrier selects. A barrier opens when each node that it selects (or one of them, under `policy: any`)
+//! has succeeded in the barrier's task, in the task set that the node should have now. A node that skips the task
+//! counts as if it had succeeded. Barriers skip nodes that are parked (by their spec or on their hosts) or whose mode
+//! is not `apply`.
 //!
 //! The barrier of a stage opens when everything that the stage waits for has succeeded. A marker (a task of type
 //! `skipped`) runs nothing, so no host reports it. A node has passed a marker when it has completed all tasks before
@@ -37,20 +37,16 @@ use crate::task::Policy;
 
 /// A source of the results of tasks, and of the state of the nodes that run the tasks.
 pub trait TaskResults {
-    /// Returns the digest of the task set in a node's present desired state, by which a change of the task set is
-    /// noticed. `None` if the node has no desired state yet.
+    /// Returns the digest of the task set in a node's present desired state. `None` if there is no desired state yet.
     fn task_set(&self, node: NodeId) -> Option<[u8; 32]>;
-    /// Returns the completion of a task on a node. Only a result for the task set in the node's present desired state
-    /// counts.
+    /// Returns the completion of a task on a node, in the task set of the node's present desired state.
     fn completion(&self, node: NodeId, task: &str) -> Completion;
     /// Returns whether a node will run none of its tasks until somebody acts. Nodes that wait for such a node are
     /// blocked. `false` for a parked node, because no node waits for a parked node.
     fn is_inactive(&self, node: NodeId) -> bool;
-    /// Returns whether a task failed on a node, or ended there without success. Only a result for the task set in the
-    /// node's present desired state counts.
+    /// Returns whether a task of a node's present desired state failed there, or ended there without success.
     fn has_failed(&self, node: NodeId, task: &str) -> bool;
-    /// Returns whether a node lacks its next task set, because that task set is withheld or was not released yet. A
-    /// task that only the next task set has cannot run there.
+    /// Returns whether a node lacks its next task set, because that task set is withheld or was not released yet.
     fn is_withheld(&self, node: NodeId) -> bool;
     /// Returns whether a task is in the task set that was released to a node.
     fn is_released(&self, node: NodeId, task: &str) -> bool;
@@ -61,8 +57,7 @@ pub trait TaskResults {
 pub enum Completion {
     /// The task set that was released to the node leaves the task out, for example because of the task's condition.
     Skipped,
-    /// The task has not succeeded on the node, or no result was reported yet. Also if the task set that was released to
-    /// the node lacks the task.
+    /// The task has not succeeded on the node. It may have no result yet, or the released task set may lack it.
     Pending,
     /// The task has succeeded on the node.
     Succeeded,
@@ -133,8 +128,7 @@ struct WavePoint {
     release: Arc<CompiledRelease>,
     /// Number of nodes that the point selects, without those that barriers skip (parked, or mode not `apply`).
     node_count: usize,
-    /// The selected nodes that have not completed the task. A node whose task set leaves the task out is not among
-    /// them.
+    /// The selected nodes that other nodes still wait for: they have neither completed nor skipped the task.
     pending_nodes: BTreeSet<NodeId>,
     /// Number of pending nodes of each profile.
     pending_by_profile: BTreeMap<ProfileHash, usize>,
@@ -211,8 +205,7 @@ impl AffectedNodeSet {
         self.nodes.insert(node);
     }
 
-    /// Returns whether the set contains no node. Then the changes have opened or closed no barrier. A node in the set may
-    /// still have the same open barriers as before.
+    /// Returns whether the set contains no node, so that the changes have opened and closed no barrier.
     pub fn is_empty(&self) -> bool {
         self.profiles.is_empty() && self.nodes.is_empty()
     }
@@ -271,9 +264,6 @@ impl Wave {
 
     /// Updates the points that select a node after a change of the node. Adds the node, and the other nodes whose
     /// barriers may change, to `affected`. Does nothing if no property on which the points depend has changed.
-    ///
-    /// The node may be new or removed, or have another profile or task set. Barriers may begin or cease to wait for the
-    /// node, the node may begin or cease to run tasks, or its next task set may be withheld or no longer be withheld.
     pub fn update_node(&mut self, fleet: &Fleet, results: &dyn TaskResults, node: NodeId, affected: &mut AffectedNodeSet) {
         let (old, new) = (self.members.get(&node).copied(), self.member(fleet, results, node));
         if old == new {
@@ -341,9 +331,8 @@ impl Wave {
         barriers_by_node
     }
 
-    /// Returns for each affected node whether it is blocked, and also for nodes that wait at points which became
-    /// stalled or ceased to be. A node is blocked if one of its closed barriers will not open by itself. A node that
-    /// barriers skip (it is parked, or its mode is not `apply`) is not blocked.
+    /// Returns for each affected node, and for each node that waits at a point which became or ceased to be stalled,
+    /// whether it is blocked. A node that barriers skip (parked, or mode not `apply`) is not blocked.
     pub fn blocked_nodes(&self, affected: &AffectedNodeSet) -> Vec<(NodeId, bool)> {
         if affected.is_empty() && affected.stalled_before.is_none() {
             return Vec::new();
@@ -380,8 +369,7 @@ impl Wave {
         let mut has_grown = !stalled.is_empty();
         while has_grown {
             has_grown = false;
-            // A new stalled point is used in the same round, so a chain of points in the order of indexes takes few
-            // rounds.
+            // A new stalled point is used in the same round, so a chain in the order of indexes takes few rounds.
             for index in 0..self.points.len() {
                 if !stalled.contains(&index) && self.is_stalled_at(index, &stalled) {
                     has_grown = stalled.insert(index);
@@ -392,8 +380,7 @@ impl Wave {
     }
 
     /// Returns whether the point at an index is stalled because earlier stalled points stop the nodes that the point
-    /// waits for. One stopped node is enough. Under `policy: any`, each of these nodes must be stopped or must be one
-    /// that will not complete the task by itself.
+    /// waits for. One stopped node is enough. Under `policy: any`, each of them must be stopped or stalled.
     fn is_stalled_at(&self, index: usize, stalled: &BTreeSet<usize>) -> bool {
         let point = &self.points[index];
         if point.waiting_for() == WaitingFor::Nobody {
@@ -553,7 +540,7 @@ impl Wave {
         let mut selected = BTreeMap::new();
         for (index, point) in self.points.iter().enumerate() {
             let Some(ix) = barrier_task(&point.release, &point.barrier, profile) else { continue };
-            let steps = if profile.release.task(ix).is_skipped_type() {
+            let steps = if profile.release.task(ix).is_marker_type() {
                 let predecessors = profile.marker_predecessors(ix).tasks.into_iter();
                 RequiredSteps::MarkerTasks(predecessors.map(|ix| profile.release.id(ix).to_owned()).collect())
             } else {

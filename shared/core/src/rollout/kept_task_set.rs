@@ -8,9 +8,8 @@ use super::ReleaseState;
 pub struct KeptTaskSet<P> {
     /// The profile that the node continues to run.
     pub profile: KeptProfile<P>,
-    /// True if the profile that the node continues to run may have barriers that the present order of tasks no longer
-    /// has. The controller must then open these barriers ([`super::obsolete_barriers`]). The tasks behind an open
-    /// barrier no longer wait.
+    /// True if the profile may have barriers that the present order of tasks no longer has. The controller must then
+    /// open these barriers ([`super::obsolete_barriers`]), so that the tasks behind them no longer wait.
     pub may_have_obsolete_barriers: bool,
     /// True if the task set belongs to the release that the node's levels (template, cluster, group) name. If false,
     /// the task set belongs to the release in the node's record, which describes what was released to the node.

@@ -2,8 +2,8 @@
 //! open.
 //!
 //! These decisions depend only on what the caller passes, including the time. So a test can check the decisions for any
-//! time, and the controller only carries them out. Limits of a rollout (budgets of hosts, windows and leases) do not
-//! exist yet. They belong here too, because they are further reasons to make a node wait.
+//! time, and the controller only carries them out. Any further reason to make a node wait, such as a window or a lease,
+//! belongs here too.
 
 mod barrier_order;
 mod barriers;

@@ -24,8 +24,7 @@ const CLUSTER_BASE_BYTES: u64 = 32 * 1024 * 1024;
 /// Number of bytes that each node adds to the maximum size of the records of what was released to its cluster's nodes.
 const BYTES_PER_NODE: u64 = 16 * 1024;
 
-/// Returns the budget of a cluster with this number of nodes: the maximum total size of the records of what was
-/// released to its nodes, in bytes.
+/// Returns the budget of a cluster with this number of nodes, in bytes.
 pub const fn max_record_bytes(nodes: usize) -> u64 {
     CLUSTER_BASE_BYTES + BYTES_PER_NODE * nodes as u64
 }
@@ -121,8 +120,7 @@ impl RecordQuota {
         self.by_node.get(&node).copied()
     }
 
-    /// Returns the total size of the records of a cluster's nodes, in bytes. `None` stands for all nodes without a
-    /// cluster.
+    /// Returns the total size of the records of a cluster's nodes, or of all nodes without a cluster, in bytes.
     pub fn cluster_usage(&self, cluster: Option<ClusterId>) -> u64 {
         self.by_cluster.get(&cluster).map_or(0, |usage| usage.bytes)
     }
@@ -265,10 +263,9 @@ mod tests {
         assert_eq!(quota.cluster_usage(CLUSTER_ONE), MAX_BYTES);
     }
 
-    /// After a start of the controller, the quota knows no record. The quota must count the records that do not grow
-    /// before it decides about a record that grows. A record that is smaller than the stored one does not grow. Here
-    /// the record of node 3 grows by one byte. It fits only in the last row, where the records leave one byte of the
-    /// maximum.
+    /// After a start of the controller, the quota knows no record. The quota must count the records that remain or
+    /// shrink before it decides about a record that grows. Here the record of node 3 grows by one byte, which fits only
+    /// in the last row.
     #[test]
     fn x03_f07_record_quota_counts_all_stored_records_before_growth() {
         let half_bytes = MAX_BYTES / 2;
@@ -290,8 +287,7 @@ mod tests {
     }
 
     /// Nodes 4 and 5 each need 20,000 bytes for their first record. At first, node 3 uses all bytes of cluster one.
-    /// Each further update changes records or the number of nodes, and expects the refused nodes and the nodes to try
-    /// again.
+    /// Each further update changes records or the number of nodes.
     #[test]
     fn x03_f07_record_quota_retries_refused_node_when_bytes_are_free() {
         let mut quota = RecordQuota::default();

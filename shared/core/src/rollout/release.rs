@@ -1,9 +1,8 @@
 //! Decides when a node's next task set is released.
 //!
-//! A task set is released again if its task digest or its mode differs from the released one, or if only one of the two
-//! has a profile. Under digest version 1, it is also released again if its untranslated tasks differ. Other changes
-//! release nothing, because the host would run the same tasks with the same inputs. Examples are the wording of an
-//! explanation, and a dependency in the order of tasks.
+//! A task set is released again if its [`ReleaseKey`] differs from that of the released one. Other changes release
+//! nothing, because the host would run the same tasks with the same inputs. Examples are the wording of an explanation,
+//! and a dependency in the order of tasks.
 
 use std::collections::BTreeSet;
 
@@ -20,8 +19,7 @@ use crate::task::Mode;
 pub struct ReleaseKey {
     /// The mode of the node: the host applies tasks, only checks them, or does neither.
     pub mode: Mode,
-    /// The digest of the node's tasks. `None` if the node has no profile: it is in no group, or no level names a
-    /// release.
+    /// The digest of the node's tasks, or `None` if the node has no profile, for example because it is in no group.
     pub tasks: Option<TaskDigest>,
     /// The ids of the tasks that the host has and never starts, because an import from Fuel could not translate one of
     /// their expressions. The digest of version 1 does not depend on this, so the ids are listed here. The digest of
@@ -57,10 +55,8 @@ pub enum ReleaseState {
 
 impl ReleaseState {
     /// Returns the size of a node's record that a check of a write counts against the budget of the node's cluster, in
-    /// bytes. A record describes the task set that was released to the node. `current_bytes` is the size of the present
-    /// record, and `next_bytes` the size of the record of the next task set. If nothing is to be released, the present
-    /// record remains. If the next task set is withheld, the larger size is returned, because the task set may be
-    /// released later.
+    /// bytes. `current_bytes` is the size of the present record, and `next_bytes` the size of the record of the next
+    /// task set. If the next task set is withheld, the larger size counts, because the task set may be released later.
     pub fn record_bytes(self, current_bytes: u64, next_bytes: u64) -> u64 {
         match self {
             Self::Current => current_bytes,
@@ -85,8 +81,8 @@ impl ReleaseKey {
 impl<'a> ReleaseCandidate<'a> {
     /// Creates a candidate. `resolved` is the node with everything that it inherits, `current` is the key of its
     /// released task set, and `version` is the digest version of that key. `has_running_task` returns whether the
-    /// released task set has the task with this id and does not leave it out. It is `None` if the node has no such
-    /// task.
+    /// released task set has the task with this id and does not leave it out. It is `None` if no task set with tasks
+    /// was released.
     pub fn from_resolved(
         resolved: &'a ResolvedNode,
         current: Option<ReleaseKey>,
@@ -118,8 +114,7 @@ impl<'a> ReleaseCandidate<'a> {
     }
 
     /// Returns the rules of the error findings that only repeat what withholds the next task set, such as an unmet
-    /// requirement. The caller counts these findings apart from other errors, so that the state of a node with an older
-    /// task set is `held` and not `failed`.
+    /// requirement. The caller counts them apart, so that a node with an older task set is `held` and not `failed`.
     pub fn error_rules(&self) -> Vec<Rule> {
         self.blockers.iter().filter_map(NodeBlocker::error_rule).collect()
     }
@@ -203,8 +198,7 @@ mod tests {
         NodeBlocker::Held(SetBy::Operator, end, "")
     }
 
-    /// In this test, nothing withholds the next task set. The next task set is then due if its key differs from the
-    /// released key in any field.
+    /// If nothing withholds the next task set, it is due when its key differs from the released key in any field.
     #[test]
     fn release_state_is_due_when_next_key_differs() {
         let key_without_tasks = || ReleaseKey { tasks: None, ..release_key(0) };

@@ -126,8 +126,8 @@ impl<'a> SelectorParser<'a> {
     }
 
     /// Parses the values in parentheses after `in` or `notin`. A missing value is the empty value: `(a,)` has the
-    /// values `a` and the empty one. Fails if a parenthesis is missing, if no comma separates two values, or if a token is
-    /// not a value.
+    /// values `a` and the empty one. Fails if a parenthesis is missing, if no comma separates two values, or if a token
+    /// is not a value.
     fn parse_values(&mut self) -> Result<BTreeSet<String>, InvalidSelector> {
         if self.peek_token() != SelectorToken::Sign("(") {
             return Err(self.unexpected_error("'('"));

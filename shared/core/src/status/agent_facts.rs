@@ -13,9 +13,7 @@ pub const STUCK_FACT: &str = "agent.stuck";
 /// write the files that services and people read, such as the labels. Agents of older versions do not report the fact.
 pub const TASKS_CONTINUE_FACT: &str = "agent.runs_on";
 
-/// The name of the fact that lists the paths that tasks of the host wrote, that still exist, and that no task manages
-/// now. The list names only the first paths, and has the number of the others. A host without such paths does not
-/// report the fact.
+/// The name of the fact that lists paths that tasks of the host wrote, that still exist, and that no task manages now.
 pub const ORPHANS_FACT: &str = "agent.orphans";
 
 /// The report of a stuck agent: it cannot store or apply its desired state.
@@ -81,8 +79,7 @@ pub fn stuck_reason(fact: &str) -> Option<String> {
 }
 
 /// Returns the paths in the JSON text of [`ORPHANS_FACT`]. An entry is a path with its task, or `{"more": N}` for the
-/// number of paths that are not listed. Other entries are ignored, because an agent of a newer version may add some. A
-/// text that is not a JSON list gives no paths.
+/// number of paths that are not listed. Other entries are ignored, because an agent of a newer version may add some.
 pub fn orphaned_paths(fact: &str) -> OrphanedPaths {
     let entries: Vec<Value> = serde_json::from_str(fact).unwrap_or_default();
     let unlisted_count = entries.iter().filter_map(|entry| entry.get("more")?.as_u64()).fold(0, u64::saturating_add);
@@ -94,7 +91,6 @@ pub fn orphaned_paths(fact: &str) -> OrphanedPaths {
 mod tests {
     use super::*;
 
-    /// The fact `agent.runs_on` tells that the tasks of a stuck agent continue to run.
     #[test]
     fn y06_agent_facts_return_stuck_reason_and_orphaned_paths() {
         for (fact, reason) in [

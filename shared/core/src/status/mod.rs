@@ -1,8 +1,7 @@
 //! The state of a node: one word, with its reason.
 //!
 //! The state is a function of a few inputs. So a list, a description and a command that waits for a node report the
-//! same state. A cause that prevents a node from getting or running tasks has precedence over the results of its tasks. But
-//! a failed task has precedence over a pause, a hold and a wait.
+//! same state. [`State`] lists the states in the order of their precedence.
 
 mod agent_facts;
 mod note;
@@ -39,20 +38,15 @@ pub enum State {
     Silent,
     /// The node's agent cannot store or apply its desired state.
     Stuck,
-    /// A task failed, two hosts have the node's identity, its host is ahead of the store, or there is an error among the
-    /// node's findings. If the only error is an unmet requirement of a newer task set, and an older one continues to
-    /// run, the state is [`State::Held`] instead, or [`State::Paused`] if the node is paused too. If the next task set
-    /// is about to be released, a task that failed in the old one does not count.
+    /// A task failed, two hosts have the node's identity, its host is ahead of the store, or there is an error among
+    /// the node's findings. An unmet requirement of a newer task set does not count while an older one runs.
     Failed,
-    /// The node's nodegroup or cluster is paused, so no new task set is released to the node. Or the host itself is
-    /// paused and runs no task.
+    /// The node's nodegroup or cluster, or the host itself, is paused.
     Paused,
-    /// The node continues to run an old task set, and a newer one waits because of a hold, an undecided condition or an
-    /// unmet requirement.
+    /// The node runs an old task set. A hold, an undecided condition or an unmet requirement withholds a newer one.
     Held,
-    /// The whole fleet waits after a restore of the store, the host has not checked in since the fleet was resumed, or the
-    /// mode is `observe` and results of tasks are missing. Or the node is not blocked, and no task set was released to
-    /// it or no result of its tasks was reported yet. Or the node has no tasks, and its agent has not joined.
+    /// The node waits after a restore of the store, or for results in mode `observe`. Or the node is not blocked, and
+    /// waits for its agent to join, for its first task set or for the first result of its tasks.
     Waiting,
     /// The node's tasks wait for a task of another host, and that host will not run the task by itself.
     Blocked,
@@ -123,8 +117,7 @@ impl Liveness {
     }
 }
 
-/// The general reason of the state `failed` of a node that has an error among its findings. Where the API lists or
-/// describes the node, it appends the code of the first error.
+/// The reason of the state `failed` of a node with an error among its findings. The API appends the code of the error.
 pub const HAS_ERROR_REASON: &str = "there is an error among its findings";
 
 /// The inputs that decide whether a node's agent is absent, connected or silent.
@@ -145,8 +138,7 @@ pub struct LivenessInputs {
 
 impl LivenessInputs {
     /// Returns the liveness of the agent. An agent that was silent when the controller started remains silent until the
-    /// agent checks in. For any other agent that has not checked in since then, the time without contact begins at the
-    /// start of the controller.
+    /// agent checks in.
     pub fn liveness(&self) -> Liveness {
         match self.is_silent_at_start {
             None => Liveness::Absent,
@@ -156,9 +148,8 @@ impl LivenessInputs {
         }
     }
 
-    /// Returns the time without contact if it has reached `silent_after`, else `None`. The result is also `None` for an
-    /// agent with an open check-in, because the controller may hold a check-in open for longer than `silent_after`. Ignores
-    /// `is_silent_at_start`, so the result may be `None` although [`Self::liveness`] returns `Silent`.
+    /// Returns the time without contact if it has reached `silent_after`. `None` for an agent with an open check-in,
+    /// because the controller may hold a check-in open for longer than `silent_after`. Ignores `is_silent_at_start`.
     pub fn silence(&self) -> Option<Duration> {
         (!self.has_waiting_check_in && self.time_without_contact >= self.silent_after).then_some(self.time_without_contact)
     }
@@ -182,21 +173,17 @@ pub struct StateInputs {
     /// True if the store was restored from a backup and an admin has not resumed the fleet yet. The controller then
     /// sends nothing to any node.
     pub is_store_waiting: bool,
-    /// True if something was sent to the host in an earlier epoch of the store, and nothing in the present epoch. So the
-    /// controller does not know whether the host runs its desired state. For example, the host has not checked in since
-    /// the fleet was resumed after a restore of the store.
+    /// True if something was sent to the host in an earlier epoch of the store, and nothing in the present epoch. So
+    /// the controller does not know whether the host runs its desired state.
     pub is_host_awaited: bool,
     /// True if the controller refused a part of the host's last report.
     pub is_report_refused: bool,
-    /// True if the controller cannot release the next task set, because its record, or the records of all nodes of the
-    /// cluster, would exceed a limit.
+    /// True if the next task set is not released, because its record or the cluster's records would exceed a limit.
     pub is_release_refused: bool,
-    /// True if the node does not meet a requirement of its nodegroup. Also true if no tasks were released to the node
-    /// yet, and its field `instance_info.traits` (a field of Ironic) requires a trait that the node lacks, or is not a
-    /// list of texts. In all these cases, the node also has an error finding.
+    /// True if the node does not meet a requirement of its nodegroup, or, before its first tasks are released, of its
+    /// instance (`instance_info.traits` of Ironic). The node then also has an error finding.
     pub has_unmet_requirement: bool,
-    /// True if resolving the node gave an error that does not count for `has_unmet_requirement`, or if the node's
-    /// desired state is too large to be sent.
+    /// True if resolving the node gave another error, or if its desired state is too large to be sent.
     pub has_error: bool,
     /// True if the agent cannot store or apply its desired state.
     pub is_stuck: bool,
@@ -205,7 +192,7 @@ pub struct StateInputs {
     /// True if a hold of the node is in force.
     pub is_held: bool,
     /// True if the host still has paths that its tasks wrote and that no task manages now.
-    pub has_orphans: bool,
+    pub has_orphaned_paths: bool,
     /// True if the node's mode is `observe`, so that the host neither checks nor runs a task.
     pub is_observing: bool,
     /// True if the node waits for a task of another host that will not run the task by itself.
@@ -299,14 +286,12 @@ impl StateInputs {
         let notes = [
             (StatusNote::Held, self.is_held),
             (StatusNote::Untold, self.confirmation == HostConfirmation::Unconfirmed),
-            (StatusNote::Orphaned, self.has_orphans),
+            (StatusNote::Orphaned, self.has_orphaned_paths),
         ];
         notes.into_iter().filter_map(|(note, is_set)| is_set.then_some(note))
     }
 
-    /// Returns whether nodes that wait for any task of this node are blocked. That is so if the node's agent is silent,
-    /// never joined, or is stuck and runs no task. It is also so if the host is ahead of the store, if the mode is
-    /// `observe`, or if the host, its nodegroup or its cluster is paused.
+    /// Returns whether nodes that wait for any task of this node are blocked.
     ///
     /// A host that has enrolled and is about to join blocks no other node. For a parked node the result is false,
     /// because no node waits for a parked node.
@@ -393,8 +378,7 @@ mod tests {
         StateInputs { is_placed: true, liveness: Liveness::Connected, tasks, ..StateInputs::default() }
     }
 
-    /// Goes through some rows of the table of states in docs/concepts.md, from `drifted` up to the first row. Checks
-    /// some of the reasons too.
+    /// Goes through some rows of the table of states in docs/concepts.md, from `drifted` up to the first row.
     #[test]
     fn status_names_cause_by_precedence() {
         // Each step sets one more input, whose state has precedence over the states of the inputs before.
@@ -416,8 +400,7 @@ mod tests {
         assert_eq!(inputs.status().reason, "two hosts check in with its identity");
         inputs.liveness = Liveness::Silent;
         assert_eq!(inputs.status().state, State::Silent);
-        // If both sides parked a node, `parked_by` lists the operator first. The node of `inputs` is parked only on its
-        // host.
+        // If both sides parked a node, `parked_by` lists the operator first.
         let reported_state = ReportedState { parked: Some("a disk".into()), ..ReportedState::default() };
         let spec = NodeSpec { parked: true, ..NodeSpec::default() };
         let (operator_entry, host_entry) = ((SetBy::Operator, ""), (SetBy::Host, "a disk"));
@@ -491,9 +474,8 @@ mod tests {
         }
     }
 
-    /// A node whose agent is stuck is `stuck` although a task failed, and `silent` if its agent is also silent. A node
-    /// that waits for another host is `blocked` only while its agent is connected, results of its tasks are missing and
-    /// no task failed. Notes are shown in addition to the state `stuck`.
+    /// A node with a stuck agent is `stuck` although a task failed, and `silent` if the agent is silent. A node that
+    /// waits for another host is `blocked` only while its agent is connected, results are missing and no task failed.
     #[test]
     fn y06_stuck_and_blocked_nodes_have_expected_status_and_notes() {
         let stuck_inputs = StateInputs { is_stuck: true, ..placed_inputs(TaskSummary::Failed) };
@@ -511,13 +493,12 @@ mod tests {
             StateInputs { is_blocked: true, liveness: Liveness::Absent, ..placed_inputs(TaskSummary::Unreported) };
         assert_eq!(absent_inputs.status().state, State::Waiting, "a node without an agent is not blocked");
         let noted_inputs =
-            StateInputs { is_held: true, has_orphans: true, confirmation: HostConfirmation::Unconfirmed, ..stuck_inputs };
+            StateInputs { is_held: true, has_orphaned_paths: true, confirmation: HostConfirmation::Unconfirmed, ..stuck_inputs };
         assert_eq!(noted_inputs.notes().map(StatusNote::name).collect::<Vec<_>>(), ["held", "untold", "orphaned"]);
         assert_eq!(placed_inputs(TaskSummary::Succeeded).notes().count(), 0);
     }
 
-    /// A held node still runs its old task set, so `is_blocking_others` is false for it. `is_task_set_withheld` covers
-    /// the nodes that wait for a task of its next task set. No node waits for a parked node.
+    /// A held node still runs its old task set, so the result is false. No node waits for a parked node.
     #[test]
     fn y06_is_blocking_others_when_paused_stuck_silent_or_observing() {
         let held_by_host = NextTaskSet::Withheld(WithheldBy::Held(SetBy::Host));

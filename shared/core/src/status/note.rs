@@ -11,8 +11,7 @@ pub enum NextTaskSet {
     /// has this value too, because the task set that it should have is unknown.
     #[default]
     Current,
-    /// Nothing withholds the next task set. The controller releases it at the next reconcile, unless the record of the
-    /// release would exceed a limit of the store.
+    /// Nothing withholds the next task set. The next reconcile releases it, unless its record would exceed a limit.
     Due,
     /// A hold, a pause or another cause withholds the next task set from the node.
     Withheld(WithheldBy),
@@ -28,8 +27,7 @@ pub enum WithheldBy {
     /// The evaluation of a condition was stopped after too many steps. So it is unknown whether a task that the node
     /// runs should still run.
     Undecided,
-    /// The node does not meet a requirement of its nodegroup. Or no tasks were released to the node yet, and its field
-    /// `instance_info.traits` (a field of Ironic) requires a trait that the node lacks, or is not a list of texts.
+    /// The node does not meet a requirement of its nodegroup, or of its instance before its first tasks are released.
     Requirement,
 }
 

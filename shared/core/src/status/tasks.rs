@@ -4,12 +4,10 @@ use super::{Liveness, NextTaskSet, SetBy, State, StateInputs, Status, WithheldBy
 use crate::finding::{Finding, Rule, first_error_except};
 use crate::object::Timestamp;
 
-/// The general reason of the state `failed` of a node on which a task failed. Where the API lists or describes the
-/// node, a text that names the task replaces it.
+/// The general reason of the state `failed` of a node on which a task failed. The API names the task instead.
 pub const TASK_FAILED_REASON: &str = "a task failed";
 
-/// The general reason of the state `changing` of a node that has tasks without a result. Where the API lists or
-/// describes the node, a text that names a barrier or a task replaces it.
+/// The general reason of the state `changing` if results are missing. The API names a barrier or a task instead.
 pub const RESULTS_PENDING_REASON: &str = "results are still to come";
 
 /// The outcome of one task of a node's released task set.
@@ -17,18 +15,15 @@ pub const RESULTS_PENDING_REASON: &str = "results are still to come";
 pub enum TaskOutcome {
     /// The task is in its desired state.
     Succeeded,
-    /// The task was only checked, and would change something. A task whose own mode is `observe` has this outcome too,
-    /// although it was neither run nor checked.
+    /// The task was only checked and would change something, or its own mode is `observe`.
     WouldChange,
     /// The host has drifted from the task, and the agent does not correct the drift.
     Drifted,
-    /// The task failed, or did not run because of a task that it requires. Or the agent does not support the task, or
-    /// does not know whether an interrupted run of it ended.
+    /// The task failed, did not run because of a task that it requires, is not supported, or has an unknown result.
     Failed,
 }
 
-/// The summary of the results of the tasks that were released to a node. Tasks whose own mode is `observe` do not change
-/// the summary.
+/// The summary of the results of the tasks that were released to a node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum TaskSummary {
     /// No task set was ever released to the node.
@@ -128,19 +123,16 @@ pub struct TaskStatus<'a> {
     pub task: &'a str,
     /// The outcome of the task.
     pub outcome: TaskOutcome,
-    /// False if the task did not run because of a task that it requires. Its outcome is then `Failed`. True for any other
-    /// result, also of a task that was only checked or that the agent does not support.
+    /// False if the task did not run because of a task that it requires. Its outcome is then `Failed`.
     pub has_run: bool,
     /// The host's message about the result, for people. May be empty.
     pub message: &'a str,
-    /// The time at which this result arrived at the controller. A host reports each failure of a task, so the outcome
-    /// may be older than this result.
+    /// The time at which this result arrived at the controller. The outcome may be older.
     pub since: Timestamp,
 }
 
 /// Returns a text about the first failed task: its id, the host's message, and the time at which its last result
-/// arrived. A task that did not run because of a task that it requires also counts as failed. `None` if no task failed.
-/// `tasks` is in the order in which the tasks run, and `time` formats a time.
+/// arrived. `None` if no task failed. `tasks` is in the order in which the tasks run, and `time` formats a time.
 pub fn first_failure_text<'a>(tasks: impl IntoIterator<Item = TaskStatus<'a>>, time: fn(Timestamp) -> String) -> Option<String> {
     let failed_task = tasks.into_iter().find(|task| task.outcome == TaskOutcome::Failed)?;
     let message = if failed_task.message.is_empty() { "no reason was given" } else { failed_task.message };

@@ -12,12 +12,10 @@ use serde_json::{Value, json};
 /// The special list of tags that matches every tag has this text as its only item.
 pub(crate) const ANY_TAG: &str = "/";
 
-/// The text that an author writes in place of a list of tags, to select every tag. In the field `role` of a dependency
-/// on tasks of other nodes, it selects every role.
+/// The text that an author writes in place of a list of tags, to select every tag.
 pub(crate) const ANY_TAG_INPUT: &str = "*";
 
-/// The form in which serde reads the field `tags` of a task, or `role` or `tags` of a dependency on tasks of other
-/// nodes: a list of names, or a text. The only valid text is `*`.
+/// The value of a tag selector in a request: a list of names, or the text `*`.
 #[derive(serde::Deserialize)]
 #[serde(untagged)]
 enum TagsInput {
@@ -65,9 +63,8 @@ pub(super) mod field {
     }
 }
 
-/// Replaces each text `*` in a task's JSON by the special list that matches every tag: in the field `tags`, and in the
-/// fields `role` and `tags` of dependencies on tasks of other nodes. Agents of every version read this list, and stored
-/// digests were computed from it.
+/// Replaces each tag selector `*` in a task's JSON by the special list that matches every tag or role. Agents of every
+/// version read this list, and stored digests were computed from it.
 pub(super) fn replace_any_tag_texts(task: &mut Value) {
     let replace = |value: Option<&mut Value>| {
         if let Some(value) = value.filter(|value| **value == ANY_TAG_INPUT) {

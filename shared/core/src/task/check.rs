@@ -1,9 +1,9 @@
-//! Finds the errors in the type, the parameters and the timeout of a task. Hosts would reject such a task, or would read
-//! a number or a template in it in another way than its author meant.
+//! Finds the errors in the type, the parameters and the timeout of a task. Hosts would reject such a task, or would
+//! read a number or a template in it in another way than its author meant.
 //!
 //! A release with such an error is rejected only when it is written ([`check_task`], in admission and `stemma
-//! validate`). Admission skips the tasks that did not change. A stored release is read, compiled and served whatever its
-//! tasks contain. Errors in its tasks are then findings.
+//! validate`). A stored release is read, compiled and served whatever its tasks contain. Errors in its tasks are then
+//! findings.
 
 use super::parameter_type::timeout_error;
 use super::path::{canonical_path, known_link};
@@ -19,7 +19,7 @@ use crate::name::{ReleaseRef, closest_match, did_you_mean, truncated};
 pub const SECRET_EXPOSED: &str = "everyone on a host sees the name of a file and the arguments of a process: read the secret in `script`, \
     in a guard that is a shell text, in `env`, or in the `template` of a file";
 
-/// Returns the errors in the type, the parameters and the timeout of a task, each as the path of the field and a message.
+/// Returns the errors in the type, the parameters and the timeout of a task, each as the field's path and a message.
 ///
 /// A task that the import of a Fuel release could not translate has no errors, because no host ever starts such a task.
 pub fn check_task(task: &Task, parser: &dyn TemplateParser) -> Vec<(String, String)> {

@@ -48,8 +48,7 @@ pub struct PathClaims<T> {
 pub struct PathConflict<T> {
     /// The claim of the earlier task.
     pub first_claim: PathClaim<T>,
-    /// The path that the rejected task names, rendered if possible. Known links in it, such as `/bin`, are not
-    /// resolved.
+    /// The path that the rejected task names, in the form of [`PathClaim::path`].
     pub path: String,
 }
 

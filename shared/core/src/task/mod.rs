@@ -86,8 +86,7 @@ manifest_struct! {
         pub parameters: Map<String, Value> = FieldType::Parameters, "{}", r#"{"path": "/etc/motd", "content": "hello\n"}"#;
         /// Tasks that run before this task. If one of them changes something, this task runs again.
         ///
-        /// Only a `shell` task runs again, and its guards still decide whether the command runs. For other types, the
-        /// field only orders the tasks.
+        /// Only a `shell` task runs again, if its guards allow. For other types, the field only orders the tasks.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         pub subscribes: Vec<String> = FieldType::TextOrList, "[]", r#"["site-conf"]"#;
         /// The reaction of the agent if the host has drifted from the task.
@@ -146,9 +145,8 @@ impl Task {
         Self { id: id.into(), kind: kind.into(), fail_on_error: true, ..Self::default() }
     }
 
-    /// Returns the task as the JSON from which callers make the definition that hosts get, and the hash of the task.
-    /// The tag selector `*` is replaced by the list that hosts of every version read. For the hash, the caller removes
-    /// `foreign`. For hosts, the caller replaces the type of an untranslated task.
+    /// Returns the task as JSON, from which the definition for hosts and the hash of the task are made. The tag
+    /// selector `*` is replaced by the list that hosts of every version read.
     ///
     /// # Errors
     /// Fails with serde's error for a value that is not JSON. No task contains such a value.
@@ -188,9 +186,8 @@ impl Task {
     }
 }
 
-/// Returns the text of the parameter `source`, if the type is `file` or an alias of it. The text names a blob
-/// (`sha256:…`). In a manifest, it may be the name of a file instead. Returns `None` for another type, or without this
-/// parameter.
+/// Returns the text of the parameter `source` of a task of type `file` or an alias of it: the name of a blob
+/// (`sha256:…`), or in a manifest also the name of a file.
 pub fn source_parameter<'a>(kind: &str, parameters: &'a Map<String, Value>) -> Option<&'a str> {
     parameters.get("source").filter(|_| is_type(kind, TaskKind::File)).and_then(Value::as_str)
 }
@@ -231,11 +228,9 @@ pub enum CrossSelector {
     /// The field is absent.
     #[default]
     Absent,
-    /// The field is `null`, which selects stages. In `tags`, `null` counts as absent if the entry has a `role` and the
-    /// release does not have `matching.roles: tags`.
+    /// The field is `null`, which selects stages. [`CrossEntry::tags`] describes when `null` counts as absent.
     Null,
-    /// A list of names, patterns, `self` or `*`. If the author wrote the text `*` and no list, the only item is `/`,
-    /// which selects every tag or role.
+    /// A list of names, patterns, `self` or `*`. For the text `*`, the only item is `/`, which selects all names.
     Names(Vec<String>),
 }
 
@@ -285,9 +280,8 @@ pub enum OnDrift {
     Report,
 }
 
-/// The reaction of the agent if a run of a task began and its end is unknown, for example after a crash. It has an
-/// effect only on a `shell` task without guards (`creates`, `unless`, `only_if`). The agent checks any other task
-/// again, and runs it if needed.
+/// The reaction of the agent if a run of a `shell` task without guards began and its end is unknown, for example after
+/// a crash. The agent checks any other task again, and runs it if needed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum OnInterrupt {

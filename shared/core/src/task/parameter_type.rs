@@ -1,6 +1,5 @@
-//! The types of task parameters, and the checks of their values when a task is written. Hosts would reject most of the
-//! values that fail a check. Hosts accept the others, such as an empty shell text or an account number with leading
-//! zeros, which stored releases may have.
+//! The types of task parameters, and the checks of their values when a task is written. Hosts accept some values that
+//! fail a check, such as an account number with leading zeros, because stored releases may have them.
 
 use serde_json::Value;
 
@@ -122,8 +121,7 @@ impl ParameterType {
 
     /// Returns the error message for a value that this type does not allow, or `None` if the value is allowed. In a
     /// template, only the parts that do not depend on values are checked: the literal ends of a path, and NUL in a
-    /// command or variable. For an account or a file mode, a template is an error. The last arm covers every value
-    /// without the form of its type, for example a number for a text.
+    /// command or variable.
     pub(super) fn value_error(self, value: &Value) -> Option<String> {
         let path_error = |text: &str, path_use| check_authored_path(text, path_use).err().map(|error| error.to_string());
         match (self, value) {
@@ -249,8 +247,7 @@ fn checkable_text(text: &str) -> &str {
     if is_template(text) { text.matches('\0').next().unwrap_or("{{") } else { text }
 }
 
-/// Returns whether a text can be the name or id of an account by its characters: it is not blank, and has no control
-/// character, colon or white space. [`account_error`] finds the other invalid names and ids.
+/// Returns whether the characters of a text are allowed in the name or id of an account. [`account_error`] checks more.
 fn has_account_characters(text: &str) -> bool {
     !is_blank(text) && !has_control(text) && !text.contains(':') && !text.contains(char::is_whitespace)
 }
@@ -287,8 +284,7 @@ fn display_value(value: &Value) -> String {
 mod tests {
     use super::*;
 
-    /// Some shells drop a variable whose name has a blank: dash does not show it in `env "A B=x" sh -c env`, but bash
-    /// 5.2 does.
+    /// The shell dash drops a variable whose name has a blank (`env "A B=x" sh -c env`). Bash 5.2 does not.
     #[test]
     fn y04_variable_and_account_names_must_be_visible() {
         let value_error = |parameter_type: ParameterType, value: Value| parameter_type.value_error(&value).unwrap_or_default();

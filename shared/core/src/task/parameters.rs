@@ -192,9 +192,8 @@ impl Parameter {
 }
 
 impl ParameterTable {
-    /// Returns the errors in a task's parameters, each as the path of the field and a message. Reports unknown, invalid
-    /// and missing parameters, parameters that are set under both of their names, and several alternatives that are
-    /// set.
+    /// Returns the errors in a task's parameters, each as the path of the field and a message: unknown, invalid and
+    /// missing parameters, a parameter that is set under both of its names, and several alternatives that are set.
     pub(super) fn errors(&self, values: &Map<String, Value>) -> Vec<(String, String)> {
         let mut errors = Vec::new();
         for (name, value) in values {

@@ -156,8 +156,8 @@ pub(crate) fn canonical_path(path: &str) -> String {
     KNOWN_LINKS.iter().find_map(|(link_path, target)| replace_prefix(path, link_path, target)).unwrap_or_else(|| path.to_owned())
 }
 
-/// Returns a path as it is written and with its known link resolved, the resolved path first: `/run/x` and `/var/run/x`
-/// for `/var/run/x`, but only `/run/x` for `/run/x`. For a path in the mail directory, both paths are returned.
+/// Returns a path with its known link resolved, and then the path as it is written, if they differ: `/run/x` and
+/// `/var/run/x` for `/var/run/x`.
 ///
 /// Two tasks are compared by all of these paths. The canonical path is not enough: a task that replaces `/var` by a
 /// file also breaks `/var/run/x`, because `/var` contains the link.
@@ -341,9 +341,8 @@ mod tests {
         assert!(check_authored_path("/proc/../x", PathUse::Read).is_err(), "a path that is only read must be plain too");
     }
 
-    /// In the first returned directory, a known link is resolved: `/run` for `/var/run`. The directory is the root (the
-    /// empty text) in three cases: a value can lead through a known link below the directory to a path outside of the
-    /// directory, the template begins with a template tag (such as `{{`), or a template tag is not closed.
+    /// In the first returned directory, a known link is resolved. The directory is the root (the empty text) if a value
+    /// can lead out of it through a known link, or if the template begins with a tag or has an unclosed one.
     #[test]
     fn y01_known_directories_of_template_are_independent_of_values() {
         for (template, directory) in [

@@ -26,8 +26,7 @@ pub struct TaskType {
     /// The parameters whose texts are templates. In lists and maps, the texts at any depth are templates.
     pub templates: &'static [&'static str],
     /// The parameters of the type. `None` if no agent of this version runs the type, or if its tasks run nothing
-    /// (`is_marker`). Then the names, types and presence of its tasks' parameters are not checked. Templates and
-    /// numbers in them are still checked.
+    /// (`is_marker`). Only templates and numbers in the parameters of its tasks are then checked.
     pub parameters: Option<&'static ParameterTable>,
     /// The names of the parameters with the path that a task of the type writes. `None` if the type writes no path, or
     /// if no agent of this version runs the type. No other task of the host may write to that path.
@@ -119,9 +118,8 @@ pub fn task_type(name: &str) -> Option<&'static TaskType> {
     TASK_TYPES.iter().find(|entry| entry.name == name || entry.aliases.contains(&name))
 }
 
-/// The paths of the parameters of a `shell` task that are templates of shell texts. The parameter `cmd` is a shell text
-/// too, but not a template. The guards `unless` and `only_if` can also be lists: a program and its arguments. The items
-/// of such a list are templates but not shell texts. Their paths, such as `parameters.unless[0]`, are not listed here.
+/// The paths of the parameters of a `shell` task that are templates of shell texts. The guards `unless` and `only_if`
+/// can also be lists, whose items are no shell texts and have other paths, such as `parameters.unless[0]`.
 const SHELL_TEXT_FIELDS: &[&str] = &["parameters.script", "parameters.unless", "parameters.only_if"];
 
 /// A text of a task that is a template, with the path of its parameter.

@@ -4,8 +4,7 @@
 use serde_json::{Map, Value};
 use uuid::Uuid;
 
-/// The error if `instance_info.traits` of a node is not a list of texts, or has a trait that the node lacks. The list
-/// has the traits that the node's instance (in Ironic's sense: its workload) requires.
+/// The error if `instance_info.traits` of a node is not a list of texts, or has a trait that the node lacks.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InstanceTraitsError {
     /// The value of `instance_info.traits` is not a list of texts.

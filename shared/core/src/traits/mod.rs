@@ -23,8 +23,7 @@ use crate::ownership::OwnedSet;
 
 /// Maximum length of a trait's name, in ASCII characters.
 pub(crate) const MAX_TRAIT_CHARS: usize = 255;
-/// Maximum number of traits that one source may give a node. There are three sources: the operators, all inspection
-/// rules together, and the agent's detection. It is also the maximum number of traits that an allocation requires.
+/// Maximum number of traits that one source may give a node, and that an allocation may require.
 pub const MAX_TRAITS: usize = 50;
 /// The prefix of trait names that are valid although they are neither standard names nor names of the site.
 pub const CUSTOM_PREFIX: &str = "CUSTOM_";
@@ -97,8 +96,7 @@ pub struct NodeTraits {
 /// The effect of an API request that deletes one trait of a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TraitRemoval<'a> {
-    /// Operators set the trait, so the request can take it from the traits that operators set. The node still has the
-    /// trait if another source gives it and no operator suppressed it.
+    /// Operators set the trait, so the request can remove it from their set. Another source may still give the trait.
     Possible,
     /// Operators did not set the trait. Only these sources give it, so an operator can suppress it instead.
     OnlyFromOtherSources(&'a [TraitSource]),

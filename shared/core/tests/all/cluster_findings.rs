@@ -87,8 +87,7 @@ fn requirement_resembling_operator_is_finding() {
     );
 }
 
-/// In this test, nodes n2 and n3 have no role, and their tags were assigned. The release declares the tag of n3 and not
-/// the tag of n2.
+/// Nodes n2 and n3 have no role, and their tags were assigned. The release declares only the tag of n3.
 #[test]
 fn undeclared_tag_is_finding_when_node_has_no_roles() {
     let scenario = json!({
@@ -110,8 +109,7 @@ fn undeclared_tag_is_finding_when_node_has_no_roles() {
     );
 }
 
-/// In this test, role `app` gives tag `ghost`, which the release does not declare. This is a finding of the release,
-/// and it is also listed among the findings of the cluster.
+/// Role `app` gives tag `ghost`, which the release does not declare.
 #[test]
 fn release_findings_appear_in_clusters_running_release() {
     let scenario = json!({

@@ -90,9 +90,7 @@ fn y09_unplaced_task_finding_names_release_and_nodes() {
     assert!(unplaced.iter().any(|message| *message == expected), "{unplaced:?}");
 }
 
-/// Documents 4 and 7 are the group of web-1 and web-1. `new_placement_findings` reports only new findings that a change
-/// of roles and tags can cause anywhere in the cluster, and no finding about one field alone. `newly_undeclared`
-/// reports roles that one object has since the edit and that the release does not declare.
+/// Documents 4 and 7 are the group of web-1 and web-1.
 #[test]
 fn edit_reports_newly_caused_cluster_finding() {
     let mut fixture = FleetFixture::from_manifests(&fleet_manifests(1));

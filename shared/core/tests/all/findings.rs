@@ -223,9 +223,7 @@ fn unset_reference_finding_covers_lookups() {
     assert_eq!(findings_of_rule(&fleet, rule::REFERENCE_UNSET), []);
 }
 
-/// The test compares a fleet before a change with the fleet after it. The task reads label `x`, which the node lacks
-/// before and after. The condition of the task requires label `on`. The reference is reported only if the node gets
-/// `on` by the change, and so begins to run the task.
+/// The task reads label `x`, which the node lacks before and after the edit. Its condition requires label `on`.
 #[test]
 fn newly_unset_reports_references_of_newly_running_task() {
     let fleet_with = |group_fields: Value| {
@@ -354,8 +352,7 @@ fn y09_unheld_tag_finding_names_no_holder() {
     }
 }
 
-/// In this test, the release declares only role `x`. A role that the cluster refers to twice, in `tags` and in `roles`,
-/// is one finding.
+/// The release declares only role `x`. A role that the cluster names in both `tags` and `roles` is one finding.
 #[test]
 fn undeclared_role_changed_by_cluster_is_finding() {
     for (fields, finding_count) in [
@@ -376,8 +373,7 @@ fn undeclared_role_changed_by_cluster_is_finding() {
     }
 }
 
-/// In this test, the release permits one node with role `x`. Node n1 has the role. Node n2 is in group `bare`, which
-/// has no release, but still counts if it has the role.
+/// The release permits one node with role `x`. Node n1 has the role. Node n2 is in group `bare`, which has no release.
 #[test]
 fn role_limits_count_nodes_of_groups_without_release() {
     for (group_roles, node_roles, finding_count) in

@@ -163,8 +163,7 @@ fn w02_every_unimplemented_field_is_finding() {
     assert!(findings.iter().all(|finding| finding.code != "field.idle"), "{findings:?}");
 }
 
-/// No task waits for a task of type `group`. Regression: a dependency on a group had no effect and no finding. A
-/// dependency whose pattern matches a group and other tasks is no finding.
+/// No task waits for a task of type `group`. Regression: a dependency on a group had no effect and no finding.
 #[test]
 fn y05_dependency_on_group_is_finding_naming_tasks() {
     let group = json!({"id": "grp", "type": "group", "tags": ["nginx"], "tasks": ["conf", "then"]});

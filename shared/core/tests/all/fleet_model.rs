@@ -61,9 +61,8 @@ fn explain_task_gives_reason_when_mode_is_noop() {
 }
 
 /// Documents 0 and 2 are the cluster template and the cluster. Neither merges inherited labels. Each expected item has
-/// the result of one level, from the template to the node, and its `merges`. For a level that provides the key,
-/// `merges` is its `merge_labels`. For another level it is false only if the level replaces the labels above it. So
-/// it is true for a template without the key, because no level is above the template.
+/// the result of one level, from the template to the node, and its `merges`, which is true for a level without the key
+/// unless the level replaces the labels above it.
 #[test]
 fn explain_label_lists_replacing_level_for_omitted_keys() {
     let mut documents = site_manifests(&json!({}), &task_manifests());
@@ -184,9 +183,7 @@ fn effective_traits_exclude_suppressed_traits() {
     assert!(fixture.node_output("db-2").traits.is_empty());
 }
 
-/// Role `master` is reserved: it selects the node of that name, as in Fuel. In this test, no node has the name. So the
-/// output lists the tasks of the role under `master` as if there were such a node, and reports the finding
-/// `master.absent`.
+/// Role `master` is reserved: it selects the node of that name, as in Fuel. In this test, no node has the name.
 #[test]
 fn fleet_output_lists_stages_order_and_master_tasks() {
     let tasks = json!([

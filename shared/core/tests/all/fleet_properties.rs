@@ -126,8 +126,7 @@ fn release_manifest(template: &str) -> Value {
     })
 }
 
-/// Returns the change that stores the object with the index `object`. `forms` contains for each object of the site the
-/// index of its current version.
+/// Returns the change that stores one object. `forms` has the index of the current version of each object.
 fn object_change(versions_by_object: &[Vec<Value>], forms: &[usize], object: usize) -> FleetChange {
     let documents: Vec<_> = versions_by_object
         .iter()
@@ -369,9 +368,8 @@ fn notable_edit_sequences() -> impl Strategy<Value = (Vec<Edit>, [usize; 2])> {
     })
 }
 
-/// Applies the edits in order. After each edit, checks the index, and that each node with a new output was marked
-/// dirty. Checks that neither a cache nor the order of changes affects a result. Returns for each edit whether it
-/// changed the output of the first node.
+/// Applies the edits in order. Checks the index, that each node with a new output was marked dirty, and that neither a
+/// cache nor the order of changes affects a result. Returns for each edit whether it changed the first node's output.
 fn apply_edits(edits: Vec<Edit>) -> Result<Vec<bool>, TestCaseError> {
     let versions = site_versions();
     let mut forms = vec![0; versions.len()];

@@ -193,9 +193,8 @@ proptest! {
         }
     }
 
-    /// The difference contains the keys that the node adds, the keys that the node overrides (each with the value of
-    /// the parent), and the keys of the parent that the node lacks. So the map of the parent can be computed from the
-    /// map of the node.
+    /// The difference has the keys that the node adds, overrides (with the value of the parent) and lacks. So the map
+    /// of the parent can be computed from the map of the node.
     #[test]
     fn differences_restore_parent(levels in levels(), own_labels in level_input()) {
         let parent = merge_levels(&levels).values();

@@ -44,8 +44,7 @@ fn cross_dependency_finds_task_of_another_release_by_name() {
     );
 }
 
-/// In this test, the task waits for itself on all other nodes with a role. Only the nodes of group `webs` have the
-/// task.
+/// The task waits for itself on all other nodes with a role. Only the nodes of group `webs` have the task.
 #[test]
 fn cross_dependency_on_same_task_makes_cycle() {
     let tasks = json!([{"id": "turn", "type": "puppet", "tags": ["nginx"], "cross_depends": [{"name": "turn", "role": "*"}]}]);

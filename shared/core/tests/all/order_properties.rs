@@ -263,8 +263,7 @@ impl GeneratedCase {
     }
 
     /// Returns the closed barriers of a node: the awaited task and, unless the task is a marker, the nodes that have
-    /// not finished the task. The node itself does not close a barrier. But if the node has not finished the task, the
-    /// node is among those of a barrier that other nodes close.
+    /// not finished the task. These may include the node itself, which alone closes no barrier.
     fn expected_closed_barriers(&self, node: usize) -> BTreeSet<(String, Option<BTreeSet<usize>>)> {
         let placed_tasks = self.tasks.iter().enumerate().filter(|(task_index, _)| self.has_task(node, *task_index));
         let closed_barriers = placed_tasks.flat_map(|(_, task)| &task.crosses).filter_map(|cross| {

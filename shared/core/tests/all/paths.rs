@@ -200,8 +200,7 @@ fn y01_invalid_rendered_path_is_error_finding() {
     }
 }
 
-/// The controller and a host check rendered directories and programs by the same rules. A host does not run a task with
-/// an invalid value.
+/// A host checks rendered directories and programs by the same rules, and runs no task with an invalid value.
 #[test]
 fn y09_invalid_rendered_directory_or_program_is_error_finding() {
     let shell_task = |parameters_of_case: Value| {

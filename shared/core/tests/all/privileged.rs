@@ -225,8 +225,7 @@ fn x04_condition_open_to_reports_is_found_when_changed() {
         (two_part_condition, json!({}), go_label.clone(), &["keys trait HW_CPU_X86_SSE"][..]),
         (two_part_condition, go_label.clone(), json!({"labels": {"go": "2"}}), &["keys trait HW_CPU_X86_SSE"]),
         (two_part_condition, json!({}), json!({"labels": {"other": "1"}}), &[]),
-        // No report can decide the next three conditions, so a comparison of the tasks before and after the edit is
-        // enough.
+        // No report can decide the next three conditions, so comparing the tasks before and after is enough.
         (two_part_condition, suppressed.clone(), with_go(suppressed.clone()), &[]),
         (two_part_condition, with_trait.clone(), with_go(with_trait), &[]),
         ("has(labels.go)", json!({}), go_label.clone(), &[]),

@@ -94,9 +94,8 @@ fn compile_rejects_computed_label_key_with_position_in_template() {
     assert_eq!(errors[0].field().as_deref(), Some("task a parameters.template"));
 }
 
-/// The filter `format` uses its input as the pattern. A label or parameter as the pattern is an error in a new task.
-/// Regression: such a task was accepted. A task of this kind that is unchanged in a stored release is no error, and the
-/// release still compiles.
+/// The filter `format` uses its input as the pattern. A label or parameter as the pattern is an error, except in a task
+/// that is unchanged in a stored release. Regression: such a task was accepted.
 #[test]
 fn y03_new_release_rejects_value_used_as_pattern() {
     let release = |template: &str, script: &str| {
@@ -306,8 +305,7 @@ fn y04_unmatchable_selector_is_finding() {
     assert_eq!(objects_and_messages, expected.each_ref().map(|(object, message)| (*object, message.as_str())));
 }
 
-/// A node may have none of the tasks that a pattern matches. So a cycle through patterns is no error of the release.
-/// The cycle is found when the tasks are placed on nodes.
+/// A node may lack the tasks that a pattern matches, so a cycle through patterns is found only when tasks are placed.
 #[test]
 fn compile_accepts_cycle_through_patterns() {
     let tasks = json!([task_manifest("a", &json!({"requires": ["/b/"]})), task_manifest("b", &json!({"requires": ["/a/"]}))]);
@@ -368,9 +366,8 @@ fn compile_set_rejects_invalid_imports() {
     assert_eq!(errors[&release_ref("b@1")][0].to_string(), "task \"x\" is defined twice, in a@1 and in b@1; rename one");
 }
 
-/// A task can wait for a stage that waits for the task. Such a release still compiles, and a finding reports the stage.
-/// The compiled release ignores that dependency of the stage, so that hosts with a stored release do not wait for
-/// themselves. This test checks only the finding.
+/// A task can wait for a stage that waits for the task. The compiled release ignores that dependency of the stage, so
+/// that hosts with a stored release do not wait for themselves. A finding reports the stage.
 #[test]
 fn y06_stage_dependency_has_finding_when_cyclic() {
     for (stage_fields, task_fields, has_finding) in [

@@ -84,8 +84,7 @@ where
 }
 
 /// Returns a release in which d waits for a through two stages, b waits for a on all nodes, c waits for a on any node,
-/// and e waits for b on all nodes. Nodes with tag `x` run a, and nodes with tag `y` run the other tasks. The roles `x`
-/// and `y` list no tags, so each gives a node the tag of its own name.
+/// and e waits for b on all nodes. Nodes with tag `x` run a, and nodes with tag `y` run the other tasks.
 fn release() -> ReleaseSpec {
     let task = |id: &str, tag: &str, fields: serde_json::Value| {
         let mut task = json!({"id": id, "type": "shell", "tags": [tag], "parameters": {"script": "true"}});
@@ -195,9 +194,8 @@ fn notified_nodes(wave: &Wave, affected: &AffectedNodeSet) -> BTreeSet<NodeId> {
 fn new_result_reaches_nodes_with_changed_barriers() {
     let mut site = BarrierSite::new();
     let mut wave = site.wave();
-    // Each step sets whether a task of a node succeeded. The last value is the number of notified nodes among n6 to n8.
-    // A node is notified if one of its barriers opens or closes, or if it becomes or ceases to be the only awaited
-    // node.
+    // Each step sets whether a task of a node succeeded. The last value is the number of notified nodes among n6 to n8:
+    // those with a barrier that opens or closes, or that become or cease to be the only awaited node.
     let steps: [(u128, &str, bool, usize); 13] = [
         (1, "a", true, 3), // One node has done a, so c can run.
         (2, "a", false, 0),
@@ -535,8 +533,7 @@ fn y06_node_is_blocked_when_awaited_host_is_blocked() {
     assert_eq!(blocked(&site), node_set(&[3, 5]));
 }
 
-/// n1 runs a. n2 runs b, which waits for a. n3 and n5 wait for n2, and n4 waits for one of n3 and n5. Here a hold
-/// withholds a from n1.
+/// The nodes wait for each other as in [`barrier_chain`]. Here a hold withholds a from n1.
 #[test]
 fn y06_node_is_blocked_when_held_task_set_lacks_task() {
     let node_set = |nodes: &[u128]| nodes.iter().copied().map(node).collect::<BTreeSet<_>>();
@@ -620,8 +617,7 @@ fn y06_marker_barrier_waits_for_everything_before_marker() {
     let after_any_x = |name: &str| json!({"cross_depends": [{"name": name, "tags": ["x"], "policy": "any"}]});
     let requires = |name: &str| json!({"requires": [name]});
     // Each case has a name, its tasks, the results after which the barrier is still closed, and the results that open
-    // the barrier. If no results are listed, the barrier is open from the start. The last task runs on n6 to n8 and
-    // waits.
+    // it (none if it is open from the start). The last task runs on n6 to n8 and waits.
     let cases: Vec<(&str, Vec<serde_json::Value>, DoneTaskList, DoneTaskList)> = vec![
         (
             "one",

@@ -16,8 +16,7 @@ const VALUES: [&str; 5] = ["a", "b", "", "7", "12"];
 type Labels = BTreeMap<String, String>;
 
 /// A random term of a selector. `kind` selects the operator: 0 and 1 equality, 2 inequality, 3 `in`, 4 `notin`, 5
-/// existence, 6 absence, 7 `>` and 8 `<`. The operators 0 to 2 use the first of `values`, 3 and 4 use all of them, and
-/// 7 and 8 use `bound`.
+/// existence, 6 absence, 7 `>` and 8 `<`. 0 to 2 use the first of `values`, 3 and 4 all, and 7 and 8 `bound`.
 #[derive(Clone, Debug)]
 struct GeneratedTerm {
     key: &'static str,
@@ -98,8 +97,7 @@ proptest! {
         prop_assert_eq!(reparsed.matches(&labels, &()), selector.matches(&labels, &()), "{} is {}", text, canonical);
     }
 
-    /// A term with the prefix `reported:` matches reported labels. The same term without the prefix matches effective
-    /// labels.
+    /// With the prefix `reported:`, a term matches reported labels. Without the prefix, it matches effective labels.
     #[test]
     fn reported_term_reads_only_reported_labels(term in term_strategy(), effective in label_map(), reported_labels in label_map()) {
         let reported_selector = Selector::parse(&format!("reported:{}", term.text())).unwrap();

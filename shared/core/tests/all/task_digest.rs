@@ -37,8 +37,7 @@ fn resolve_web_node(documents: &[Value]) -> Arc<ResolvedNode> {
 }
 
 /// Returns the documents of a release, a cluster, a group and node web-1. Tasks read labels, parameters and a secret.
-/// Task `old` has the mark that an import from Fuel sets if it cannot translate the condition of a task. So `old` does
-/// not run.
+/// An import from Fuel could not translate task `old`, so `old` does not run.
 fn site_manifests() -> Vec<Value> {
     vec![
         json!({
@@ -64,8 +63,7 @@ fn site_manifests() -> Vec<Value> {
     ]
 }
 
-/// Returns the documents of [`site_manifests`] in which task `old` lacks the mark of an untranslated task. So `old`
-/// runs.
+/// Returns the documents of [`site_manifests`] with a translated task `old`, which therefore runs.
 fn translated_site() -> Vec<Value> {
     let mut site = site_manifests();
     site[0]["tasks"][4]["foreign"] = json!({"x": 1});
@@ -73,8 +71,7 @@ fn translated_site() -> Vec<Value> {
 }
 
 /// Another program computed the expected digests from the definitions in the module `digest`. A digest of version 1
-/// does not cover the mark of a task that an import could not translate, so the digests of both sites in version 1 are
-/// equal. A digest of version 2 covers the mark. The task set has the digest of the latest version.
+/// does not cover the mark of a task that an import could not translate. A digest of version 2 covers the mark.
 #[test]
 fn w01_digest_versions_match_definitions() {
     let digest_of = |documents: &[Value], version| resolve_web_node(documents).task_set().expect("tasks").task_digest(version);
@@ -103,9 +100,8 @@ fn w01_untranslated_mark_changes_release_key_in_each_version() {
     }
 }
 
-/// The first release has a task that an import from Fuel could not translate. Then the fleet gets the release with the
-/// translated task. The node is resolved again with the same cache, and its release no longer marks the task as
-/// untranslated. The task digest of the node is that of a fleet that is built from the new documents.
+/// The fleet gets a release in which task `old` is translated. The node is resolved again with the same cache, and has
+/// the task digest of a fleet that is built from the new documents.
 #[test]
 fn w01_translated_task_runs_at_once() {
     let (mut fleet, translated_fleet) = (build_fleet(&site_manifests()), build_fleet(&translated_site()));

@@ -101,8 +101,7 @@ fn conditions_match_ironic() {
     assert!(mismatches.is_empty(), "{}", mismatches.join("\n"));
 }
 
-/// Stemma must accept and reject the same rules as Ironic, except for the rules of [`DIFFERENT_VALIDATION`]. Only one
-/// of the two must accept such a rule.
+/// Stemma accepts the same rules as Ironic, except that only one of them accepts a rule of [`DIFFERENT_VALIDATION`].
 #[test]
 fn rule_validation_matches_ironic() {
     let Some(vectors) = load_vectors() else { return };

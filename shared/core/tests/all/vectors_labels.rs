@@ -186,8 +186,7 @@ fn label_differences_match_magnum() {
 }
 
 /// Cases of the syntax of labels and annotations in Kubernetes. The `format_value` cases of the file are left out:
-/// Cluster API replaces an invalid value of a label by a hash. Stemma leaves such a label out of the host label map, a
-/// file on the host that other programs read.
+/// Cluster API replaces an invalid value of a label by a hash, and Stemma leaves the label out of the host label map.
 #[derive(Deserialize)]
 struct SyntaxVectors {
     keys: Vec<KeyCase>,

@@ -158,7 +158,6 @@ fn requirement_operators_match_nova() {
     }
 }
 
-/// In these cases, the value is a list.
 #[test]
 fn requirements_match_list_members() {
     let Some(cases) = vectors::read_json::<Vec<OperatorCase>>("vectors/traits/extra_specs_ops_listvalue.json") else {

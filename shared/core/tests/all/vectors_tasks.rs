@@ -91,8 +91,7 @@ fn effective_tags_match_vectors() {
     assert!(mismatches.is_empty(), "{}", mismatches.join("\n"));
 }
 
-/// Scenarios of `cross_dependencies` whose edges differ in Stemma: the id, and the sentence of the design. The test
-/// skips these scenarios.
+/// Scenarios of `cross_dependencies` whose edges differ in Stemma: the id, and the sentence of the design.
 const EDGE_EXCEPTIONS: &[(&str, &str)] = &[("cross-19-yaql-list", "a YAQL expression is not evaluated")];
 
 /// Parses edges between instances, each a node and a task. Skips an edge from an instance to itself.

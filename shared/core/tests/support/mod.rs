@@ -60,10 +60,8 @@ pub(crate) struct FuelScenario {
 }
 
 impl FuelScenario {
-    /// Parses a scenario `{tasks, roles_metadata, tags_metadata, nodes}` of Fuel into a fleet. The roles and tags of
-    /// the cluster (`cluster_…`) and of plugins (`plugin_…`), if the scenario has them, are added. `matching` is the
-    /// rule by which the selectors of its tasks match names. Returns the text of the error if the tasks cannot be
-    /// imported or compiled.
+    /// Parses a scenario `{tasks, roles_metadata, tags_metadata, nodes}` of Fuel into a fleet, with the roles and tags
+    /// of the cluster (`cluster_…`) and of plugins (`plugin_…`). `matching` is the rule by which selectors match names.
     pub(crate) fn parse(value: &Value, matching: Matching) -> Result<Self, String> {
         let mut roles = object_field(value, "roles_metadata");
         roles.extend(object_field(value, "cluster_roles_metadata"));

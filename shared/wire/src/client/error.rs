@@ -9,8 +9,7 @@ use crate::tls::Refusal;
 /// The error for a request that has no complete response.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
-    /// The connection over TCP, or to the Unix socket, could not be opened. For example, no host has the name, or the
-    /// connection was refused.
+    /// The connection over TCP, or to the Unix socket, could not be opened, for example because no host has the name.
     #[error("{target} cannot be reached")]
     Unreachable {
         /// The controller that was called.
@@ -26,8 +25,7 @@ pub enum ClientError {
         /// The reason why this client refused the server's certificate.
         source: Refusal,
     },
-    /// The TLS handshake failed for another reason than [`ClientError::Untrusted`]. For example, the server does not
-    /// speak TLS.
+    /// The TLS handshake failed, but not as [`ClientError::Untrusted`]. For example, the server does not speak TLS.
     #[error("the TLS handshake with {target} failed")]
     Handshake {
         /// The controller that was called.
@@ -43,8 +41,7 @@ pub enum ClientError {
         /// The time that the client waited for the connection.
         within: Duration,
     },
-    /// The client began to send the request, and the head of the response or the next piece of its body did not arrive
-    /// in time.
+    /// The client began to send the request, and the response or the next piece of its body did not arrive in time.
     #[error("no answer within {} s", within.as_secs())]
     AnswerTimeout {
         /// The time that the client waited for the head of the response, or for the next piece of its body.

@@ -34,9 +34,8 @@ pub enum InvalidTarget {
     /// there is a path after the host, or the port is not a number up to 65535.
     #[error("{0} is not the address of a controller: write https://, then HOST:PORT and nothing else")]
     Authority(String),
-    /// The host is an IPv6 address without brackets, so it is unclear where the port begins. The first text is the
-    /// refused one. The second text is the corrected address, with brackets. The second text has the word `PORT` in
-    /// place of the port if the whole refused host is one IPv6 address.
+    /// The host is an IPv6 address without brackets, so it is unclear where the port begins. The second text is the
+    /// address with brackets, and with the word `PORT` if the port is unclear.
     #[error("{0} is not the address of a controller: an IPv6 address is written in brackets, as {1}")]
     Brackets(String, String),
     /// The text is an `http://` address of another machine. Tokens would be sent there without encryption.
@@ -77,9 +76,8 @@ impl fmt::Display for Target {
 impl std::str::FromStr for Target {
     type Err = InvalidTarget;
 
-    /// Parses an address as a user writes it. In an `https` or `http` address, a trailing slash is ignored. A missing
-    /// port is 443 for `https` and 80 for `http`. The path after `unix:` must be absolute. Fails if the text is not an
-    /// address, or is an `http` address of another machine.
+    /// Parses an address as a user writes it. For `https` and `http`, a trailing slash is ignored, and a missing port
+    /// is 443 or 80. Fails if the text is not an address, or is an `http` address of another machine.
     fn from_str(text: &str) -> Result<Self, InvalidTarget> {
         if let Some(path) = text.strip_prefix("unix:").map(Path::new) {
             let socket = Some(path.to_owned()).filter(|path| path.is_absolute());
@@ -123,9 +121,8 @@ fn bracketed_authority(text: &str) -> Option<String> {
     }
 }
 
-/// Splits `HOST`, `HOST:PORT`, `[IPV6]` or `[IPV6]:PORT` into the host without brackets and the optional port. Returns
-/// `None` if the host is neither a DNS name nor an IP address, or if the text after the bracket does not begin with a
-/// colon. Does not check that the port is a number.
+/// Splits `HOST`, `HOST:PORT`, `[IPV6]` or `[IPV6]:PORT` into the host without brackets and the optional port, which is
+/// not checked. Returns `None` for another form, or if the host is neither a DNS name nor an IP address.
 fn split_authority(text: &str) -> Option<(&str, Option<&str>)> {
     if let Some(after_bracket) = text.strip_prefix('[') {
         let (host, after_bracket) = after_bracket.split_once(']')?;

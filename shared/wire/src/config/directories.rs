@@ -26,8 +26,7 @@ pub(super) struct ReadingUser {
 pub(super) enum PathFault {
     /// Other users can write `directory`, which is on the path. `mode` has its permission bits.
     Writable { directory: PathBuf, mode: u32 },
-    /// The directory or symbolic link `at` on the path belongs to the user `owner`, who can change or replace it. This
-    /// user is neither root nor the user of this process.
+    /// The directory or symbolic link `at` on the path belongs to the user `owner`, who can change or replace it.
     Foreign { at: PathBuf, owner: u32, is_link: bool },
 }
 

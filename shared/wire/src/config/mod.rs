@@ -28,8 +28,7 @@ pub enum FileSensitivity {
     Secret,
 }
 
-/// The error for a file, such as a configuration file or key file, that cannot be read, is refused as unsafe, or has
-/// invalid content.
+/// The error for a file that cannot be read, is refused as unsafe, or has invalid content.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
     /// The file does not exist, or the file or its path cannot be read.
@@ -48,8 +47,7 @@ pub enum ConfigError {
         /// The reason why the file is not UTF-8.
         why: NotUtf8,
     },
-    /// The path, or the target of the link at this path, is not a regular file: for example a directory, a device or a
-    /// pipe.
+    /// The path, or the target of the link at this path, is not a regular file but, for example, a directory.
     #[error("{}: is not a regular file", path.display())]
     NotAFile {
         /// The file.
@@ -99,8 +97,7 @@ pub enum ConfigError {
         owner: u32,
         /// The id of the user of this process.
         user: u32,
-        /// The command that changes the owner of the directory or link, without user and path: `chown`, or `chown -h`
-        /// for a link.
+        /// The command that changes the owner, without its arguments: `chown`, or `chown -h` for a link.
         command: &'static str,
     },
     /// The file belongs to a user other than root and the user of this process.
@@ -121,8 +118,7 @@ pub enum ConfigError {
         /// The size of the file, in bytes.
         bytes: u64,
     },
-    /// The file is not TOML, or its content does not fit the type of the configuration. For example, a field is missing
-    /// or unknown, or has a value of the wrong type. The message has the line and column.
+    /// The file is not TOML, or a field is missing, unknown or of the wrong type. The message has the line and column.
     #[error("{}: {message}", path.display())]
     Malformed {
         /// The file.
@@ -198,9 +194,8 @@ fn check_metadata(path: &Path, metadata: &Metadata, sensitivity: FileSensitivity
     Ok(())
 }
 
-/// Checks the type, mode and owner of a file. Fails if the file is not a regular file, or if it belongs to a user other
-/// than root and the user of this process. Fails also if the mode lets the group or all users write the file, or read a
-/// secret file.
+/// Checks the type, mode and owner of a file. Fails if it is not a regular file, if its mode lets the group or all
+/// users write it or read a secret file, or if its owner is neither root nor the user of this process.
 fn check_owner(path: &Path, metadata: &Metadata, sensitivity: FileSensitivity) -> Result<(), ConfigError> {
     let owned_path = || path.to_owned();
     if !metadata.is_file() {
@@ -251,8 +246,7 @@ mod tests {
         assert_eq!(load::<TestSettings>(&path).expect("a good file"), TestSettings { listen: "[::]:8443".to_owned() });
     }
 
-    /// The directory of the file is accepted if only its owner and the group of this process can write it, or if it has
-    /// the sticky bit.
+    /// A directory is accepted if only its owner and the group of this process can write it, or if it is sticky.
     #[test]
     fn x04_load_fails_when_others_can_replace_file() {
         for (mode, is_accepted) in [(0o700, true), (0o755, true), (0o775, true), (0o757, false), (0o777, false), (0o1777, true)] {

@@ -14,11 +14,9 @@ pub struct Example {
     pub endpoint: Endpoint,
     /// The HTTP method.
     pub method: &'static str,
-    /// The path with its query. A name in angle brackets, such as `<ID>`, is a placeholder for a value from the
-    /// response to an earlier example.
+    /// The path with its query. A name in angle brackets, such as `<ID>`, stands for a value of an earlier response.
     pub path: &'static str,
-    /// The headers that the example shows, each as name and value. The test that sends the example adds the header
-    /// `Content-Type: application/json` to a body if the example shows no other media type.
+    /// The headers that the example shows, each as name and value. A body without `Content-Type` is JSON.
     pub headers: Vec<(&'static str, &'static str)>,
     /// The body of the request, or an empty text if there is none.
     pub body: &'static str,

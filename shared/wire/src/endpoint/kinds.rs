@@ -6,9 +6,8 @@ use stemma_core::object::{Kind, PrincipalRole};
 use super::{CallerClass, Endpoint};
 
 impl Endpoint {
-    /// Returns the endpoint whose callers may write objects of a kind: the endpoint that creates such objects. For the
-    /// stored primaries, which no endpoint creates, it is the endpoint that creates nodes. Returns `None` for a kind
-    /// that no API request can write.
+    /// Returns the endpoint whose callers may write objects of a kind: the one that creates them, except for primaries.
+    /// Returns `None` for a kind that no API request can write.
     pub const fn for_create(kind: Kind) -> Option<Self> {
         match kind {
             Kind::Release => Some(Self::CreateRelease),
@@ -17,8 +16,7 @@ impl Endpoint {
             Kind::ClusterTemplate => Some(Self::CreateTemplate),
             Kind::Cluster => Some(Self::CreateCluster),
             Kind::NodeGroup => Some(Self::CreateGroup),
-            // No endpoint creates primaries. A caller that may write nodes may also choose a node as primary
-            // (`ChoosePrimary`).
+            // No endpoint creates primaries. A caller that may write nodes may also choose a node as primary.
             Kind::Node | Kind::Primary => Some(Self::CreateNode),
             Kind::Allocation => Some(Self::CreateAllocation),
             Kind::Principal => Some(Self::CreatePrincipal),

@@ -75,8 +75,7 @@ pub enum BodyType {
     Events,
 }
 
-/// A class of callers that may call the same endpoints. The listener and the caller's certificate or token decide the
-/// class.
+/// A class of callers that may call the same endpoints. The listener and the certificate or token decide the class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CallerClass {
     /// A caller without the certificate or token of a principal, on an admin listener with TLS. On the plain listener
@@ -104,8 +103,7 @@ pub struct CallerSet(u8);
 /// is checked when a write is decided (docs/access.md).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scope {
-    /// The whole fleet: for example a list of objects, or the creation of a release or a cluster. The path names no
-    /// object of the kinds below. It may name something else, such as a task or the hash of a file.
+    /// The whole fleet. The path names no object of the kinds below, but may name a task or the hash of a file.
     Fleet,
     /// The node that sends the request.
     Itself,
@@ -152,8 +150,7 @@ impl Scope {
     }
 
     /// Returns whether the scope is the whole fleet, or its objects belong to no cluster. A principal that is bound to
-    /// a cluster may read on a route with such a scope, but not write. In any other scope, the cluster of the object
-    /// decides about access.
+    /// a cluster may then only read. In any other scope, the cluster of the object decides about access.
     pub const fn is_fleet_wide(self) -> bool {
         match self {
             Self::Fleet => true,
@@ -182,8 +179,7 @@ pub enum QueryRule {
 }
 
 impl QueryRule {
-    /// Returns whether a request may have this query parameter, which is not `dry_run`. A parameter that is ignored is
-    /// also allowed.
+    /// Returns whether a request may have this parameter, which is not `dry_run`. An ignored parameter is allowed too.
     pub fn allows(self, name: &str) -> bool {
         match self {
             Self::Ignored | Self::Lenient(_) => true,
@@ -223,8 +219,7 @@ impl RouteHeader {
 /// The names of the query parameters that choose the part of a list to show, and its order.
 pub const PAGING_PARAMETERS: &[&str] = table::PAGE;
 
-/// The fields of each entry that the response of a list contains if the query has no parameter `fields` and does not
-/// request all fields with `detail`.
+/// The fields of each entry that the response of a list contains if the query has neither `fields` nor `detail`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DefaultFields {
     /// Only these fields. A client that sends no Ironic version also gets fields that Ironic does not have.
@@ -322,8 +317,7 @@ pub mod min_versions {
     pub const UPGRADE: MinorVersion = MinorVersion(8);
     /// The version of Magnum's API that added node groups.
     pub const NODEGROUPS: MinorVersion = MinorVersion(9);
-    /// The version of Magnum's API from which on a new cluster with a template that does not exist is refused with 404.
-    /// Earlier versions refuse it with 400.
+    /// The version of Magnum's API from which on a new cluster with a missing template gets 404, and not 400.
     pub const TEMPLATE_NOT_FOUND: MinorVersion = MinorVersion(10);
 }
 
@@ -335,8 +329,7 @@ pub struct Route {
     /// The HTTP method.
     pub method: Method,
     /// The path, with parameters in braces and without trailing slash. A request may have a trailing slash, because
-    /// Magnum's client sends one. This does not hold for a `DELETE`, and for a write where the slash could mean that a
-    /// name is missing.
+    /// Magnum's client sends one, but not if a name could be missing.
     pub path: &'static str,
     /// The classes of callers that may call the route.
     pub callers: CallerSet,
@@ -344,8 +337,7 @@ pub struct Route {
     pub scope: Scope,
     /// The parameters that the query may contain, except `dry_run`.
     pub query: QueryRule,
-    /// The headers of the type [`RouteHeader`] that the handler of the route reads. Headers that all routes or all
-    /// writes have in common are not listed.
+    /// The headers that the handler of the route reads, except those that all routes or all writes have in common.
     pub headers: &'static [RouteHeader],
     /// The type of the request's body.
     pub request: BodyType,
@@ -361,8 +353,7 @@ pub struct Route {
     pub accepted_schema: Option<&'static str>,
     /// The way in which the body of the response is built and sent.
     pub delivery: Delivery,
-    /// The fields of each entry that a list contains if the query has neither `fields` nor `detail`. `None` means all
-    /// fields.
+    /// The fields of each entry that a list contains by default. `None` means all fields.
     pub default_fields: Option<&'static DefaultFields>,
     /// The first version of Ironic's or Magnum's API that has the route. `None` means every version.
     pub min_version: Option<&'static MinVersion>,
@@ -375,8 +366,7 @@ pub struct Route {
 pub enum RouteMatch<'a> {
     /// The endpoint, and the values of its path parameters in order, still percent-encoded.
     Route(Endpoint, PathParameters<'a>),
-    /// The path exists, but not with the method of the request. The list has the methods of the routes that match the
-    /// path with the fewest path parameters.
+    /// The path exists, but only with other methods: those of the matching routes with the fewest path parameters.
     MethodNotAllowed(Vec<Method>),
     /// The path does not exist on the listener.
     NotFound,

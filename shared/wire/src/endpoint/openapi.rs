@@ -10,9 +10,8 @@ use super::examples::{Example, examples};
 use super::{BodyType, CallerClass, Endpoint, Method, Route, SocketKind, schema};
 use crate::error::ErrorType;
 
-/// Returns the `OpenAPI` 3.1 description of the admin listener's API, with the schemas of request and response bodies.
-/// `version` is the version of Stemma that the description names. The controller serves the description at
-/// `/openapi.json`. The file `docs/openapi.json` is a copy of it.
+/// Returns the `OpenAPI` 3.1 description of the admin listener's API. `version` is the version of Stemma. The
+/// controller serves the description at `/openapi.json`. The file `docs/openapi.json` is a copy of it.
 pub fn openapi(version: &str) -> Value {
     let mut paths: Map<String, Value> = Map::new();
     for endpoint in Endpoint::ALL.iter().filter(|endpoint| endpoint.route().listener == SocketKind::Admin) {
@@ -79,8 +78,7 @@ fn operation(endpoint: Endpoint, route: &Route) -> Value {
 }
 
 /// Sets the body of an example as the `example` of its media type in `content`, instead of that of an earlier example.
-/// An example without the header `Content-Type` is JSON. Does nothing if `content` has no entry of the media type, or
-/// if the body is not JSON.
+/// Does nothing if `content` has no entry of the media type, or if the body is not JSON.
 fn add_example(content: &mut Value, example: &Example) {
     let media_type = example.headers.iter().find(|(name, _)| *name == "Content-Type").map(|(_, value)| *value);
     if let Some(media) = content.get_mut(media_type.unwrap_or("application/json"))
@@ -98,8 +96,7 @@ pub(super) fn response_statuses(endpoint: Endpoint) -> BTreeSet<u16> {
 }
 
 /// Returns the status and description of the response to a request with `Prefer: return=representation`. Returns `None`
-/// if the endpoint does not support this header. Only writes whose normal response has no body support it, and the
-/// upload of a file does not.
+/// if the endpoint does not support this header.
 fn preferred_response(endpoint: Endpoint) -> Option<(String, Value)> {
     let response = json!({
         "description": "The changes of the write, for a request with `Prefer: return=representation`.",
@@ -109,8 +106,7 @@ fn preferred_response(endpoint: Endpoint) -> Option<(String, Value)> {
     endpoint.representation_status().map(|status| (status.to_string(), response))
 }
 
-/// Returns the HTTP statuses with which an endpoint may refuse a request. The initial set of six statuses applies to
-/// every endpoint.
+/// Returns the HTTP statuses with which an endpoint may refuse a request. Every endpoint has the six initial ones.
 fn error_statuses(endpoint: Endpoint) -> BTreeSet<u16> {
     let route = endpoint.route();
     let mut statuses = BTreeSet::from([400, 406, 408, 431, 500, 503]);
@@ -136,9 +132,8 @@ fn error_statuses(endpoint: Endpoint) -> BTreeSet<u16> {
     statuses
 }
 
-/// Returns whether a request to this endpoint may make the controller call an extension. Extensions decide which tags
-/// a role gives to a node, so a write that changes roles may call one. Returns true for every write below the paths of
-/// objects that decide roles, also for a write that changes no roles.
+/// Returns whether a request to this endpoint may make the controller call an extension. Extensions decide which tags a
+/// role gives to a node, so each write below the path of an object that decides roles counts.
 fn may_call_extension(endpoint: Endpoint) -> bool {
     let route = endpoint.route();
     let paths = ["/v1/nodes", "/v1/cluster", "/v1/releases", "/v1/allocations", "/v1/apply"];
@@ -160,8 +155,7 @@ fn error_responses() -> Map<String, Value> {
 }
 
 /// Returns the media types of a body, each with its schema. A JSON patch and a server-side apply have the schema of
-/// their format. Any other media type, also that of a merge patch, has the schema with the name `schema`, if there is
-/// one.
+/// their format. Any other media type, also that of a merge patch, has the schema with the name `schema`.
 fn body_content(kind: BodyType, schema: Option<&'static str>) -> Value {
     let media_type_entry = |media_type: &&'static str| {
         let schema = match (*media_type, kind) {

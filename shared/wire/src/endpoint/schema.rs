@@ -1,6 +1,5 @@
 //! The schemas of the bodies in the API's description. The fields of each kind come from `stemma_core::manifest`, which
-//! reads them from the tables by which the controller parses bodies. So these schemas agree with the parser. Most other
-//! schemas are in `schemas.json`, and those of fields in responses are in `shown.json`.
+//! reads them from the tables by which the controller parses bodies. So these schemas agree with the parser.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::LazyLock;
@@ -34,14 +33,11 @@ pub(super) fn all_schemas() -> Map<String, Value> {
     schemas
 }
 
-/// The fields of a manifest that only the command-line tool reads. The tool removes `include` before it sends a
-/// manifest. `reports` has the values that a host would report, for commands without a controller, and the API refuses
-/// it.
+/// The fields of a manifest that only the command-line tool reads. Bodies of requests do not have them.
 const CLI_ONLY_FIELDS: &[&str] = &["include", "reports"];
 
-/// The schemas of fields that only responses contain, or contain in another form than requests. They are in groups: the
-/// group `every` is for all kinds, `level` is for cluster templates, clusters, node groups and nodes, and each other
-/// group is for the kind of that name.
+/// The schemas of fields that only responses contain, or contain in another form than requests. The group `every` is
+/// for all kinds, `level` is for all levels, and each other group is for the kind of that name.
 static RESPONSE_FIELDS: LazyLock<Value> =
     LazyLock::new(|| serde_json::from_str(include_str!("shown.json")).expect("shown.json is JSON"));
 
@@ -179,9 +175,7 @@ mod tests {
     /// A client that is generated from the description knows only what the description contains.
     #[test]
     fn schemas_describe_every_value() {
-        /// Adds to `incomplete` each schema that does not describe its value: it has neither a type nor another
-        /// description, or the type is an object without fields or an array without the schema of its entries. Walks
-        /// all nested schemas. `path` names the schema in the added text.
+        /// Adds the path of each schema that lacks a type, its fields or its entries to `incomplete`, at any depth.
         fn walk(path: &str, schema: &Value, incomplete: &mut Vec<String>) {
             let has_keyword = |keyword: &str| schema.get(keyword).is_some();
             let has_type = |name: &str| {
@@ -211,8 +205,7 @@ mod tests {
         assert!(incomplete.is_empty(), "{}", incomplete.join("\n"));
     }
 
-    /// A query can choose the fields of a response with the parameter `fields`. Such a response lacks all other fields,
-    /// so its schema must not require any.
+    /// A response with chosen fields (`fields`) lacks all others, so its schema must not require any.
     #[test]
     fn schemas_require_no_selectable_field() {
         let schemas = all_schemas();

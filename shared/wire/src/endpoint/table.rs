@@ -17,8 +17,7 @@ const JOINING: CallerSet = CallerSet::JOINING;
 const AGENT: CallerSet = CallerSet::AGENT;
 /// All principals, because every principal may read.
 const READ: CallerSet = CallerSet::VIEWER.union(CallerSet::OPERATOR).union(CallerSet::ADMIN);
-/// Operators and admins. They may write clusters, groups, nodes, allocations and join tokens, and cluster templates if
-/// they are not bound to a cluster.
+/// Operators and admins. They may write objects of clusters and nodes.
 const WRITE: CallerSet = CallerSet::OPERATOR.union(CallerSet::ADMIN);
 /// Admins. Only they may write releases, inspection rules and the catalogue, or grant access to other principals.
 const ADMIN: CallerSet = CallerSet::ADMIN;
@@ -75,13 +74,10 @@ const PATCH: QueryRule = QueryRule::Only(&[WRITE_PARAMETERS, &["force"]]);
 /// The query parameters of a change of a node. With `release_primary`, the change also moves the primaries of the node
 /// to other nodes. This is refused if the node is not parked after the change.
 const PATCH_NODE: QueryRule = QueryRule::Only(&[WRITE_PARAMETERS, &["force", "release_primary"]]);
-/// The query parameters of an apply. With `force`, the apply overwrites values of other managers, where it would else
-/// fail with a conflict. `adopt` names a manager: the apply takes over those of its keys and fields that the manifest
-/// has. With `partial`, the apply removes nothing that the manifest lacks.
+/// The query parameters of an apply. With `force`, it overwrites values of other managers. `adopt` names a manager
+/// whose keys and fields in the manifest it takes over. With `partial`, it removes nothing that the manifest lacks.
 const APPLY: QueryRule = QueryRule::Only(&[WRITE_PARAMETERS, &["force", "adopt", "partial"]]);
-/// The parameters of every write on the admin listener except the upload of a file: the name of the manager that
-/// writes, and whether findings refuse the write. These writes also accept `dry_run`. The controller removes it from
-/// the query before it compares the query with this list.
+/// The parameters of each write except an upload: the manager that writes, and whether findings refuse the write.
 const WRITE_PARAMETERS: &[&str] = &["manager", "strict"];
 
 /// The query parameters of the list of namespaces.
@@ -101,8 +97,7 @@ const FIELDS: &[&str] = &["fields"];
 const AT_LEAST_PARAMETER: &[&str] = &["at_least"];
 /// The parameters that choose the part of a list to show, and its order.
 pub(super) const PAGE: &[&str] = &["limit", "marker", "sort_key", "sort_dir"];
-/// The fields that a list of nodes shows by default: Ironic's, and for a client that sends no Ironic version also
-/// Stemma's own.
+/// The fields that a list of nodes shows by default: Ironic's, and Stemma's own.
 const NODE_LIST_FIELDS: DefaultFields = DefaultFields::Only {
     fields: &["uuid", "name", "instance_uuid", "maintenance", "power_state", "provision_state", "links"],
     stemma_fields: &["nodegroup", "state", "notes", "connected", "roles", "tags", "mode", "labels", "traits", "resource_version"],

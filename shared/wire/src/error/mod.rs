@@ -26,14 +26,12 @@ pub struct ApiError {
     pub message: String,
     /// Further text, if any: advice, or further findings, one on each line.
     pub detail: Option<String>,
-    /// The path of the field that the error is about: `tasks[3].parameters.path`. The field can be invalid, missing or
-    /// owned by another manager. If the error is about a query parameter, this is the name of the parameter.
+    /// The path of the field that the error is about, such as `tasks[3].parameters.path`, or a query parameter's name.
     pub field: Option<String>,
     /// The methods that the path supports, as in the header `Allow`. Set if the path does not support the request's
     /// method.
     pub allow: Option<Box<str>>,
-    /// Seconds after which the client can retry, for the header `Retry-After`. `None`: the default of the error type.
-    /// Most types have no default, and the response then lacks the header.
+    /// Seconds after which the client can retry (`Retry-After`). `None`: the default of the error type, if it has one.
     pub retry_after_s: Option<u32>,
     /// The message without the names of object and field, for a program that shows object and field itself.
     pub reason: Option<Box<str>>,
@@ -66,7 +64,7 @@ impl ApiError {
         }
     }
 
-    /// Sets the path of the invalid field.
+    /// Sets the path of the field that the error is about.
     #[must_use]
     pub fn field(mut self, field: impl Into<String>) -> Self {
         self.field = Some(field.into());
@@ -151,8 +149,7 @@ pub struct ErrorBody {
     /// Further text: advice, or further findings.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub detail: Option<String>,
-    /// The path of the field that the error is about, or the name of a query parameter. `None` if the error is about
-    /// neither.
+    /// The path of the field that the error is about, or the name of a query parameter.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub field: Option<String>,
     /// The request's id.
@@ -179,8 +176,7 @@ pub fn is_format_character(character: char) -> bool {
 }
 
 /// Returns a name from a request in single quotes, for an error message. Control and formatting characters, single
-/// quotes and backslashes are escaped. A double quote is not escaped, because the quotes around the name are single. The
-/// name is cut after 64 characters.
+/// quotes and backslashes are escaped. The name is cut after 64 characters.
 ///
 /// ```
 /// assert_eq!(stemma_wire::error::quote("web-1"), "'web-1'");

@@ -90,8 +90,7 @@ pub fn catalog_entry(message: &str) -> Option<&'static CatalogEntry> {
     CATALOG.iter().find(|entry| entry.message == message)
 }
 
-/// Returns the text of the catalog file (`systemd/stemma.catalog`), in the format that `journalctl --update-catalog`
-/// reads.
+/// Returns the text of `systemd/stemma.catalog`, in the format that `journalctl --update-catalog` reads.
 pub fn catalog_file() -> String {
     let mut file = "# Explains lines of Stemma's log (journalctl -x). Written from shared/wire/src/log/catalog.rs.\n".to_owned();
     for CatalogEntry { id, subject, text, .. } in CATALOG {

@@ -54,8 +54,7 @@ pub(super) fn is_empty_value(value: &FieldValue<'_>) -> bool {
     check.0
 }
 
-/// Returns the fields of a record in their order, each with its value as JSON. A number or boolean keeps its type, and
-/// any other value becomes a string. Omits fields without a value.
+/// Returns the fields of a record in their order, each with its [`typed_value`]. Omits fields without a value.
 fn typed_fields(record: &Record<'_>) -> Vec<(String, Value)> {
     let mut fields = FieldCollector(Vec::new());
     let _infallible = record.key_values().visit(&mut fields);
@@ -100,8 +99,7 @@ impl<'kvs> VisitSource<'kvs> for FieldCollector {
 struct TypedValue(Value);
 
 impl VisitValue<'_> for TypedValue {
-    /// Stores a value without a JSON type as text. A value that was logged with `:?` has its `Debug` form, and any other
-    /// value its `Display` form.
+    /// Stores a value without a JSON type as text: in its `Debug` form if it was logged with `:?`, else as `Display`.
     fn visit_any(&mut self, value: FieldValue<'_>) -> Result<(), Error> {
         let mut text = String::new();
         // If formatting fails, the text up to that point is logged.
@@ -154,9 +152,8 @@ fn is_unquoted(text: &str) -> bool {
     !text.is_empty() && !text.contains(needs_quotes)
 }
 
-/// Appends a text to a line, and escapes line breaks, other control characters and characters that change the display
-/// order, in the form of JSON. So the result is one line. Quotes and backslashes are escaped only if the text is inside
-/// quotes (`is_quoted`).
+/// Appends a text to a line. Escapes control characters (so that the result is one line) and those that change the
+/// display order, as JSON does. Escapes quotes and backslashes only inside quotes (`is_quoted`).
 fn push_escaped_text(line: &mut String, text: &str, is_quoted: bool) {
     for character in text.chars() {
         match character {

@@ -1,7 +1,7 @@
 //! The messages between the two halves of the agent: `apply` runs as root without the network, and `sync` has the
-//! network and is not root. `apply` gets paths and commands only in content that a controller signed, or whose hash is in
-//! signed content. So a compromised `sync` can only withhold messages, change the pause, hold and park of its own host,
-//! and report wrong facts about it.
+//! network and is not root. `apply` gets paths and commands only in content that a controller signed, or whose hash is
+//! in signed content. So a compromised `sync` can only withhold messages, change the pause, hold and park of its own
+//! host, and report wrong facts about it.
 
 use serde::{Deserialize, Serialize};
 
@@ -16,8 +16,7 @@ use super::{Hash, PartDigest};
 pub enum ApplyMessage {
     /// The first message: the key for encrypted secrets, and the desired state that `apply` has accepted.
     Hello {
-        /// The X25519 public key with which controllers encrypt secrets for this host. The private key is in the ledger
-        /// of `apply`. The command `stemma-agent join` or `apply` created the pair, whichever needed it first.
+        /// The X25519 public key for encrypted secrets of this host. The private key is in the ledger of `apply`.
         seal_key: [u8; 32],
         /// The desired state in the ledger of `apply`, which stores the last accepted one. `None` before the first.
         held: Option<HeldDesired>,
@@ -41,8 +40,7 @@ pub enum ApplyMessage {
     Report(Report),
     /// The leases that `apply` requests from the controller. No agent sends this message yet.
     LeaseRequest(#[serde(deserialize_with = "bounded::list::<_, _, 8>")] Vec<LeaseKind>),
-    /// The leases and primaries that the host gives back to the controller, because it no longer needs them. No agent
-    /// sends this message yet.
+    /// The leases and primaries that the host no longer needs and gives back. No agent sends this message yet.
     Returned(#[serde(deserialize_with = "bounded::list::<_, _, 1024>")] Vec<ReturnedItem>),
     /// The pause, hold and park that were set on the host itself.
     Local(LocalState),

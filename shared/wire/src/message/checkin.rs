@@ -54,8 +54,7 @@ pub struct HeldDesired {
 pub enum ReturnedItem {
     /// The lease of this kind.
     Lease(LeaseKind),
-    /// The role of primary for this tag. The host returns it when the tasks of the tag have ended on the host. No agent
-    /// returns one yet.
+    /// The role of primary for this tag, whose tasks have ended on the host. No agent returns one yet.
     Primary(#[serde(deserialize_with = "bounded::text::<_, 255>")] String),
 }
 
@@ -72,8 +71,7 @@ pub enum CheckInResponse {
 /// The changes that a controller sends to an agent. The desired state is sent only if the agent does not hold it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CheckInUpdate {
-    /// The sequence number up to which the controller has stored or refused all results. The agent does not send them
-    /// again.
+    /// The controller has stored or refused all results up to this sequence number. The agent does not send them again.
     pub acknowledged: u64,
     /// The digest of the Observation that the controller has stored. `None` if it has none. If the agent's Observation
     /// has another digest, the next check-in contains that Observation.

@@ -20,8 +20,7 @@ use super::enroll::{EnrollRequest, EnrollResponse, RenewRequest, RenewResponse};
 use super::observed::Observation;
 use super::{Hash, PartDigest};
 
-/// A version of the wire format. An encoded message begins with it, as one byte. An encoded part of a message, a
-/// profile and a blob do not.
+/// A version of the wire format: the first byte of an encoded message, but not of a part, a profile or a blob.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, derive_more::Display)]
 #[serde(transparent)]
 pub struct WireVersion(pub(super) u8);
@@ -62,8 +61,7 @@ impl WireVersion {
     }
 }
 
-/// A message between agent and controller, a message between the two halves of an agent, or one of the contents that
-/// have their own digest: the known part, the task set, the Observation and the profile.
+/// A message of the protocol or between the halves of an agent, or content with its own digest, such as a profile.
 pub trait Message: Serialize + DeserializeOwned {
     /// The message's name in errors and in the names of test files with encoded messages.
     const NAME: &'static str;
@@ -171,8 +169,7 @@ pub enum DecodeError {
     },
 }
 
-/// The initial capacity for an encoding. The usual response to a check-in is smaller, and the buffer grows for larger
-/// messages.
+/// The initial capacity for an encoding. It suffices for the usual response to a check-in, and the buffer can grow.
 const INITIAL_CAPACITY_BYTES: usize = 128;
 
 /// Encodes a message in this program's own wire version. The first byte is the version.
@@ -188,9 +185,8 @@ pub fn encode_as<M: Message>(version: WireVersion, message: &M) -> Vec<u8> {
     expect_encoded(message.write(version, bytes))
 }
 
-/// Encodes a part of a message that has its own digest, such as the task set of a desired state, or a profile. The
-/// result has no version byte. A part has the version of the message that contains it. A profile has the version of the
-/// task set that names it.
+/// Encodes a part of a message that has its own digest (such as a task set), or a profile. The result has no version
+/// byte. Its version is that of the message that contains the part, or of the task set that names the profile.
 pub fn encode_part<M: Message>(version: WireVersion, part: &M) -> Vec<u8> {
     expect_encoded(part.write(version, Vec::new()))
 }

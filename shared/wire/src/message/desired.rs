@@ -52,8 +52,7 @@ pub struct Known {
     pub ceiling: Mode,
     /// The period over which the hosts of a group spread the runs of their hooks (programs in `hooks.d`), in seconds.
     pub splay_s: u32,
-    /// The end of the node's hold (seconds since 1970, or `u64::MAX` for a hold without an end) and its reason. The task
-    /// set is not replaced before that time.
+    /// The end of the node's hold (in seconds since 1970, or `u64::MAX` for a hold without an end) and its reason.
     pub hold: Option<(u64, String)>,
     /// True if the operator parked the node.
     pub parked: bool,
@@ -91,8 +90,7 @@ enum ModeForm {
 pub struct TaskSet {
     /// The revision of the node group, for rollouts. It is always 0, because rollouts do not exist yet.
     pub group_revision: u64,
-    /// The version of the algorithm that computed the task digest. It is 0 if the node has no task set, or if none was
-    /// released to it yet.
+    /// The version of the algorithm that computed the task digest, or 0 if no task set was released to the node.
     pub digest_version: u32,
     /// The task digest, which changes when the host must run something else. It is not the
     /// [`PartDigest`](super::PartDigest) of this task set, which is the hash of the encoded bytes.
@@ -112,8 +110,8 @@ pub struct TaskSet {
     /// The ids of tasks that are in the profile and do not run on this node, each with the reason.
     #[serde(deserialize_with = "bounded::map::<_, _, _, MAX_ENTRIES>")]
     pub left_out: BTreeMap<String, Arc<str>>,
-    /// The inputs: for each reference (such as `labels.tier`) in a template of a task that runs on this node, its value.
-    /// The key is the canonical text of the reference.
+    /// The inputs: for each reference (such as `labels.tier`) in a template of a task that runs on this node, its
+    /// value. The key is the canonical text of the reference.
     #[serde(deserialize_with = "bounded::map::<_, _, _, MAX_ENTRIES>")]
     pub inputs: BTreeMap<String, InputValue>,
 }
@@ -191,8 +189,7 @@ impl TaskSet {
         }
     }
 
-    /// Returns whether this node runs a task of the profile: the task is not left out. `task_id` must be the id of a
-    /// task of the profile. This is not checked, and the result is `true` for any other id.
+    /// Returns whether this node runs a task of the profile. The caller must pass the id of such a task.
     pub fn runs_task(&self, task_id: &str) -> bool {
         !self.left_out.contains_key(task_id)
     }
@@ -227,9 +224,8 @@ pub struct ProfileTask {
     /// The references that the task's templates read (such as `labels.tier`), as canonical texts, sorted.
     #[serde(deserialize_with = "bounded::list::<_, _, 4096>")]
     pub references: Vec<String>,
-    /// Indices into [`Profile::tasks`] of the tasks that this task requires on this host. This task runs after they have
-    /// ended, unless one of them failed, did not run, or has the mode `observe`. Each index is lower than this task's
-    /// own index.
+    /// Indices into [`Profile::tasks`] of the tasks that this task requires on this host, all lower than its own index.
+    /// This task does not run if one of them failed, did not run, or has the mode `observe`.
     #[serde(deserialize_with = "bounded::list::<_, _, MAX_ENTRIES>")]
     pub after: Vec<u16>,
     /// The barriers that must be open before the task starts.

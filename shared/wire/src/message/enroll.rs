@@ -96,8 +96,7 @@ pub fn find_token_error(text: &str) -> Option<String> {
     Some(problem.to_owned())
 }
 
-/// The response to a join request: the identity and certificate of the host's node, which is new or was taken over. The
-/// agent stores the whole response.
+/// The response to a join request: the identity and certificate of the host's node. The agent stores all of it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EnrollResponse {
     /// The node's uuid, also in the SAN of the certificate.

@@ -4,8 +4,7 @@
 //! recursive, and every collection has a maximum size, because `postcard` itself limits neither. Data without a fixed
 //! form (a task's parameters, an input's value) is sent as its canonical JSON text.
 //!
-//! Except for the name in a join request, no message contains the name of its sender. The certificate identifies the
-//! node.
+//! Except for a join request, no message contains the name of its sender. The certificate identifies the node.
 
 mod bounded;
 pub mod channel;
@@ -68,16 +67,14 @@ impl FromStr for Hash {
     }
 }
 
-/// The digest of one part of a desired state, or of an Observation: the SHA-256 of the bytes as sent. In a wire version
-/// after the first, a marker and the version are hashed before these bytes. It is not a task digest, and is never
-/// compared with a task digest.
+/// The digest of one part of a desired state, or of an Observation: the SHA-256 of the bytes as sent. After the first
+/// wire version, a marker and the version precede these bytes. It is never compared with a task digest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, derive_more::Display)]
 #[display("{}", Hex(_0))]
 pub struct PartDigest(pub [u8; 32]);
 
-/// The epoch of the controller's store: an id of 128 bits. The command `init` creates the first epoch. Each `restore` of
-/// a backup creates another one, and `resume-fleet` may create one. The id of each epoch except the first contains the time at
-/// which the epoch began (ADR 15).
+/// The epoch of the controller's store: an id of 128 bits. `init` creates the first, each `restore` of a backup another
+/// one, and `resume-fleet` may create one. All except the first contain the time at which they began (ADR 15).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, derive_more::Display)]
 #[display("{}", Hex(_0))]
 pub struct Epoch(pub [u8; 16]);

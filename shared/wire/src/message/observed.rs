@@ -50,8 +50,7 @@ pub enum Outcome {
     Failed,
     /// The task did not run, because a task that it requires failed or has the mode `observe`.
     DependencyFailed,
-    /// This agent does not support the task's type or cannot read the task, or the host's own configuration forbids the
-    /// task.
+    /// The agent cannot read the task or does not support its type, or the host's own configuration forbids the task.
     Unsupported,
     /// The task started, and the agent does not know whether it ended, for example after a crash. An operator decides
     /// with `stemma-agent resolve-unknown` whether the task is done.
@@ -108,16 +107,22 @@ pub struct TaskResult {
     pub duration_ms: u64,
 }
 
+impl TaskResult {
+    /// Returns the size of the texts (message, output and diff), in bytes.
+    #[must_use]
+    pub fn text_bytes(&self) -> usize {
+        self.message.len() + self.output.len() + self.diff.len()
+    }
+}
+
 /// The data that a host reports in addition to its Observation and the results of tasks. The controller stores only the
-/// last report. It shows the report, and computes the node's state and notes from some of its facts. No desired state
-/// depends on it.
+/// last report. No desired state depends on it, but the node's state and notes do.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Report {
     /// The version of the agent.
     #[serde(deserialize_with = "bounded::text::<_, 64>")]
     pub agent_version: String,
-    /// Volatile facts (uptime, load, free memory), and facts about the agent (such as `agent.stuck`), as JSON text by
-    /// dotted path.
+    /// Volatile facts (uptime, load) and facts about the agent (such as `agent.stuck`), as JSON text by dotted path.
     #[serde(deserialize_with = "bounded::map::<_, _, _, 4096>")]
     pub facts: BTreeMap<String, String>,
     /// Findings of the host: two keys that collide in `labels.env`, a label file that is not a regular file, …
@@ -138,8 +143,7 @@ pub enum Progress {
     Idle,
     /// Tasks are running.
     Running,
-    /// No task runs, waits or failed. A task that drifted, or that was only checked because of its own mode, did not
-    /// fail.
+    /// No task runs, waits or failed. A task that drifted, or was only checked because of its own mode, did not fail.
     Converged,
     /// At least one task failed, or did not run because of another one, or the agent cannot write its own state.
     Failed,
@@ -147,8 +151,7 @@ pub enum Progress {
     Waiting,
 }
 
-/// The pause, hold and park that were set on the host itself, and not by an operator on the controller. `stemma-agent`
-/// has a command only for the pause.
+/// The pause, hold and park that were set on the host itself. `stemma-agent` has a command only for the pause.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct LocalState {
     /// True after `stemma-agent pause`: nothing is applied until `resume`.

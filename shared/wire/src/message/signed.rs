@@ -69,8 +69,7 @@ pub struct Signature {
 pub struct SignedGrant {
     /// The store's epoch.
     pub epoch: Epoch,
-    /// The revision at which the permission was issued. If it was signed again with a later desired state, the revision
-    /// of that state.
+    /// The revision at which the permission was issued, or of the later desired state with which it was signed again.
     pub revision: Revision,
     /// The signed permission.
     pub grant: Grant,
@@ -82,8 +81,7 @@ pub struct SignedGrant {
 /// permission, so that the permission is valid only for that node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Grant {
-    /// All barriers of this task set that are open now, so that tasks that wait for them may run. They replace those of
-    /// an earlier grant.
+    /// All barriers of this task set that are open now. They replace those of an earlier grant.
     Barriers {
         /// The digest of the task set.
         task_set: PartDigest,
@@ -91,8 +89,7 @@ pub enum Grant {
         #[serde(deserialize_with = "bounded::list::<_, _, 4096>")]
         open: Vec<Barrier>,
     },
-    /// A permission for an action that only a limited number of hosts may do at the same time. No controller grants one
-    /// yet.
+    /// A permission for an action that a limited number of hosts may do at once. No controller grants one yet.
     Lease {
         /// The action that the lease permits.
         kind: LeaseKind,
@@ -115,8 +112,7 @@ pub enum LeaseKind {
 /// that store. This revision may be lower than the revision that a host holds.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EpochChange {
-    /// The epoch of the desired state that the agent holds. It may have ended before the epoch `to` began, if further
-    /// epochs were between the two.
+    /// The epoch of the desired state that the agent holds. Further epochs may be between it and `to`.
     pub from: Epoch,
     /// The epoch that begins.
     pub to: Epoch,

@@ -257,8 +257,7 @@ fn enroll_request() -> EnrollRequest {
     EnrollRequest { token: "id.secret".to_owned(), csr: vec![0x30, 0], seal_key: [1; 32], name: "web-1".to_owned() }
 }
 
-/// Runs a check on samples of every message. The check gets each sample with the suffix in the name of its golden file,
-/// or with an empty text if the name has no suffix.
+/// Runs a check on samples of every message, each with the suffix (or an empty text) in the name of its golden file.
 fn check_each_message(check: &impl MessageCheck) {
     check.check("", &enroll_request());
     let node = Uuid::from_u128(0x0190_b6c8_4c1e_7d2a_9f00_0123_4567_89ab);
@@ -562,8 +561,7 @@ fn s50_decode_never_panics_on_random_bytes() {
 }
 
 /// The controller stores task sets as JSON. Controllers of commit 118d023 stored the modes with capitalized names, and
-/// such a task set must still decode. The JSON of a known part has the same names. The name of a mode in a manifest is
-/// in lower case.
+/// such a task set must still decode.
 #[test]
 fn task_set_json_keeps_mode_names() {
     for (mode, name) in [(Mode::Observe, "Observe"), (Mode::Noop, "Noop"), (Mode::Apply, "Apply")] {

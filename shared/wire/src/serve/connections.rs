@@ -87,8 +87,7 @@ pub(super) struct ConnectionMonitor {
 }
 
 impl ConnectionMonitor {
-    /// Creates the state of a new connection, without a deadline. Deadlines count from `started_at`, the start of the
-    /// listener.
+    /// Creates the state of a new connection, without a deadline. `started_at` is the start of the listener.
     fn new(started_at: Instant) -> Self {
         Self {
             started_at,
@@ -130,11 +129,10 @@ impl ConnectionMonitor {
         self.deadline_ms.store(NO_DEADLINE, Ordering::Relaxed);
     }
 
-    /// Returns whether the connection has no deadline. It then waits for this side, usually for a handler. A connection
-    /// that waits for its peer has a deadline, also if its handler waits for the rest of a body or for the reader of a
-    /// response.
-    fn has_no_deadline(&self) -> bool {
-        self.deadline_ms.load(Ordering::Relaxed) == NO_DEADLINE
+    /// Returns whether the connection has a deadline, because it waits for the peer. A connection that waits for this
+    /// side, usually for a handler, has none.
+    fn has_deadline(&self) -> bool {
+        self.deadline_ms.load(Ordering::Relaxed) != NO_DEADLINE
     }
 
     /// Returns whether the listener is stopping, so that the connection ends after its current request.
@@ -189,8 +187,7 @@ struct ConnectionTable {
     started_at: Instant,
     /// The time of the last sweep, in milliseconds since `started_at`.
     last_sweep_ms: AtomicU64,
-    // The limits are those of `ListenerLimits`. There, `max_per_address` is `max_connections_per_address`, and
-    // `max_per_principal` is `max_connections_per_principal`.
+    // The limits of `ListenerLimits`, two of them under shorter names.
     max_connections: usize,
     max_per_address: usize,
     max_handshakes_per_address: usize,
@@ -230,8 +227,7 @@ struct ConnectionEntry {
     peer: Option<Arc<Peer>>,
     /// The principal that the connection is counted for.
     principal: Option<String>,
-    /// The cluster that this principal is bound to. The connection also counts for the cluster. `None` if the principal
-    /// is bound to no cluster, or if this connection is being closed to make a place for another one.
+    /// The cluster to which this principal is bound, if the connection also counts for a cluster.
     cluster: Option<ClusterId>,
     task: Option<AbortHandle>,
 }
@@ -265,10 +261,9 @@ impl ConnectionEntry {
         self.peer.as_deref().is_none_or(Peer::is_unauthenticated)
     }
 
-    /// Returns the task of the connection if the connection waits for its peer and not for a handler. That includes a
-    /// connection whose request body or next request is still arriving.
+    /// Returns the task of the connection if the connection waits for its peer and not for a handler.
     fn closable_task(&self) -> Option<&AbortHandle> {
-        self.task.as_ref().filter(|_| !self.monitor.has_no_deadline())
+        self.task.as_ref().filter(|_| self.monitor.has_deadline())
     }
 }
 
@@ -299,9 +294,8 @@ impl OpenConnections {
         self.lock().by_id.len()
     }
 
-    /// Closes the connections of all peers for which `should_close` returns true, also while a request is in progress.
-    /// Skips connections whose handshake is not finished. Returns the number of closed connections. The controller calls
-    /// this for the admin listener after each change of a principal, which may revoke certificates.
+    /// Closes the connections of all peers for which `should_close` returns true (for use after a revocation), also
+    /// during a request. Skips unfinished handshakes. Returns the number of closed connections.
     pub fn close_where(&self, should_close: impl Fn(&Peer) -> bool) -> usize {
         let map = self.lock();
         let matching_entries = map.by_id.values().filter(|entry| entry.peer.as_deref().is_some_and(&should_close));
@@ -336,9 +330,9 @@ impl OpenConnections {
     }
 
     /// Counts a connection for a principal, and no longer for its previous principal. If the principal or its cluster
-    /// has its maximum, closes the principal's oldest connection that waits for its peer and not for a handler. If there
-    /// is no such connection, returns [`AdmitOutcome::Full`]. All principals that are bound to a cluster together may
-    /// have twice the maximum of one principal. The last places of the listener are reserved for fleet admins.
+    /// has its maximum, closes the principal's oldest connection that waits for its peer and not for a handler. If
+    /// there is no such connection, returns [`AdmitOutcome::Full`]. All principals that are bound to a cluster together
+    /// may have twice the maximum of one principal. The last places of the listener are reserved for fleet admins.
     fn admit_holder(&self, id: u64, holder: &ShareHolder) -> AdmitOutcome {
         let Some(max) = self.0.max_per_principal else { return AdmitOutcome::Admitted };
         let mut map = self.lock();
@@ -457,16 +451,14 @@ impl ConnectionGuard {
         self.id
     }
 
-    /// Counts the connection for a principal. If the principal or its cluster has its maximum, closes an older
-    /// connection of the principal to make a place. Returns [`AdmitOutcome::Full`] if the connection gets no place.
+    /// Counts the connection for a principal, as [`Peer::admit`] does.
     pub(super) fn admit_holder(&self, holder: &ShareHolder) -> AdmitOutcome {
         self.connections.admit_holder(self.id, holder)
     }
 
     /// Counts the connection as unauthenticated. If its address already has the maximum, closes the oldest
-    /// unauthenticated connection that waits for its peer and not for a handler, or returns [`AdmitOutcome::Full`]. A
-    /// connection that waits for a handler is not closed, because otherwise many hosts that join at once would not
-    /// finish.
+    /// unauthenticated connection that waits for its peer, or returns [`AdmitOutcome::Full`]. A connection that waits
+    /// for a handler is not closed, because otherwise many hosts that join at once would not finish.
     pub(super) fn admit_unauthenticated(&self) -> AdmitOutcome {
         let max_unauthenticated = self.connections.0.max_unauthenticated_per_address;
         let mut map = self.connections.lock();
@@ -490,9 +482,8 @@ impl ConnectionGuard {
         outcome
     }
 
-    /// Creates the peer of the connection from its address and identity, stores the peer, and returns it. The
-    /// connection then no longer counts as an unfinished handshake of its address. If the listener limits connections
-    /// per principal, the peer gets a slot, by which a handler can count the connection for a principal.
+    /// Creates, stores and returns the peer of the connection, which then no longer counts as an unfinished handshake
+    /// of its address. The peer has a slot if the listener limits connections per principal.
     pub(super) fn set_peer(&self, address: SocketAddr, identity: Option<Identity>) -> Arc<Peer> {
         let peer = Peer::new(address, identity);
         let table = &self.connections.0;

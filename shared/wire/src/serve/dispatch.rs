@@ -79,9 +79,8 @@ impl<H: Handler> Dispatcher<H> {
         }
     }
 
-    /// Returns the error for a request that no handler accepts, counts the rejection, and notifies the handler. Such a
-    /// request has a header `Content-Encoding` (S49), a body whose declared length is too large (S43), the method
-    /// `CONNECT`, or a target that is not a path.
+    /// Returns the error for a request that no handler accepts: with a `Content-Encoding` (S49), a too large declared
+    /// length (S43), the method `CONNECT`, or a target that is no path. Counts the rejection, and notifies the handler.
     fn refusal_of_request(&self, request: &Request<RequestBody>) -> Option<ErrorType> {
         let kind = if request.uri().scheme().is_some() || !request.uri().path().starts_with('/') {
             ErrorType::RequestMalformed

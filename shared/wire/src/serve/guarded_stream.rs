@@ -18,13 +18,11 @@ use super::rate::{MinRate, RateTracker};
 use super::{Peer, ServerState};
 use crate::net::ByteStream;
 
-/// The number of bytes after which no more bytes are read and discarded, before a connection is closed. The last read
-/// may exceed it by less than 1 KiB. Bytes are discarded after the response to a refused head, or to a request whose
-/// body is chunked or incomplete. If unread bytes remained, the kernel would reset the closed connection before the
-/// peer has read the response.
+/// Maximum number of bytes (plus one read) that are discarded before the close, if a head was refused or a body is
+/// chunked or incomplete. With unread bytes, the kernel would reset the connection before the peer has read the
+/// response.
 const MAX_LINGER_BYTES: usize = 256 * 1024;
-/// Maximum time for which bytes are read and discarded before the connection is closed. After a refused head, it also
-/// includes the time to write the response. The sweep of deadlines may close the connection half a second later.
+/// Maximum time for which bytes are read and discarded before the connection is closed.
 const LINGER_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The stream of one connection, with the state that its checks and deadlines need.
@@ -66,9 +64,8 @@ impl<S: ByteStream> GuardedStream<S> {
         }
     }
 
-    /// Passes received bytes to the parser of heads, and sets or clears the deadline. The deadline of a head counts from
-    /// its first byte, so more bytes of the same head leave it unchanged. Bytes of a body clear the deadline, and so does
-    /// the end of a request that is not answered yet. If the request is already answered, its end sets the idle deadline.
+    /// Passes received bytes to the parser of heads, and sets or clears the deadline. The deadline of a head counts
+    /// from its first byte, so more bytes of the same head leave it unchanged.
     fn inspect(&mut self, bytes: &[u8]) -> Result<(), HeadError> {
         let previous_phase = self.head_reader.phase();
         self.head_reader.feed(bytes)?;
@@ -105,9 +102,8 @@ impl<S: ByteStream> GuardedStream<S> {
         }
     }
 
-    /// Records received bytes of a body. The first bytes mark the body as open (not completely received). While the
-    /// body is open, clears the deadline until the next read, because the peer is not to blame while the handler does
-    /// not read.
+    /// Records received bytes of a body, and marks the body as open. While it is open, clears the deadline until the
+    /// next read, because the peer is not to blame while the handler does not read.
     fn record_body_bytes(&mut self, bytes: u64) {
         let (rate, monitor) = (self.min_body_rate(), &self.monitor);
         let tracker = self.body_rate_tracker.get_or_insert_with(|| {
@@ -188,9 +184,8 @@ impl<S: ByteStream> GuardedStream<S> {
         Poll::Ready(())
     }
 
-    /// Sets the deadline after an attempt to write. A write that must wait for the peer may wait for `write_timeout`,
-    /// or longer if the peer reads at the minimum rate or faster. If no write had to wait since the last flush, sets the
-    /// idle deadline. Otherwise a completed write counts for the rate, and leaves the deadline unchanged.
+    /// Sets the deadline after an attempt to write. A write may wait for `write_timeout`, or longer while the peer
+    /// reads at the minimum rate. If no write had to wait since the last flush, sets the idle deadline.
     fn track_write(&mut self, write_result: &Poll<io::Result<usize>>) {
         let limits = &self.server.limits;
         let rate = MinRate { period: limits.write_timeout, bytes_per_second: limits.min_write_bytes_per_second };
@@ -258,8 +253,7 @@ impl<S: ByteStream> AsyncWrite for GuardedStream<S> {
         write_result
     }
 
-    /// Flushes the stream. A flush that must wait for the peer counts as a write that must wait. When a flush completes
-    /// and a write or flush had to wait before, sets the idle deadline.
+    /// Flushes the stream. A flush that must wait for the peer counts as a write that must wait.
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let flush_result = Pin::new(&mut self.inner).poll_flush(cx);
         if flush_result.is_pending() {
@@ -271,8 +265,7 @@ impl<S: ByteStream> AsyncWrite for GuardedStream<S> {
     }
 
     /// Closes the sending side. If the body of the last request is chunked or has not arrived completely, then discards
-    /// the bytes that still arrive, as otherwise the kernel would reset the connection before the peer has read the
-    /// response.
+    /// the bytes that still arrive ([`MAX_LINGER_BYTES`]).
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         ready!(Pin::new(&mut self.inner).poll_shutdown(cx))?;
         // No byte was discarded yet, so the time for the peer to read the response begins now.

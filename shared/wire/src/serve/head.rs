@@ -43,8 +43,8 @@ pub(crate) enum ParsePhase {
 pub enum HeadError {
     /// Too many bytes or lines in the head.
     TooLarge,
-    /// An invalid line: a line without CR at its end, a continued (folded) line, a header without a valid name or with a
-    /// control character in its value, or a request line that is not HTTP/1.1 or has an invalid method or target.
+    /// An invalid line: a line without CR at its end, a continued (folded) line, a header without a valid name or with
+    /// a control character in its value, or a request line that is not HTTP/1.1 or has an invalid method or target.
     Line,
     /// A missing, doubled or empty header `Host`.
     Host,
@@ -94,8 +94,7 @@ pub struct HeadReader {
     partial_line: Vec<u8>,
 }
 
-/// A complete head: its size, the length of its body, and the position in the head of the digits of that length. All
-/// are in bytes.
+/// A complete head: its size, the length of its body, and the position of the digits of that length, all in bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct LastHead {
     pub(crate) bytes: usize,
@@ -259,8 +258,7 @@ fn is_request_line(line: &[u8]) -> bool {
 
 /// The bit of the characters that methods and header names may contain (a token of RFC 9110).
 const TOKEN_CLASS: u8 = 1;
-/// The bit of the characters that a request target may contain: visible ASCII except `"`, `#`, `<`, `>` and the
-/// backquote.
+/// The bit of the characters of a request target: visible ASCII except `"`, `#`, `<`, `>` and the backquote.
 const TARGET_CLASS: u8 = 2;
 /// The bit of the bytes that a header value may contain: the tab, and all bytes except ASCII control characters.
 const VALUE_CLASS: u8 = 4;

@@ -58,8 +58,7 @@ pub use rejections::{RefusalObserver, RefusedPeer, RejectionCounter};
 pub type BoxError = Box<dyn Error + Send + Sync>;
 
 /// The reason of a rejection if a principal or its cluster has its maximum of connections, or if the remaining places
-/// are reserved for fleet admins. Either the new connection or its request with a token was refused, or an older
-/// connection was closed instead.
+/// are reserved for fleet admins. Either the new connection or request was refused, or an older connection was closed.
 pub const PRINCIPAL_LIMIT_REASON: &str = "too_many_connections_of_one_principal";
 
 /// The pause of the accept loop after `accept` failed, usually because the process has no file descriptors left.
@@ -103,9 +102,8 @@ pub struct ListenerLimits {
     /// a new connection replaces the principal's oldest connection that waits for its peer and not for a handler. All
     /// principals that are bound to one cluster together may have twice this number.
     pub max_connections_per_principal: Option<usize>,
-    /// The number of `max_connections` that principals other than fleet admins cannot use. When only these are left,
-    /// the server refuses such principals. It does not refuse clients without credentials for this reason. Has an
-    /// effect only with `max_connections_per_principal`.
+    /// The number of `max_connections` that principals other than fleet admins cannot use (clients without credentials
+    /// can). Has an effect only with `max_connections_per_principal`.
     pub reserved_for_admins: usize,
     /// True if all addresses of an IPv6 /64 network count as one address, because one client may own the whole network.
     /// It is false by default, because a whole fleet may be in one such network.
@@ -115,11 +113,10 @@ pub struct ListenerLimits {
 }
 
 impl Default for ListenerLimits {
-    /// Returns the limits of the agents' listener. The maximum body is 64 MiB, the size of the largest blob. 18,000
-    /// connections fit in the file descriptors that the systemd unit of the controller allows (65,536). All connections
-    /// may come from one address, because a fleet may be behind one NAT. Only unfinished handshakes and clients without
-    /// a certificate have lower limits per address, so that they cannot occupy all connections. A fleet that reconnects
-    /// at once needs a few thousand handshakes.
+    /// Returns the limits of the agents' listener. The maximum body is the largest blob (64 MiB). 18,000 connections
+    /// fit in the file descriptors of the controller's unit (65,536). All may come from one address, because a fleet
+    /// may be behind one NAT. Only unfinished handshakes and clients without a certificate have lower limits per
+    /// address, so that they cannot occupy all places. A fleet that reconnects at once needs a few thousand handshakes.
     fn default() -> Self {
         Self {
             handshake_timeout: Duration::from_secs(5),
@@ -210,8 +207,7 @@ pub struct Server<L> {
     listener: L,
     /// The source of TLS configs. `None` for plain HTTP.
     tls: Option<TlsSource>,
-    /// Finds the principal of a client certificate, whose connections are limited. `None` if the server does not look at
-    /// certificates for this limit. A handler can still count a connection for the principal of a token.
+    /// The source of the principals of certificates. `None` if no connection is counted by its certificate.
     holders: Option<HolderSource>,
     http: http1::Builder,
     /// The path of nearly every request ([`Server::for_own_clients`]).
@@ -228,8 +224,7 @@ struct ServerState {
 }
 
 impl<L: Accept> Server<L> {
-    /// Creates a server on a listener. Without `tls` it serves plain HTTP (root's Unix socket, and the loopback
-    /// listener for development).
+    /// Creates a server on a listener. Without `tls` it serves plain HTTP, for example on root's Unix socket.
     pub fn new(
         listener: L,
         tls: Option<TlsSource>,

@@ -15,17 +15,13 @@ pub enum AdmitOutcome {
     Admitted,
     /// Another connection of the same address or principal was closed to make a place.
     Replaced,
-    /// The connection got no place, because the maximum is reached and no connection could be closed, or because the
-    /// remaining places are reserved for fleet admins.
+    /// The connection got no place: no other could be closed, or the remaining places are reserved for fleet admins.
     Full,
 }
 
 /// A connection that can occupy one of the limited places of a principal.
 pub(super) trait PrincipalSlot: fmt::Debug + Send + Sync {
-    /// Counts the connection of this slot among the places of a principal (`holder`). If the principal or its cluster
-    /// uses all its places, closes the principal's oldest connection that waits for its peer and not for a handler.
-    /// Returns [`AdmitOutcome::Full`] if there is no such connection, or if the remaining places are reserved for admins
-    /// of the fleet.
+    /// Counts the connection of this slot among the places of a principal (`holder`), as [`Peer::admit`] does.
     fn admit(&self, holder: &ShareHolder) -> AdmitOutcome;
 }
 

@@ -42,8 +42,7 @@ pub struct RefusedPeer<'a> {
     /// The UUID of the principal, if the code that refuses the request knows it. A name alone is ambiguous, because
     /// another principal can get the name later.
     pub uuid: Option<Uuid>,
-    /// The identity in the peer's certificate. `None` without a certificate, and in each call of the observer by
-    /// [`RejectionCounter::notify`].
+    /// The identity in the peer's certificate. `None` without a certificate, or from [`RejectionCounter::notify`].
     pub identity: Option<&'a Identity>,
     /// The address of the peer.
     pub address: SocketAddr,
@@ -124,8 +123,8 @@ impl RejectionCounter {
         }
     }
 
-    /// Calls the observer for a rejection that another call has already counted. The observer gets the name and the uuid
-    /// that the caller passes, and no identity, also if the peer presented a certificate.
+    /// Calls the observer for a rejection that another call has already counted. The observer gets the name and the
+    /// uuid that the caller passes, and no identity, also if the peer presented a certificate.
     pub fn notify(&self, reason: &'static str, principal_name: &str, uuid: Option<Uuid>, address: SocketAddr) {
         self.call_observer(&RefusedPeer { reason, principal_name, uuid, identity: None, address, other_address: None });
     }
@@ -148,8 +147,7 @@ impl RejectionCounter {
         self.lock().iter().map(|(reason, tally)| (*reason, tally.total)).collect()
     }
 
-    /// Logs once a minute, for each reason, how many rejections had no log entry since the last one. Skips a reason
-    /// whose minute of log entries is not over. Never returns.
+    /// Logs once a minute, for each reason, how many rejections had no log entry. Never returns.
     pub async fn log_counts(&self) -> Infallible {
         let mut ticks = interval(MINUTE);
         loop {

@@ -1,6 +1,5 @@
-//! Merkle trees in the form of RFC 6962. A tree of n leaves is split at the largest power of two below n. The bytes that
-//! are hashed for a leaf begin with another prefix than those for an inner node. A path is verified as in RFC 9162,
-//! section 2.1.3.2.
+//! Merkle trees in the form of RFC 6962. A tree of n leaves is split at the largest power of two below n. A leaf is
+//! hashed with another prefix than an inner node. A path is verified as in RFC 9162, section 2.1.3.2.
 
 use sha2::{Digest, Sha256};
 

@@ -139,8 +139,7 @@ fn leaf_hashes_documented_bytes() {
     assert_eq!(lease.0, sha256(&[&[0], b"stemma/lease/v1\0", common_bytes, &[2], &[0, 0, 2, 0x58]]));
 }
 
-/// A fleet with a signer, a verifier that pins the fleet's root certificate, and the node that the signed messages are
-/// for.
+/// A fleet with a signer, a verifier that pins the fleet's root, and the node that the signed messages are for.
 struct SigningFixture {
     fleet: TestFleet,
     signer: Signer,
@@ -148,8 +147,7 @@ struct SigningFixture {
     node: Uuid,
 }
 
-/// Returns a signer with the certificate that the issuer creates from these parameters. If the key of that certificate
-/// is not an Ed25519 key, the signer signs with another key, which does not match the certificate.
+/// Returns a signer with the certificate that the issuer creates from these parameters.
 fn new_signer(test_fleet: &TestFleet, issuer: &TestAuthority, parameters: &TestLeaf) -> Signer {
     let leaf = issuer.issue(parameters);
     let chain = vec![leaf.der.to_vec(), issuer.der.to_vec()];

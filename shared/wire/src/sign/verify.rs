@@ -18,8 +18,7 @@ const CODE_SIGNING_OID: &[u8] = &[0x2b, 6, 1, 5, 5, 7, 3, 3];
 /// The reason why a signed message is refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NotSigned {
-    /// The signer's certificate is refused. For example, it does not chain up to the pinned root, has expired, or is
-    /// not a signer's of this fleet.
+    /// The signer's certificate is refused, for example because it has expired or does not lead to the pinned root.
     #[error("the signer's certificate is not accepted")]
     Signer(#[source] Refusal),
     /// The path of the proof is too short or too long for a leaf at this index, or the batch has no leaf at this index.

@@ -99,9 +99,8 @@ impl ParsedCertificate {
     }
 }
 
-/// Returns the identity in the certificate that the peer sent in the handshake, or `None` if it sent no certificate.
-/// The fleet is not checked here. The verifier of the handshake has already checked it, unless it is the verifier of a
-/// client without a fleet's name (`stemma`, or an agent that joins). `now` is the time in seconds since 1970.
+/// Returns the identity in the certificate that the peer sent in the handshake, or `None` if it sent none. The fleet is
+/// not checked here: the verifier has done so, unless it was given no fleet. `now` is in seconds since 1970.
 pub(crate) fn handshake_identity(tls: &CommonState, now: u64) -> Result<Option<Identity>, Refusal> {
     let Some([certificate, ..]) = tls.peer_certificates() else { return Ok(None) };
     let parsed = ParsedCertificate::parse(certificate)?;

@@ -38,9 +38,8 @@ pub struct ClientIdentity {
 }
 
 /// Builds the TLS configuration of a client. The server must be a controller whose chain leads to the pinned root. Its
-/// certificate must contain the name or address to which the client connects. If `fleet` is given, the controller must
-/// belong to that fleet. `stemma` gives no fleet, and neither does an agent that joins, because it does not know the
-/// fleet's name yet. Without `identity`, the client presents no certificate.
+/// certificate must contain the name or address to which the client connects. If `fleet` is given (an agent that joins
+/// does not know it yet), it must be the controller's. Without `identity`, the client presents no certificate.
 ///
 /// # Errors
 /// [`rustls::Error`] if a root, or the client's chain or key, cannot be used.

@@ -43,8 +43,7 @@ pub struct TlsListener {
     pub role: ListenerRole,
     /// The fleet that a client's certificate must name.
     pub fleet: FleetName,
-    /// The certificates of the trusted issuers. A controller's listener has one: the issuer of its clients. Several are
-    /// possible, so that a new issuer can replace an old one.
+    /// The certificates of the trusted issuers. Several are possible, so that a new issuer can replace an old one.
     pub issuers: Vec<CertificateDer<'static>>,
 }
 
@@ -90,14 +89,12 @@ pub fn peer_identity(tls: &CommonState, now_unix_seconds: u64) -> Result<Option<
     handshake_identity(tls, now_unix_seconds)
 }
 
-/// Checks the chain of a client certificate up to the fleet's root (`root`, in DER), and returns the identity in the
-/// certificate. The agent calls this for a certificate that a controller issued to it, before it stores the
-/// certificate. The class of the identity (node, principal, …) is not checked here.
+/// Checks the chain of a client certificate that a controller issued, up to the fleet's root (`root`, in DER). Returns
+/// the identity in the certificate, whose class (node, principal, …) is not checked here.
 ///
 /// # Errors
-/// [`Refusal`] if the chain is empty, too large or not valid at this time, or if it does not lead to the root. Also if
-/// the certificate's key is not P-256, if its use is not that of a client, or if its subject alternative names are not
-/// exactly one identity of this fleet.
+/// [`Refusal`] if the chain is not valid for a client at this time, or does not lead to the root, or if the certificate
+/// does not contain exactly one identity of this fleet.
 pub fn verify_issued_identity(
     chain: &[Vec<u8>],
     root: &[u8],

@@ -60,13 +60,11 @@ pub(crate) use certificate::{check_signer, trust_anchors};
 /// The only application protocol that a TLS handshake may select.
 pub(crate) const ALPN_HTTP1: &[u8] = b"http/1.1";
 
-/// Maximum number of certificates in a chain that a peer sends, in a handshake or in a message: its own, its issuer's
-/// and the root.
+/// Maximum number of certificates in a chain that a peer sends: its own, its issuer's and the root.
 pub const MAX_CHAIN_CERTIFICATES: usize = 3;
 
-/// Maximum size of each certificate that a peer sends, in bytes of DER. The fleet's own certificates usually have less
-/// than 700 bytes, but a controller's certificate grows with each of its names. A certificate that has an RSA key of
-/// 16,384 bits and is signed with such a key is larger than the maximum.
+/// Maximum size of each certificate that a peer sends, in bytes of DER. The fleet's own usually have less than 700
+/// bytes, but a controller's grows with each of its names. A huge RSA key and signature exceed the maximum.
 pub const MAX_CERTIFICATE_BYTES: usize = 4096;
 
 /// Returns the SHA-256 of a certificate's public key (the whole `SubjectPublicKeyInfo` in DER). For the certificate of
@@ -102,9 +100,8 @@ static SIGNATURE_ALGORITHMS: WebPkiSupportedAlgorithms = WebPkiSupportedAlgorith
     mapping: &[(SignatureScheme::ECDSA_NISTP256_SHA256, &[webpki::ring::ECDSA_P256_SHA256])],
 };
 
-/// Defines the methods for the check of the peer's signature in a handshake: `verify_tls12_signature`, which fails,
-/// `verify_tls13_signature` and `supported_verify_schemes`. Two traits of rustls have these methods, and the macro is
-/// used in an implementation of each: `ServerCertVerifier` and `ClientCertVerifier`.
+/// Defines the methods for the check of the peer's signature in a handshake, which `ServerCertVerifier` and
+/// `ClientCertVerifier` of rustls have in common. The check fails for TLS 1.2.
 macro_rules! impl_signature_checks {
     () => {
         fn verify_tls12_signature(

@@ -29,12 +29,11 @@ pub enum Refusal {
         /// The time of the check, in seconds since 1970.
         now: u64,
     },
-    /// A chain with too many certificates, or with a certificate that is too large. Also a path that is longer than one
-    /// of its issuers permits, or that takes too many steps to find and check.
+    /// A chain with too many or too large certificates, or a path that is too long for an issuer or too costly to
+    /// check.
     #[error("the certificate chain is too long or too large")]
     ChainTooLarge,
-    /// A client's or server's certificate whose key is of another type than P-256, or a signer's certificate whose key
-    /// is of another type than Ed25519. The refusal does not concern the key of an issuer.
+    /// A key (not an issuer's) of another type than P-256, or, in a signer's certificate, than Ed25519.
     #[error("the certificate's key is of a type that is not accepted here")]
     WrongKeyKind,
     /// A certificate authority where a client, server or signer is expected.
@@ -43,8 +42,7 @@ pub enum Refusal {
     /// A certificate that was issued for another use, for example a client's certificate that a server presents.
     #[error("the certificate was not issued for this use")]
     WrongUse,
-    /// A certificate that does not have exactly one URI among its subject alternative names, or a client's or signer's
-    /// certificate that also has another name there, such as a DNS name.
+    /// A certificate without exactly one URI among its names, or a client's or signer's with another name as well.
     #[error("the certificate must contain exactly one URI, and a client's no other name")]
     WrongNames,
     /// A certificate whose URI is not an identity (`spiffe://FLEET/CLASS/ID`).
@@ -59,8 +57,7 @@ pub enum Refusal {
     /// A server's certificate that does not contain the name or address to which the client connects.
     #[error("the certificate is not valid for the name that the client connected to")]
     WrongName,
-    /// A chain of the server without a certificate whose key has the pinned hash. If root certificates are pinned instead
-    /// of a hash, the refusal of another root is [`Refusal::UnknownIssuer`].
+    /// A server's chain without the root whose hash is pinned. For pinned certificates, see [`Refusal::UnknownIssuer`].
     #[error("the pinned fleet root is not in the server's chain")]
     OtherRoot,
     /// A certificate that is missing, is not valid DER, or has a version or a critical extension that is not supported.
@@ -69,8 +66,7 @@ pub enum Refusal {
 }
 
 impl Refusal {
-    /// Returns the stable name of the reason, such as `tls_expired`. In the metric
-    /// `stemma_rejected_total`, it is the value of the label `reason`.
+    /// Returns the stable name of the reason, such as `tls_expired`, as in the metric `stemma_rejected_total{reason}`.
     pub fn reason(&self) -> &'static str {
         match self {
             Self::UnknownIssuer => "tls_unknown_issuer",
@@ -104,8 +100,7 @@ impl Refusal {
     }
 }
 
-/// Returns a time (seconds since 1970) as text with date, time of day and offset, in UTC. Returns the number of seconds
-/// as text if it is outside the range of dates.
+/// Formats a time (seconds since 1970) as date and time in UTC, or as the number if it is outside the range of dates.
 fn format_date(seconds: u64) -> String {
     let date = i64::try_from(seconds).ok().and_then(|seconds| ASN1Time::from_timestamp(seconds).ok());
     date.map_or_else(|| seconds.to_string(), |date| date.to_string())

@@ -129,8 +129,7 @@ async fn s01_handshake_fails_when_issuer_is_unknown() {
 #[tokio::test]
 async fn s02_handshake_marks_expired_certificate_within_grace() {
     let test_fleet = TestFleet::new();
-    // The end of validity at 00:00, and the expected result. NOW_UNIX_SECONDS is 2026-06-15T12:00:00Z, and the grace
-    // period is 30 days.
+    // The end of validity (at 00:00), and the expected result. The time is 2026-06-15T12:00, the grace period 30 days.
     for (year, month, day, expected) in [
         (2026, 6, 15, Ok(true)),
         (2026, 5, 17, Ok(true)),
@@ -243,9 +242,8 @@ async fn s08_server_rejects_tls_1_2() {
     let test_fleet = TestFleet::new();
     let server = server_config(&test_fleet.agents_listener(), test_fleet.server_key(), clock()).expect("a server's config");
     let (mut client_stream, server_stream) = tokio::io::duplex(1024);
-    // A ClientHello of TLS 1.2: no supported_versions, ECDHE-ECDSA-AES128-GCM, P-256, ECDSA with SHA-256.
-    // The version 3.3 (TLS 1.2), the 32 bytes of the field `random`, no session id, one cipher suite, and one compression
-    // method: none.
+    // A ClientHello of TLS 1.2: no supported_versions, ECDHE-ECDSA-AES128-GCM, P-256, ECDSA with SHA-256. Here are the
+    // version 3.3 (TLS 1.2), the field `random`, no session id, one cipher suite, and one compression method: none.
     let mut hello = vec![3, 3];
     hello.extend([7; 32]);
     hello.extend([0, 0, 2, 0xc0, 0x2b, 1, 0]);

@@ -58,8 +58,7 @@ fn create_token(url: &str, name: &str, role: &str) -> Result<String> {
     create_cluster_token(url, name, role, None)
 }
 
-/// Creates a principal that is bound to `cluster`. With `None`, the principal has rights in the whole fleet. Returns the
-/// token of the principal.
+/// Creates a principal with rights in `cluster`, or with `None` in the whole fleet. Returns the principal's token.
 fn create_cluster_token(url: &str, name: &str, role: &str, cluster: Option<&str>) -> Result<String> {
     post(url, "/v1/principals", &json!({"name": name, "role": role, "cluster": cluster}))?;
     let created = post(url, &format!("/v1/principals/{name}/tokens"), &json!({}))?;
@@ -220,13 +219,13 @@ fn check_controller_memory(controller: &PlainController, memory_before: u64, max
     check_memory_growth(memory_before, controller.peak_memory_bytes()?, max_growth)
 }
 
-/// Checks the memory of the controller, restarts the controller, and waits until it has resolved all nodes.
-///
-/// The memory of the new process is not checked here. The caller checks that memory at the end of its test.
-fn restart_with_bounded_memory(
+/// Checks the memory of the controller, restarts it, and waits until it has resolved all nodes. The memory of the new
+/// process is not checked here.
+fn check_memory_and_restart(
     controller: PlainController,
     token: &str,
-    (memory_before, max_growth): (u64, u64),
+    memory_before: u64,
+    max_growth: u64,
 ) -> Result<PlainController> {
     check_controller_memory(&controller, memory_before, max_growth)?;
     let controller = controller.restart()?;

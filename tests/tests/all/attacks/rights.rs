@@ -26,8 +26,7 @@ const ADMIN_TOKEN: &str = "";
 /// Maximum number of valid tokens of a principal (docs/access.md).
 const MAX_TOKENS: usize = 64;
 
-/// Number of requests that a principal of these tests sends only to have them refused. The audit log records at most
-/// this many refusals of one principal per minute.
+/// Number of refused requests of a principal: the maximum that the audit log records per minute.
 const REFUSAL_COUNT: usize = 10;
 
 /// Calls a function for all items at the same time. Returns the results in the order of the items.
@@ -157,13 +156,11 @@ fn numbered_nodes(cluster: &str, numbers: Range<usize>) -> Value {
     json!({"objects": numbers.map(node).collect::<Vec<_>>()})
 }
 
-/// In this test, cluster `b` has five nodes, and cluster `a` gets a thousand. All conditions of `b` are decided as
-/// before. In a fleet of two clusters, the conditions of a node together may use 4,000,000 evaluation steps in a
-/// cluster of five nodes, and 31,250 in a cluster of a thousand (docs/adr/0014). Each of the 20 expensive conditions
-/// uses more than 31,250 steps, so all of them are undecided on the nodes of `a`. Previously, all nodes of the fleet
-/// shared a budget, which left 62,500 steps to each node. One undecided condition takes about 3 KiB on each node with
-/// its finding. All undecided conditions together take 60 MiB in cluster `a`, and the memory limit is more than twice
-/// that.
+/// In a fleet of two clusters, the conditions of a node together may use 4,000,000 evaluation steps in a cluster of
+/// five nodes (`b`), and 31,250 in a cluster of a thousand (`a`, docs/adr/0014). Each expensive condition uses more
+/// than 31,250 steps, so it is undecided on the nodes of `a`, but not on those of `b`. Previously, all nodes of the
+/// fleet shared a budget, which left 62,500 steps to each node. All undecided conditions with their findings take about
+/// 60 MiB (3 KiB for each on each node). The memory limit is more than twice that.
 #[test]
 fn x04_f06_conditions_leave_step_budget_of_other_cluster() -> Result<()> {
     const CONDITION_COUNT: usize = 20;
@@ -199,10 +196,9 @@ fn x04_f06_conditions_leave_step_budget_of_other_cluster() -> Result<()> {
     controller.stop()
 }
 
-/// In this test, principals of a cluster become fleet admins. The tokens that the admin of the cluster created for
-/// these principals end, and those that a fleet admin created remain valid. The principals, their tokens and the older
-/// versions of both take about 10 MiB of the store. The store has at most 80 MiB of its pages and last changes in
-/// memory. The memory limit is a little higher.
+/// In this test, principals of a cluster become fleet admins. Their tokens from the admin of the cluster end, and those
+/// from a fleet admin remain valid. All records take about 10 MiB of the store with their older versions. The store has
+/// at most 80 MiB of its pages and last changes in memory. The memory limit is a little higher.
 #[test]
 fn x04_f10_tokens_of_cluster_admin_end_when_rights_grow() -> Result<()> {
     const MAX_BYTES: u64 = 96 * MIB;
@@ -434,9 +430,8 @@ fn wait_for_clock_state(url: &str, is_suspect: bool) -> Result<()> {
     })
 }
 
-/// By a clock that is 400 days ahead, all tokens, join tokens, request records and recorded refusals have expired. The
-/// controller deletes none of them, and the tokens are valid again when the clock is right again. The test stores about
-/// 5 MiB, with older versions. The memory limit is the maximum size of the store's page cache.
+/// By the wrong clock, all these records have expired. The tokens are valid again when the clock is right. The test
+/// stores about 5 MiB, with older versions. The memory limit is the maximum size of the store's page cache.
 #[test]
 fn x04_f12_store_keeps_records_when_clock_is_400_days_ahead() -> Result<()> {
     const MAX_BYTES: u64 = 64 * MIB;
@@ -458,8 +453,8 @@ fn x04_f12_store_keeps_records_when_clock_is_400_days_ahead() -> Result<()> {
     let socket = format!("unix:{}", controller.data_dir().join("admin.sock").display());
     let context_dir = dir.path().join("again").display().to_string();
     succeed("stemma", ["--server", socket.as_str(), "cert", "create", "admin", "--to", context_dir.as_str()])?;
-    // By the fake clock, all tokens of `p0` have expired. At +800 days, the new tokens have expired too. All these tokens
-    // together exceed the limit per principal.
+    // By the fake clock, all tokens of `p0` have expired. At +800 days, the new tokens have expired too. All these
+    // tokens together exceed the limit per principal.
     add_tokens(&url, ADMIN_TOKEN, "p0", MAX_TOKENS)?;
     fake_clock.set("+800d")?;
     add_tokens(&url, ADMIN_TOKEN, "p0", 1)?;
@@ -551,8 +546,8 @@ fn move_and_rename_nodes(url: &str, count: usize) -> Result<()> {
     Ok(())
 }
 
-/// One write renames a node and moves the node from the cluster `own` to `far`, or out of any cluster. A viewer of `own`
-/// sees only the old names, and a viewer of `far` only the new names of the nodes that moved to `far`.
+/// One write renames a node and moves the node from the cluster `own` to `far`, or out of any cluster. A viewer of
+/// `own` sees only the old names, and a viewer of `far` only the new names of the nodes that moved to `far`.
 ///
 /// A node takes a few kilobytes of the store with its older versions, and all nodes take a few MiB. The memory limit is
 /// the maximum size of the store's page cache.

@@ -10,7 +10,7 @@ use stemma_tests::plain_controller::PlainController;
 
 use super::{
     JSON_PATCH_TYPE, JSON_TYPE, MAX_WAIT, MERGE_PATCH_TYPE, MIB, RawResponse, call, check_controller_memory,
-    create_cluster_token, create_token, print_figure, restart_with_bounded_memory, wait_until_resolved,
+    check_memory_and_restart, create_cluster_token, create_token, print_figure, wait_until_resolved,
 };
 use crate::description::post;
 
@@ -32,10 +32,9 @@ fn write_large_patch(url: &str, token: &str, number: usize) -> Result<RawRespons
     call(url, token, "PATCH /v1/nodes/n", (JSON_PATCH_TYPE, &serde_json::to_vec(&patch)?))
 }
 
-/// A principal that is not an admin of the fleet may store 32 MiB at once and 256 KiB per second (docs/store.md). The
-/// disk usage may be four times as much: the store doubles its file when the file must grow, and each page takes up to
-/// twice its content. The store has at most 64 MiB of pages and 16 MiB of last changes in memory. The memory limit is
-/// twice that.
+/// A principal other than a fleet admin may store 32 MiB at once and 256 KiB per second (docs/store.md). The disk usage
+/// may be four times as much: the store doubles its file when it grows, and each page takes up to twice its content.
+/// The store has at most 64 MiB of pages and 16 MiB of last changes in memory. The memory limit is twice that.
 #[test]
 fn x03_f04_store_grows_at_limited_rate_when_writes_are_fast() -> Result<()> {
     const MAX_BURST_BYTES: u64 = 32 * MIB;
@@ -190,7 +189,7 @@ fn x03_f07_group_annotations_are_in_memory_once_after_restart() -> Result<()> {
         |number| json!({"kind": "Node", "name": format!("n{number}"), "nodegroup": "c/g"}),
     )?;
     annotate(&url, "y")?;
-    let controller = restart_with_bounded_memory(controller, &admin_token, (memory_before, MAX_BYTES))?;
+    let controller = check_memory_and_restart(controller, &admin_token, memory_before, MAX_BYTES)?;
     let url = controller.addresses.admin.clone();
     annotate(&url, "z")?;
     check_controller_memory(&controller, memory_before, MAX_BYTES)?;
@@ -219,7 +218,7 @@ fn x03_f07_conditions_are_in_memory_once_for_many_nodes() -> Result<()> {
         |number| json!({"kind": "Node", "name": format!("n{number}"), "nodegroup": "c/g", "labels": {"own": format!("v{number}")}}),
     )?;
     wait_until_resolved(&url, &admin_token)?;
-    let controller = restart_with_bounded_memory(controller, &admin_token, (memory_before, MAX_BYTES))?;
+    let controller = check_memory_and_restart(controller, &admin_token, memory_before, MAX_BYTES)?;
     check_controller_memory(&controller, memory_before, MAX_BYTES)?;
     controller.stop()
 }
@@ -286,7 +285,7 @@ fn x03_f07_input_values_are_in_store_and_memory_once() -> Result<()> {
     // The size of the records, then the size of their values.
     let stored = released_bytes(&url, &admin_token)?;
     ensure!(stored.0 < MAX_STORED_BYTES && stored.1 < 4 * 60_000, "{stored:?} bytes after two changes");
-    let controller = restart_with_bounded_memory(controller, &admin_token, (memory_before, MAX_BYTES))?;
+    let controller = check_memory_and_restart(controller, &admin_token, memory_before, MAX_BYTES)?;
     let url = controller.addresses.admin.clone();
     ensure!(released_bytes(&url, &admin_token)? == stored, "a restart stores nothing");
     set_cluster_labels(&url, "w")?;
@@ -329,7 +328,7 @@ fn x03_f07_read_maps_with_own_entries_are_stored_once() -> Result<()> {
     // The size of the records, then the size of their values.
     let stored = released_bytes(&url, &admin_token)?;
     ensure!(stored.0 < MAX_STORED_BYTES && stored.1 < MAX_STORED_BYTES, "{stored:?} bytes after a change");
-    let controller = restart_with_bounded_memory(controller, &admin_token, (memory_before, MAX_BYTES))?;
+    let controller = check_memory_and_restart(controller, &admin_token, memory_before, MAX_BYTES)?;
     let url = controller.addresses.admin.clone();
     ensure!(released_bytes(&url, &admin_token)? == stored, "a restart stores nothing");
     set_cluster_labels(&url, "w")?;
@@ -337,10 +336,9 @@ fn x03_f07_read_maps_with_own_entries_are_stored_once() -> Result<()> {
     controller.stop()
 }
 
-/// The values that the tasks of a group's nodes read are stored as a list. Each change of the labels of the cluster
-/// creates another list for each group, and the controller soon deletes the lists that no node uses any more.
-/// Previously, unused lists remained for ten minutes: they were not counted when the controller decided whether to
-/// delete unused data.
+/// Each change of the cluster's labels creates another list of values for each group, and the controller soon deletes
+/// unused lists. Previously, they remained for ten minutes: they were not counted when the controller decided whether
+/// to delete unused data.
 #[test]
 fn x03_f07_store_deletes_value_lists_when_unreferenced() -> Result<()> {
     const GROUP_COUNT: usize = 100;
@@ -389,7 +387,7 @@ fn x03_f07_reference_names_are_in_memory_once() -> Result<()> {
     let (records, _) = released_bytes(&url, &admin_token)?;
     ensure!(records < 300 * 1200, "{records} bytes of records");
     set_large_map(&url, (&operator_token, &admin_token), "/v1/clusters/c", ("labels", &format!("k0{}", "y".repeat(50)), 1), "x")?;
-    let controller = restart_with_bounded_memory(controller, &admin_token, (memory_before, MAX_BYTES))?;
+    let controller = check_memory_and_restart(controller, &admin_token, memory_before, MAX_BYTES)?;
     check_controller_memory(&controller, memory_before, MAX_BYTES)?;
     controller.stop()
 }
@@ -427,7 +425,7 @@ fn x03_f07_inherited_values_are_in_memory_once_for_many_groups() -> Result<()> {
     for change in 0..6 {
         set_cluster_labels(json!({format!("k{}{}", change * 40, "y".repeat(50)): "z"}))?;
     }
-    let controller = restart_with_bounded_memory(controller, &admin_token, (memory_before, MAX_BYTES))?;
+    let controller = check_memory_and_restart(controller, &admin_token, memory_before, MAX_BYTES)?;
     check_controller_memory(&controller, memory_before, MAX_BYTES)?;
     controller.stop()
 }

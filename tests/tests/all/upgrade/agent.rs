@@ -35,7 +35,7 @@ struct HostAtTime {
 /// stops the agent. Stops the agent after `MAX_WAIT` in any case.
 ///
 /// # Errors
-/// If the agent cannot run, or if `is_done` returns false after the agent has stopped.
+/// If the agent cannot run, or if `is_done` does not return true in time.
 pub(crate) fn run_until(root: &Path, time: RecordedTime, after: Duration, is_done: impl Fn() -> bool) -> Result<()> {
     run_with_version(WireVersion::CURRENT, root, time, after, is_done)
 }
@@ -45,7 +45,7 @@ pub(crate) fn run_until(root: &Path, time: RecordedTime, after: Duration, is_don
 ///
 /// # Errors
 ///
-/// If the agent cannot run, or if `is_done` returns false after the agent has stopped.
+/// If the agent cannot run, or if `is_done` does not return true in time.
 pub(crate) fn run_with_version(
     newest: WireVersion,
     root: &Path,

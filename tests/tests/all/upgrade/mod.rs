@@ -32,8 +32,7 @@ use tokio::time::sleep;
 use crate::in_process::{self, InProcessController};
 use crate::upgrade::stored_fleet::{RecordedTime, StoredFleet, changed_files};
 
-/// The hosts of the stored fleet `held`: one without restrictions, and four to which no new task set is released. These
-/// four are held, parked or paused, and keep an old task set.
+/// The hosts of the stored fleet `held`: one without restrictions, and four to which no new task set is released.
 const HELD_HOSTS: [&str; 5] = ["free-1", "held-1", "parked-1", "paused-1", "lab-1"];
 
 /// Time for which a host with nothing left to do is observed. No event shows that the host stays idle, so the test has
@@ -162,9 +161,8 @@ fn check_nothing_missed(served: &InProcessController) -> Result<()> {
     Ok(())
 }
 
-/// Starts a current controller on a stored fleet, and sends the first recorded check-in of each host to it. The hosts
-/// have nothing new to report. Checks that the controller sends no desired state, makes no commit and changes no file
-/// other than the store's file and the admin's context.
+/// Serves a stored fleet to hosts that have nothing new to report. Checks that the controller sends no desired state,
+/// makes no commit, and changes no file other than the store's file and the admin's context.
 fn check_upgraded_controller(name: &'static str, hosts: &[&str]) -> Result<()> {
     let (stored, time) = (StoredFleet::unpack(name)?, RecordedTime::now());
     let mut files_before = stored.files("data")?;
@@ -286,9 +284,8 @@ fn upgraded_converged_host_writes_no_file() -> Result<()> {
     Ok(())
 }
 
-/// In this test, the task `site-conf` of the web hosts waits for the task `schema` of the host db-1. A new label value
-/// gives db-1 a new task set. The barrier is closed until the results of this task set arrive. The controller must
-/// notice that these results open the barrier: a full resolve of all nodes then finds no missed change.
+/// In this test, the task `site-conf` of the web hosts waits for the task `schema` of db-1, which gets a new task set.
+/// The controller must notice that the results of this task set open the barrier.
 #[test]
 fn upgraded_controller_misses_no_barrier_opened_by_results() -> Result<()> {
     let (stored, time, host) = (StoredFleet::unpack("kept")?, RecordedTime::now(), "db-1");

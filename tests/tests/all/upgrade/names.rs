@@ -88,9 +88,7 @@ const WORDS: [(&str, &[&str]); 6] = [
     ("the result of a level", &["says nothing", "wins"]),
 ];
 
-/// Every word that commit 118d023 published as a value of a field (such as a state, a mode or an outcome, see
-/// [`WORDS`]) is still a value of this field. The test reads the current results of levels from an answer of the
-/// controller, and the other current words from the types that define them.
+/// Every word that commit 118d023 published as a value of a field ([`WORDS`]) is still a value of this field.
 #[test]
 fn published_words_exist() -> Result<()> {
     let listed_words: BTreeSet<_> = listed_names()?.remove("word").context("the list has words")?.into_iter().collect();

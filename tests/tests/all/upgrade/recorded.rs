@@ -61,9 +61,8 @@ impl Conversation {
         Ok(Arc::new(Self { first_check_in: decode(&first_request)?, exchanges, log: Mutex::new(log) }))
     }
 
-    /// Returns the recorded answer to a check-in, or `None` if the same check-in was already answered. Fails if the
-    /// earlier agent did not send this check-in. The answer confirms the observation of the current agent, and is
-    /// otherwise as recorded. The check-in is counted in the log.
+    /// Returns the recorded answer to a check-in, or `None` if the same check-in was already answered. The answer
+    /// confirms the observation of the current agent. Fails if the earlier agent did not send this check-in.
     fn answer(&self, body: &[u8]) -> Result<Option<Vec<u8>>> {
         let mut check_in: CheckIn = decode(body)?;
         let digest = check_in.observation_digest;

@@ -16,8 +16,7 @@ const CREATED_AT_S: u64 = 1_795_345_800;
 /// The directory with the stored data of commit 118d023.
 const DATA_DIR: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/data/118d023");
 
-/// A fleet whose data were recorded with an earlier version: the name of its archive, and the temporary directory into
-/// which the archive was unpacked.
+/// A fleet that an earlier version recorded: the name of its archive, and the directory into which it was unpacked.
 pub(crate) struct StoredFleet(&'static str, tempfile::TempDir);
 
 /// A clock that begins at the time of the recording, or later by an offset, and then advances with the real time.

@@ -54,8 +54,7 @@ impl SideVersions {
         self.agent.min(self.controller)
     }
 
-    /// Returns whether the controller refuses the first request of the agent, because the request has a later version
-    /// than the controller reads. The agent then repeats the request in an earlier version.
+    /// Returns whether the agent's first request is refused, because its version is later than the controller reads.
     fn is_agent_refused(self) -> bool {
         self.agent > self.controller
     }
@@ -63,8 +62,7 @@ impl SideVersions {
 
 /// Runs the agent and a controller in their versions. Ends when the host has its desired state in the common version,
 /// its node has converged, and `done` returns true. `action` runs before the agent starts. Checks that the controller
-/// refuses requests for their version if the agent speaks a later version, and only then. If the stored desired state
-/// of the host has a later version than the agent speaks, its file is renamed first.
+/// refuses requests for their version if the agent speaks a later version, and only then.
 fn run_sides(
     stored: &StoredFleet,
     time: RecordedTime,
@@ -256,9 +254,8 @@ fn renewal_uses_common_version() -> Result<()> {
     Ok(())
 }
 
-/// The controller answers a join and a renewal in the wire version of the request. In this test, the requests are sent
-/// without an agent: an agent also accepts an answer in an earlier version, so a run of an agent would not show the
-/// version of the answer.
+/// The test sends the requests without an agent: an agent also accepts an answer in an earlier version, so it would not
+/// show the version of the answer.
 #[test]
 fn join_and_renewal_answers_use_version_of_request() -> Result<()> {
     let (stored, time) = (StoredFleet::unpack("kept")?, RecordedTime::now());

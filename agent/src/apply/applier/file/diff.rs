@@ -8,13 +8,11 @@ use crate::host::command::escape_controls;
 /// Maximum length of a diff in the protocol, in bytes.
 const MAX_DIFF_BYTES: usize = 16 * 1024;
 
-/// Maximum total size of the old and the new text for a comparison by line, in bytes, after
-/// control characters were escaped. For larger texts the diff only names the two sizes, because a comparison would take
-/// too long.
+/// Maximum total size of the old and the new text for a comparison by line, in bytes after the escaping of control
+/// characters. For larger texts the diff only names the two sizes, because a comparison would take too long.
 const MAX_COMPARED_BYTES: usize = 512 * 1024;
 
-/// One side of a diff: the content of a file, and its rights as text (mode, owner and group). For the new file, the
-/// text of the rights also names the extended attributes and flags of the old file that get lost.
+/// One side of a diff: the content of a file, and its rights as text (mode, owner, group, and extras that get lost).
 pub(super) struct FileSide<'a> {
     pub(super) content: &'a FileContent,
     pub(super) rights: String,
@@ -53,8 +51,7 @@ pub(super) fn redacted_diff(path: &str, old: Option<&FileSide<'_>>, new: Option<
 }
 
 /// Returns the diff of two sides, cut to [`MAX_DIFF_BYTES`]. A side is `None` if the file does not exist. Control
-/// characters in the lines are escaped. For equal contents, the diff only has the two headers. For contents that are
-/// not text, too large to compare, or equal after the escaping, the diff has the headers and both sizes, but no lines.
+/// characters are escaped. For contents that are not text or too large to compare, the diff only has both sizes.
 pub(super) fn unified_diff(path: &str, old: Option<&FileSide<'_>>, new: Option<&FileSide<'_>>) -> String {
     let mut text = String::new();
     let (old_header, new_header) = headers(path, old, new);

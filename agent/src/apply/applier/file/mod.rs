@@ -22,12 +22,10 @@ use crate::host::atomic::{Attributes, StagedFile, UnfinishedFile, check_creatabl
 use crate::host::extras::mode_under_acl;
 use crate::host::{Dir, Extras, FileDetails, FileVersion, Host, HostCommand, HostError, HostPath, Pending, Stat};
 
-/// Maximum size of a file that a task writes, in bytes. It is the maximum size of a blob. An existing file above it
-/// therefore differs from each file that a task wants, and its content is not read.
+/// Maximum size of a file that a task writes or reads, in bytes. It is the maximum size of a blob.
 const MAX_FILE_BYTES: u64 = 64 * 1024 * 1024;
 
-/// Maximum size, in bytes, of an existing file or a blob that is held in memory as a whole. Only such a file can be
-/// compared by line, and stored for undo when it is replaced or deleted.
+/// Maximum size of a file or blob held in memory, in bytes. Only such a file is compared by line and stored for undo.
 const MAX_IN_MEMORY_BYTES: u64 = 1024 * 1024;
 
 /// Timeout of `validate`, the command that checks a new file before it gets its name.
@@ -55,9 +53,8 @@ struct FileState {
     dir_mode: u32,
     /// Words of the command that checks the new file. Empty if the author set none.
     validate: Vec<String>,
-    /// True if the existing or the new file may hold a secret: this task, or another one that ever managed the path, is
-    /// sensitive (has `sensitive` or reads a secret). The diff then shows no lines, and the existing file is not stored
-    /// for undo.
+    /// True if this task, or another that ever managed the path, is sensitive (has `sensitive` or reads a secret). The
+    /// diff then shows no lines, and the existing file is not stored for undo.
     is_secret: bool,
 }
 
@@ -113,8 +110,7 @@ impl Applier for FileApplier {
             if state.is_converged() {
                 return Ok(CheckResult::Converged);
             }
-            // If the file cannot be replaced, the check returns `Blocked` and not an error, so that the result also has
-            // the diff.
+            // If the file cannot be replaced, the result is `Blocked` and not an error, so that it also has the diff.
             let (diff, precheck) = (state.diff(), state.check_replaceable(&*site.host));
             Ok(match precheck {
                 Ok(()) => CheckResult::Drifted { diff, message: state.loss_message() },
@@ -170,10 +166,9 @@ impl FileState {
         result.map_err(|error| refusal(error.sentence()))
     }
 
-    /// Returns a sentence about the extras (access control list, extended attributes, flags) that are lost with the old
-    /// file, and about changes of owner, group or mode that the author did not request. Returns an empty text if there
-    /// are none. A check and an apply report it as their message. The diff shows the same, but a sensitive task reports
-    /// no diff.
+    /// Returns a sentence about the extras that are lost with the old file, and about changes of owner, group or mode
+    /// that the author did not request. Returns an empty text if there are none. The diff shows the same, but a
+    /// sensitive task reports no diff.
     fn loss_message(&self) -> String {
         let lost = self.lost_extras().map(|lost| format!("the new file is without {lost}"));
         let unrequested =
@@ -360,9 +355,8 @@ fn desired_content(
 /// have created the file in advance, to read or run what the task writes into it (S67). Such a file is replaced by one
 /// that the agent owns, and nobody may read the new file who could not read the old one.
 ///
-/// In each case, a mode that the author does not set can lose bits. If the task reads a secret, others get no rights.
-/// Setuid, setgid and sticky stay only if the old file belongs to root or to the agent's user. If owner or group
-/// change, no user gets more rights than before.
+/// A mode that the author does not set can lose bits. If the task reads a secret, others get no rights. Setuid, setgid
+/// and sticky stay only if the old file belongs to root or to the agent's user. See also [`mode_mask_after_chown`].
 fn desired_attributes(
     site: &Site,
     task: &HostTask,
@@ -432,9 +426,8 @@ fn new_file_attributes(
     Ok(Attributes { extras, ..Attributes::with_mode(mode) })
 }
 
-/// Returns a mode that no author set, restricted to the rights in the default access control list of the directory. If
-/// the directory has no such list, returns the mode unchanged. `has_list` is true if the new file or directory inherits
-/// the list.
+/// Returns a mode that no author set, restricted to the rights in the directory's default access control list, if there
+/// is one. `has_list` is true if the new file or directory inherits the list.
 fn apply_default_acl(site: &Site, path: &HostPath, mode: u32, has_list: bool) -> Result<u32, HostError> {
     let list = site.host.default_acl(path)?;
     Ok(list.map_or(mode, |list| mode_under_acl(&list, mode, has_list)))
@@ -505,9 +498,8 @@ fn blob_content(site: &Site, source: &str) -> Result<FileContent, TaskError> {
     }
 }
 
-/// Replaces the existing file, if there is one, by the file that the task wants. Creates missing directories, runs the
-/// command `validate` on the new file, and stores the old file for undo ([`back_up`]). Returns the output of
-/// `validate`.
+/// Replaces the existing file, if there is one, by the file that the task wants. Creates missing directories. Returns
+/// the output of the command `validate`.
 async fn replace_file(site: &Site, task: &HostTask, state: &FileState, desired_file: &DesiredFile) -> Result<String, TaskError> {
     let host = &*site.host;
     let created_dir;

@@ -72,9 +72,8 @@ fn x05_sweep_reads_directory_once_and_writes_nothing_when_clean() {
 }
 
 /// In each round, the agent is killed before another of the calls that change the host, while a task writes `/srv/f`.
-/// The next run has a task set without this task, and removes the unfinished file that the killed run may have left in
-/// `/srv`. This directory exists from the start, contains a file that no task manages, and everybody may write to it.
-/// `Ceiling::default()` allows every type of task.
+/// The next run, without this task, removes the unfinished file from `/srv`. Everybody may write to this directory, and
+/// it contains a file that no task manages.
 #[test]
 fn x05_sweep_removes_leftovers_of_deleted_task_after_kill() {
     let set_with_task = || file_set(&json!({"path": "/srv/f", "content": "secret", "owner": "www-data"}));

@@ -263,8 +263,7 @@ fn unguarded_command_runs_again_only_for_new_content() {
     assert_eq!(host.commands_run(), [["a"], ["b"]]);
 }
 
-/// The journal entry `Begun` shows an interrupted run. The command `resolve-unknown TASK done` of an operator replaces
-/// it by the entry `Done`. The test itself writes both entries.
+/// The test writes the journal entries: `Begun` shows an interrupted run, and `Done` is the answer of an operator.
 #[test]
 fn interrupted_command_is_unknown_until_resolved() {
     let host = MemoryHost::new();

@@ -84,8 +84,7 @@ fn w02_subscribes_waits_for_next_run_when_order_is_reversed() {
     assert_eq!(reload_count(&host), 2);
 }
 
-/// A mend of a file reruns the command that subscribes to it. A rerun does not count as a mend of the command. So the
-/// command does not become contended, as a task does that was mended three times within an hour.
+/// A mend of a file reruns the subscribing command. A rerun is no mend, so the command does not become contended.
 #[test]
 fn w02_subscribes_counts_mend_as_change_and_rerun_as_none() {
     let host = MemoryHost::new();
@@ -195,9 +194,8 @@ fn w02_subscribes_is_cancelled_unless_another_task_changed() {
     }
 }
 
-/// In each round, the power is cut before another of the calls that change the host, during a run that changes a file.
-/// After the next run, the command that subscribes to the file has run again, unless the power was cut while the
-/// command was recorded as begun.
+/// In each round, the power is cut before another of the calls of a run that changes a file. After the next run, the
+/// subscribing command has run again, unless the power was cut while it was recorded as begun.
 #[test]
 fn w02_subscribes_survives_power_cut_at_any_call() {
     let changed_set = || subscribing_set("2", "1", &[0, 1]);

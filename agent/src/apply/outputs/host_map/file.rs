@@ -12,8 +12,7 @@ pub(super) enum MapFile {
     /// The lines of an env file or of a feature file (of Node Feature Discovery), and the meaning of a key without `=`
     /// in that format.
     Lines { lines: Vec<MapLine>, bare_key: BareKey },
-    /// The keys and values of a JSON object, in the order of the file. A value of another author may be of any JSON
-    /// type.
+    /// The keys and values of a JSON object, in the order of the file. Other authors may write values of any type.
     Json(IndexMap<String, Value>),
 }
 
@@ -22,8 +21,7 @@ pub(super) enum MapFile {
 pub(super) enum MapLine {
     /// The text of a comment, of an empty line, or of a line that is not a pair. The agent does not change such a line.
     Other(String),
-    /// A line `KEY=VALUE`: its key, its value without quotes, and the original text of the line. In a feature file,
-    /// also a line with a key alone, which has the value `true`.
+    /// A line `KEY=VALUE` (or a bare key: [`BareKey::True`]): key, value without quotes, and original text of the line.
     Pair { key: String, value: String, text: String },
 }
 

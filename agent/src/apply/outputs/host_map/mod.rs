@@ -300,9 +300,8 @@ pub fn foreign_labels(host: &dyn Host, ledger: &Ledger, config: &HostLabelMapCon
 /// The first record contains the keys that are in the map now and the keys that the plan writes. So a crash before the
 /// second record leaves no key of the agent outside the record.
 ///
-/// `record.writing` is not empty if an earlier call of this function was interrupted by a crash or an error. Then the
-/// directory of the map is synced first. Otherwise a power cut could restore an older text of the map, which the new
-/// record does not describe.
+/// `record.writing` is not empty if an earlier call was interrupted. Then the directory of the map is synced first.
+/// Otherwise a power cut could restore an older text of the map, which the new record does not describe.
 fn apply_plan(host: &dyn Host, ledger: &Ledger, path: &HostPath, plan: &MapPlan, record: HostMapRecord) -> Result<(), HostError> {
     if !record.writing.is_empty()
         && let Some(dir) = host.parent_dir(path)?

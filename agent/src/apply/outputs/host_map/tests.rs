@@ -78,9 +78,8 @@ fn feature_without_value_is_true() {
 
 const PATH: &str = "/etc/stemma/node-labels";
 
-/// Lets the agent write the host label map at [`PATH`] in this mode. In mode `apply`, the agent writes the wanted
-/// labels and removes the other keys that it wrote earlier. In the other modes, the agent does not change the map.
-/// `previous_labels` contains the labels of the previous desired state. Returns the findings.
+/// Writes the host label map at [`PATH`] in this mode. `previous_labels` are the labels of the previous desired state.
+/// Returns the findings.
 fn write_to_map(
     host: &MemoryHost,
     wanted_labels: &[(&str, &str)],
@@ -93,9 +92,8 @@ fn write_to_map(
         .into_findings()
 }
 
-/// In this test, the agent has lost its record of the keys that it wrote into the map. The map and the labels of the
-/// previous desired state have the same value of `n/old`, so the agent claims and removes this key. The values of
-/// `n/theirs` differ, so the key counts as written by another author, and stays.
+/// The agent has lost its record. The map and the previous labels have the same value of `n/old`, so the agent claims
+/// and removes this key. The values of `n/theirs` differ, so this key counts as another author's, and stays.
 #[test]
 fn host_map_claims_only_previous_labels_when_record_is_lost() {
     let host = MemoryHost::new();

@@ -281,8 +281,7 @@ fn barrier_opens_by_grant_for_task_set_and_survives_restart() {
     assert_eq!(host.text("/app").as_deref(), Some("x"));
 }
 
-/// In this test, a host gets two grants: one opens its barriers, and one is a lease (a permission that ends after a
-/// time). The lease has the later revision. Whichever of them arrives first, the barriers are open afterwards.
+/// The lease has a later revision than the barriers. Whichever grant arrives first, the barriers are open afterwards.
 #[test]
 fn lease_grant_leaves_barriers_unchanged_when_newer() {
     let barrier = Barrier { task: "db".into(), selector: "tag=db".into() };

@@ -79,9 +79,8 @@ fn y09_link_error_names_normalized_target_path() {
     }
 }
 
-/// A link that leads to itself cannot be followed (ELOOP, see open(2)). So the error does not advise to write the
-/// target, whatever form the target has. The link `loo` is not a loop: the name of its target `looped` only begins in
-/// the same way.
+/// The error of a link that leads to itself (ELOOP, see open(2)) does not advise to write the target, whatever form
+/// that has. The link `loo` is not a loop: the name of its target `looped` only begins in the same way.
 #[test]
 fn y09_link_error_omits_target_when_link_is_a_loop() {
     let (root, host) = host();
@@ -312,9 +311,8 @@ fn acl(entries: &[(u16, u16, u32)]) -> Vec<u8> {
     bytes
 }
 
-/// Returns whether the file system has a feature that a test needs, and the test is allowed to use the feature. If not,
-/// prints that the test is skipped. `first_use` is the result of using the feature once. Panics if that use failed for
-/// another reason.
+/// Returns whether the file system has a feature that a test needs, and the test may use it. `first_use` is the result
+/// of using the feature once. Panics if that use failed for another reason.
 #[allow(clippy::print_stderr, reason = "who reads a test's output sees that it was skipped")]
 fn is_supported(feature: &str, first_use: Result<(), Errno>) -> bool {
     let has_feature = !matches!(first_use, Err(Errno::NOTSUP | Errno::NOTTY | Errno::PERM));
@@ -385,9 +383,8 @@ fn x05_replacement_has_attributes_acl_and_flags_of_old_file() {
     assert_eq!(dir.names().unwrap(), ["bare", "listed", "new", "plain"]);
 }
 
-/// Compares `mode_under_acl` with the kernel: both must limit the mode of a new file in the same way by the default
-/// access control list of its directory. The tags of the entries are 1 (owner), 2 (a user), 4 (owning group), 0x10
-/// (mask) and 0x20 (others).
+/// Compares `mode_under_acl` with the kernel: both must limit the mode of a new file in the same way. The tags of the
+/// entries are 1 (owner), 2 (a user), 4 (owning group), 0x10 (mask) and 0x20 (others).
 #[test]
 fn x05_mode_under_acl_matches_kernel() {
     const NONE: u32 = u32::MAX;
@@ -476,8 +473,7 @@ fn x05_ensure_dir_names_blocker_where_found() {
 struct TestMount(PathBuf);
 
 impl TestMount {
-    /// Creates the directory `mnt` below `root`, and mounts a file system in memory there. If the test may not mount,
-    /// prints that the test is skipped, and returns `None`.
+    /// Mounts a file system in memory at `mnt` below `root`. Returns `None` if the test may not mount.
     #[allow(clippy::print_stderr, reason = "who reads a test's output sees that it was skipped")]
     fn new(root: &Path) -> Option<Self> {
         let mount_point = root.join("mnt");

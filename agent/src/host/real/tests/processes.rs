@@ -149,8 +149,7 @@ fn run_keeps_background_processes_only_on_success() {
     wait_until("the child process was ended", || !is_alive(child));
 }
 
-/// Returns whether the test may run commands as another user, which only root may do. Panics if the test may not, and
-/// `STEMMA_REQUIRE_SHARED` is set.
+/// Returns whether the test may run commands as another user, which only root may do.
 #[allow(clippy::print_stderr, reason = "who reads a test's output sees that it was skipped")]
 fn may_change_user() -> bool {
     let is_root = rustix::process::geteuid().is_root();
@@ -200,7 +199,7 @@ fn y09_run_accepts_number_without_account_and_drops_groups() {
 }
 
 #[test]
-fn lock_is_released_when_child_holds_file() {
+fn lock_is_released_although_child_holds_file() {
     let (_root, host) = host();
     let lock = host.lock(&path("/lock")).unwrap().expect("the lock is free");
     // Represents a child that was forked, and that has not called exec when its parent is killed.

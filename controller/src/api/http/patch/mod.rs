@@ -55,8 +55,7 @@ pub(crate) enum BadPatch {
         /// The path, as the client sent it for a `test` operation. For any other operation, Ironic's and Magnum's names
         /// of fields are replaced by Stemma's.
         path: String,
-        /// The action that the patch attempted on the path, such as `removed` or `tested`. For an addition it can be
-        /// `replaced`.
+        /// The action that the patch attempted on the path, such as `removed`.
         done: &'static str,
     },
     /// The object does not have the value that a `test` operation expects.

@@ -4,10 +4,9 @@ use serde_json::{Map, Value};
 
 use crate::api::http::json;
 
-/// Parses a whole map of text that a client sent as text: JSON, or a Python dictionary. Magnum's command line sends a
-/// dictionary for `replace labels=a=1,b=2`. A dictionary may contain only strings, numbers and booleans. In the
-/// returned map, a number is the text that was sent, and a boolean is the text `true` or `false`. Returns `None` for
-/// any other text.
+/// Parses a whole map of text that a client sent as text: JSON, or a Python dictionary of strings, numbers and
+/// booleans. Magnum's command line sends a dictionary for `replace labels=a=1,b=2`. Numbers keep their text, and
+/// booleans become `true` or `false`.
 pub(crate) fn map_from_text(text: &str) -> Option<Map<String, Value>> {
     if let Ok(Value::Object(map)) = json::parse_texts(text.as_bytes()) {
         return Some(map);

@@ -111,8 +111,7 @@ async fn object_rows(
 struct AuditFilter<'a> {
     principal: Option<&'a str>,
     object: Option<AuditTarget<'a>>,
-    /// The requested uuid, or the uuids of the objects that have or had the requested name. An entry in which such an
-    /// object has another name matches too. Empty if the request names no object.
+    /// The requested uuid, or those of the objects that have or had the requested name, whatever name an entry shows.
     uuids: BTreeSet<Uuid>,
     /// The names that the requested objects have as principals (`node/UUID`), if the objects can be nodes. An entry
     /// about a refused request of a host has no objects. Only its principal identifies the host.
@@ -165,8 +164,7 @@ impl<'a> AuditFilter<'a> {
                 || objects.iter().any(|object| self.has_object(visibility, object) && visibility.is_visible(object)))
     }
 
-    /// Returns whether the request selects this object, by its uuid or by a name that it has or had. If the request
-    /// names no object, it selects every object.
+    /// Returns whether the request selects this object. If the request names no object, it selects every object.
     fn has_object(&self, visibility: &AuditVisibility<'_>, object: &AuditedObject) -> bool {
         self.object.as_ref().is_none_or(|target| {
             target.is_match(visibility, object) || (target.may_be_kind(object.kind) && self.uuids.contains(&object.uuid))
@@ -227,9 +225,8 @@ impl<'a> AuditTarget<'a> {
         }
     }
 
-    /// Returns the uuids of the objects that have or had the requested name, as far back as one request reads the
-    /// audit. Of the past names, only those that the caller can see count. If the request contains a uuid, returns only
-    /// that uuid.
+    /// Returns the requested uuid, or the uuids of the objects that have or had the requested name, as far back as one
+    /// request reads the audit. Only past names that the caller can see count.
     async fn uuids(&self, api: &Api, view: &AuditVisibility<'_>) -> Result<BTreeSet<Uuid>, ApiError> {
         let mut uuids: BTreeSet<Uuid> = self.current_uuid(view.model).into_iter().collect();
         if matches!(self, Self::Uuid(..)) {
@@ -248,9 +245,8 @@ impl<'a> AuditTarget<'a> {
         Ok(uuids)
     }
 
-    /// Returns the uuid of the object that has the requested name now. If the request contains a uuid, returns that
-    /// uuid, also if no such object exists. Returns `None` for a group or a primary that the request names without its
-    /// cluster.
+    /// Returns the requested uuid, also if no such object exists, or the uuid of the object that has the requested name
+    /// now. `None` for a group or a primary that the request names without its cluster.
     fn current_uuid(&self, model: &Model) -> Option<Uuid> {
         let (kind, name) = match self {
             Self::Uuid(_, uuid) => return Some(*uuid),
@@ -295,8 +291,7 @@ impl<'a> AuditTarget<'a> {
     }
 }
 
-/// Returns the uuid of the visible object with this name. A group or a primary is found by its name only if `cluster`
-/// is its cluster.
+/// Returns the uuid of the visible object with this name. A group or a primary must be in `cluster`.
 fn find_uuid<S: Resource>(model: &Model, cluster: Option<Uuid>, name: &str) -> Option<Uuid> {
     S::index(model).find(cluster, name).map(|object| object.meta.uuid)
 }
@@ -306,10 +301,8 @@ fn read_time(query: &QueryString, name: &'static str) -> Result<Option<Timestamp
     Timestamp::parse(text).map(Some).map_err(|error| BadQuery::bad_value(name, text, error.to_string()))
 }
 
-/// The part of the audit that the caller can see. A caller that is bound to a cluster sees the changes of objects that
-/// are of a kind that every principal can read, or that were in that cluster before or after the change. If an entry
-/// does not contain the clusters of an object, such a caller sees the change if the object is in its cluster now. Of
-/// the entries without objects, such a caller sees those of the principals and nodes of that cluster.
+/// The part of the audit that the caller can see. A caller that is bound to a cluster sees the changes of the objects
+/// of shared kinds ([`Kind::is_shared`]) and of that cluster, and the other entries of its principals and nodes.
 pub(super) struct AuditVisibility<'a> {
     model: &'a Model,
 }
@@ -328,9 +321,8 @@ impl<'a> AuditVisibility<'a> {
         object.kind.is_shared() || object.clusters.contains(&cluster)
     }
 
-    /// Returns whether a change of an object is visible to the caller. An entry of an earlier version has no clusters,
-    /// and neither has the entry of an object that was in no cluster. Such an entry is visible if the object is in the
-    /// caller's cluster now.
+    /// Returns whether a change of an object is visible to the caller. An entry without clusters, such as one of an
+    /// earlier version, is visible if the object is in the caller's cluster now.
     fn is_visible(&self, object: &AuditedObject) -> bool {
         let is_in_cluster_now = || {
             let caller_scope = self.model.visible_cluster.map(AccessScope::Cluster);

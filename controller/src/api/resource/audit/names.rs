@@ -20,9 +20,8 @@ use crate::store::{KeyRange, ListQuery, Revision, Snapshot};
 
 /// A kind of object whose changed values the audit shows.
 pub(super) trait AuditReference: Resource {
-    /// Returns the object that this spec refers to by uuid, and that the audit shows by name: the template of a
-    /// cluster, the group of a node or an allocation, the node of a primary, the cluster of a principal. Returns `None`
-    /// if that field is not set, and for all other kinds.
+    /// Returns the object that this spec refers to by uuid, and that the audit shows by name, such as the group of a
+    /// node. Most kinds have no such object.
     fn reference(&self) -> Option<LevelId> {
         None
     }

@@ -35,19 +35,16 @@ use crate::store::{Revision, Snapshot};
 const MAX_OBJECTS: usize = 100;
 /// Maximum number of changes shown for one object.
 const MAX_CHANGES: usize = 100;
-/// Size of the stored versions of objects that are read for one entry, in bytes. After this size, no further object of
-/// the entry is read.
+/// Size of the stored versions of objects, in bytes, after which no further object of an entry is read.
 const MAX_ENTRY_BYTES: usize = 8 * 1024 * 1024;
-/// Size of the stored versions of objects that are read for one page, in bytes. After this size, no further entry is
-/// read.
+/// Size of the stored versions of objects, in bytes, after which no further entry of a page is read.
 const MAX_PAGE_BYTES: usize = 32 * 1024 * 1024;
 
 /// The changes of one object by a write, or the reason why they are omitted.
 pub(super) enum AuditedChanges {
-    /// Each changed field, as `{"field", "before", "after"}`. If no value differs, the owners that differ are listed in
-    /// the same form. If `before` or `after` is missing, the field was at its default or did not exist at that time. A
-    /// field whose values are hidden has `sensitive` instead of them. If there are too many changes, the last entry
-    /// counts the others.
+    /// Each changed field, as `{"field", "before", "after"}`, or each changed owner if no value differs. If `before` or
+    /// `after` is missing, the field was at its default or did not exist at that time. A field whose values are hidden
+    /// has `sensitive` instead of them. The last of too many changes counts the others.
     Changes(Vec<Value>),
     /// The changes are not shown.
     Omitted(OmitReason),
@@ -60,8 +57,7 @@ pub(super) enum OmitReason {
     NotRequested,
     /// The history no longer has the object's version before or after the write.
     NotRetained,
-    /// The caller cannot see the object as it was before the write, or as it was after the write, or the API shows no
-    /// objects of its kind.
+    /// The caller cannot see one of the two versions, or the API shows no objects of this kind.
     NotVisible,
     /// The objects of the entry that were read before are too many or too large.
     TooManyObjects,
@@ -95,8 +91,7 @@ pub(super) struct ChangeReader<'a> {
 }
 
 impl AuditedChanges {
-    /// Adds the field `changes` to the row of an object in an audit entry. If the changes are omitted, that field is
-    /// `null`, and the field `changes_left_out` has the reason.
+    /// Adds the fields `changes` and `changes_left_out` (the reason) to the row of an object. One of them is `null`.
     pub(super) fn write_into(self, object: &mut Value) {
         let (changes, reason) = match self {
             Self::Changes(changes) => (changes.into(), Value::Null),
@@ -163,9 +158,8 @@ impl<'a> ChangeReader<'a> {
         }
     }
 
-    /// Returns whether the caller could see the object both before and after the write, as far as the entry shows. For
-    /// a caller that is bound to a cluster, the object must be of a kind that every principal can read, or must have
-    /// been only in that cluster.
+    /// Returns whether the caller could see the object before and after the write, as far as the entry shows. For a
+    /// caller bound to a cluster, it must be of a shared kind ([`Kind::is_shared`]) or only in that cluster.
     fn is_visible_throughout(&self, object: &AuditedObject) -> bool {
         let Some(cluster) = self.model.visible_cluster else { return true };
         object.kind.is_shared() || (object.left.is_none() && object.clusters.iter().eq([&cluster]))
@@ -199,8 +193,7 @@ impl<'a> ChangeReader<'a> {
         self.page_bytes += bytes;
     }
 
-    /// Compares the versions of an object before and after a write, and returns the changes. The comparison depends on
-    /// the kind of the object. Kinds that are reserved for a later version of Stemma have no changes to show.
+    /// Compares two versions of an object by its kind. Kinds that are reserved for a later version have no changes.
     async fn compare_versions(
         &mut self,
         object: &AuditedObject,
@@ -223,8 +216,7 @@ impl<'a> ChangeReader<'a> {
         }
     }
 
-    /// Compares the two versions of an object whose kind implements [`ApiResource`], by the fields that its authors
-    /// set.
+    /// Compares two versions of an object of a kind with [`ApiResource`], by the fields that its authors set.
     async fn compare_resource<S: ApiResource + AuditReference>(
         &mut self,
         versions: &VersionPair,
@@ -238,8 +230,7 @@ impl<'a> ChangeReader<'a> {
         Ok(AuditedChanges::Changes(truncate(self.field_changes(before, after, &names))))
     }
 
-    /// Compares the two versions of an object whose kind does not implement [`ApiResource`], by the JSON that `render`
-    /// returns for each version.
+    /// Compares two versions of an object of a kind without [`ApiResource`], by the JSON that `render` returns.
     async fn compare_plain<S: AuditReference>(
         &mut self,
         versions: &VersionPair,

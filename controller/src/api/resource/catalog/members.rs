@@ -26,8 +26,7 @@ use crate::registry::admit::{bad_field, part_refusal};
 use crate::registry::work::{PendingWrite, check_unprotected};
 
 /// Returns the spec of a catalogue namespace after `edit` has changed the list of its items of one type. The new list
-/// is checked like an update whose body has only this field, and the caller then owns the field. The namespace in the
-/// store is not changed.
+/// is checked like an update whose body has only this field, and the caller then owns the field.
 fn edit_list<M: NamespaceItem>(
     api: &Api,
     work: &PendingWrite<'_>,
@@ -119,8 +118,7 @@ pub(in super::super) fn get<M: NamespaceItem>(api: &Api, request: &HttpRequest) 
     Ok(HttpResponse::ok(member.to_json(&namespace).into()).with_etag(namespace.meta.resource_version))
 }
 
-/// `PUT`: replaces an item (an object definition or a tag) of a namespace of the catalogue. If the body has another
-/// name, the item is renamed.
+/// `PUT`: replaces an item of a namespace. If the body has another name, the item is renamed.
 pub(in super::super) async fn put<M: NamespaceItem>(api: &Api, request: &HttpRequest) -> HandlerResult {
     let (caller, name, new_item) = (request.caller()?, request.param(M::NAME_PARAM), read_item::<M>(request)?);
     let edit = |work: &PendingWrite<'_>, namespace: &mut Namespace| {
@@ -154,8 +152,7 @@ pub(in super::super) async fn remove<M: NamespaceItem>(api: &Api, request: &Http
     writes::change(api, request, &caller, edit, |_, _| StoredAnswer::empty(204)).await
 }
 
-/// `DELETE` of all items of one type (object definitions or tags) of a namespace of the catalogue. Fails if the
-/// namespace is protected.
+/// `DELETE` of all items of one type. Fails if the namespace is protected.
 pub(in super::super) async fn clear<M: NamespaceItem>(api: &Api, request: &HttpRequest) -> HandlerResult {
     let caller = request.caller()?;
     let edit = |work: &PendingWrite<'_>, namespace: &mut Namespace| {

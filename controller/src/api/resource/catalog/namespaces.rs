@@ -30,8 +30,7 @@ use crate::registry::work::{PendingWrite, not_found};
 
 /// Maximum number of namespaces on a page if the request has no `limit`.
 const DEFAULT_PAGE_ROWS: usize = 25;
-/// The fields of a namespace that a PUT replaces even if its body lacks them. If the body lacks such a field, the
-/// stored field is removed. If the body lacks `owner`, the caller becomes the owner.
+/// The fields that a PUT replaces. If its body lacks one, the field is removed, and `owner` becomes the caller.
 const REPLACED_FIELDS: [&str; 5] = ["display_name", "description", "visibility", "protected", "owner"];
 /// The fields with the items of a namespace. A PUT checks the items in its body, and leaves the stored items unchanged.
 const ITEM_FIELDS: [&str; 4] = [Association::LIST, "properties", Definition::LIST, NamespaceTag::LIST];
@@ -80,8 +79,7 @@ impl ApiResource for NamespaceSpec {
         work.delete_namespace(namespace)
     }
 
-    /// Removes read-only fields from a body and from the items in it, because a client may send back an answer that it
-    /// read before. `POST` and `PUT` have already refused such fields of the namespace itself.
+    /// Removes read-only fields from a body and its items, because a client may send back an earlier answer.
     fn adapt(body: &mut Map<String, Value>) -> Result<(), ApiError> {
         remove_read_only_members(body);
         Ok(())
@@ -165,9 +163,8 @@ pub(in super::super) fn get(api: &Api, request: &HttpRequest) -> HandlerResult {
     Ok(HttpResponse::ok(answer.into()).with_etag(namespace.meta.resource_version))
 }
 
-/// `PUT`: replaces the namespace's own fields, and leaves its items unchanged. If the body lacks `labels`, the stored
-/// labels remain. If the body lacks `owner`, the caller becomes the owner. If the body has another name, the namespace
-/// is renamed.
+/// `PUT`: replaces the namespace's own fields except absent `labels`, and leaves its items unchanged. Without `owner`,
+/// the caller becomes the owner. If the body has another name, the namespace is renamed.
 pub(in super::super) async fn put(api: &Api, request: &HttpRequest) -> HandlerResult {
     let caller = request.caller()?;
     let mut fields = request.object()?;

@@ -87,8 +87,7 @@ impl SortedPageQuery {
     }
 }
 
-/// Reads the parameter `limit`. A higher value than [`MAX_PAGE_ROWS`] is lowered to it. With 0 the page has no rows.
-/// Returns `None` if the request has no `limit`.
+/// Reads the parameter `limit`, lowered to at most [`MAX_PAGE_ROWS`]. With 0 the page has no rows.
 ///
 /// # Errors
 /// [`BadQuery`].

@@ -25,8 +25,7 @@ use crate::registry::admit::{bad_field, part_refusal};
 use crate::registry::work::{PendingWrite, check_unprotected};
 
 /// Returns the spec of a catalogue namespace after `edit` has changed its properties. The new properties are checked
-/// like an update whose body has only this field, and the caller then owns the properties. The namespace in the store
-/// is not changed.
+/// like an update whose body has only this field, and the caller then owns the properties.
 fn edit_properties(
     api: &Api,
     work: &PendingWrite<'_>,

@@ -27,9 +27,8 @@ use crate::registry::{damaged_record, store_error};
 use crate::status::NodeStatus;
 use crate::store::{Change, EventKind, Revision};
 
-/// Returns whether a change of the store writes or deletes records of the audit log. Each write by a caller does. The
-/// record of a refused request and the deletion of old records also count, but they yield no events. A change that
-/// stores the report of a host has no audit record.
+/// Returns whether a change of the store writes or deletes records of the audit log, as each write by a caller does.
+/// The record of a refusal and the deletion of old records yield no events. A stored report of a host has no record.
 pub(super) fn is_commit(change: &Change) -> bool {
     change.events.iter().any(|event| event.key.starts_with(key::AUDIT.as_bytes()))
 }
@@ -75,8 +74,7 @@ pub(super) async fn encode_objects(api: Api, filter: Arc<EventFilter>, change: A
     Ok(text)
 }
 
-/// Returns the states of these nodes as the text of events. Nodes that the filter does not select, or that the caller
-/// cannot see, are omitted.
+/// Returns the states of these nodes as the text of events. Nodes that are not selected or not visible are omitted.
 pub(super) fn encode_statuses(api: &Api, filter: &EventFilter, nodes: &[Uuid]) -> String {
     let model = api.model();
     let mut text = String::new();
@@ -126,9 +124,8 @@ fn stored_value<'a>(change: &'a Change, object: &AuditedObject) -> Option<&'a [u
     })
 }
 
-/// Returns whether the selector matches the labels that the object has after the commit (in `new`) or had before it. So
-/// a client also gets an event for an object that no longer matches. A version that the caller cannot see does not
-/// count. Returns true if the request has no selector.
+/// Returns whether the selector matches the labels that the object has after the commit (in `new`) or had before it, if
+/// the caller can see that version. So a client also gets an event for an object that no longer matches.
 async fn is_selected(reader: &VersionReader<'_>, object: &AuditedObject, new: Option<&ObjectSnapshot>) -> Result<bool, ApiError> {
     if reader.selector.is_none() {
         return Ok(true);
@@ -144,9 +141,8 @@ async fn is_selected(reader: &VersionReader<'_>, object: &AuditedObject, new: Op
     Ok(reader.decode_version(object.kind, &entry.value, previous_revision)?.as_ref().is_some_and(is_visible_match))
 }
 
-/// Returns the name of the cluster that an object is in. If the commit deleted the object or hid it from the caller,
-/// `version` is `None`, and the cluster is one that the object was in and that the caller can see. Returns `None` if
-/// the object is in no cluster.
+/// Returns the name of the cluster that an object is in. Without a `version` (the object was deleted or hidden from the
+/// caller), returns a cluster that the object was in and that the caller can see.
 fn object_cluster(model: &Model, object: &AuditedObject, version: Option<&ObjectSnapshot>) -> Option<String> {
     let id = match version.map(|version| version.scope) {
         Some(AccessScope::Cluster(cluster)) => Some(cluster),

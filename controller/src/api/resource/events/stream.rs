@@ -28,11 +28,9 @@ use crate::store::{Change, EventKind, Revision, Watch, WatchError};
 
 /// Maximum number of streams of all clients.
 const MAX_STREAMS: u64 = 1_000;
-/// Maximum number of texts that are queued for one client, without the last text of the stream, which has a place of
-/// its own. A text contains encoded events, or a comment with the revision of the stream.
+/// Maximum number of texts (encoded events, or a comment with the revision) that are queued for one client.
 const MAX_QUEUED_TEXTS: usize = 8;
-/// Maximum time that a stream waits until the queue of its client has a free place for a text, or until memory for the
-/// text is free. After this time the stream ends.
+/// Maximum time that a stream waits for a place in the queue of its client, or for memory. Then the stream ends.
 const SEND_TIMEOUT: Duration = Duration::from_secs(10);
 /// Interval of keep-alive comments, by which both ends notice a broken connection.
 const KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(30);
@@ -44,8 +42,7 @@ const CATCH_UP_LAG: u64 = 1_024;
 /// Maximum number of blocking threads that all streams use together, to encode events and to read old changes. Requests
 /// need blocking threads too.
 const MAX_ENCODE_THREADS: usize = 4;
-/// Maximum number of bytes that all streams together reserve for queued texts. A small text in the empty queue of a
-/// client needs no reservation, so more bytes may be queued.
+/// Maximum number of bytes that all streams together reserve for queued texts. A small text may need no reservation.
 const MAX_QUEUED_BYTES: u64 = 64 * 1024 * 1024;
 /// Estimated size of the events of a commit, as a multiple of the bytes that the commit stored. The actual size is
 /// known only after the events are encoded.
@@ -135,8 +132,7 @@ pub(super) struct EventSender {
     request: StreamRequest,
     /// The last revision that was handled.
     revision: Revision,
-    /// The position of the last state change that was sent. `None` until the stream begins to send the states of all
-    /// nodes.
+    /// The position of the last state change that was sent. `None` until the states of all nodes are being sent.
     status_position: Option<StatusPosition>,
     /// The queue of texts for the client.
     events: Sender<Bytes>,
@@ -147,8 +143,7 @@ pub(super) struct EventSender {
 }
 
 impl EventSender {
-    /// Creates the sender of a stream that begins after a revision, and the receiver of its texts. `slot` is the place of the
-    /// stream among the [`MAX_STREAMS`] that may run at once.
+    /// Creates the sender of a stream that begins after a revision, and the receiver of its texts.
     pub(super) fn new(request: StreamRequest, revision: Revision, slot: Share) -> (Self, Receiver<Bytes>) {
         let (events, receiver) = channel(MAX_QUEUED_TEXTS + 1);
         let final_permit = events.clone().try_reserve_owned().expect("a new queue is empty");
@@ -218,8 +213,7 @@ impl EventSender {
         self.send(format!(": {comment}\nid: {}\n\n", self.revision), share).await
     }
 
-    /// Fails if the caller's credential is no longer valid, or if its role or cluster has changed since the stream
-    /// began.
+    /// Fails if the caller's credential is no longer valid, or if its role or cluster has changed.
     fn recheck(&self) -> Result<(), StreamEnd> {
         let StreamRequest { api, requester, .. } = &self.request;
         api.recheck(requester).map_err(StreamEnd::Error)
@@ -244,8 +238,7 @@ impl EventSender {
         Ok(())
     }
 
-    /// Sends the states of the nodes whose states changed since states were last sent. If the table of states no longer
-    /// has all of these changes, sends the states of all nodes.
+    /// Sends the states that changed since the last time, or all if the table no longer has all of these changes.
     async fn send_statuses(&mut self) -> Result<(), StreamEnd> {
         // Without agents, and before the first states are sent, there is nothing to send.
         let Some(desired) = self.request.api.desired.clone() else { return Ok(()) };
@@ -323,8 +316,7 @@ impl EventSender {
     }
 
     /// Sends a text to the client, unless the text is empty. Fails if the client does not read it in time. `share` is
-    /// the memory that the text occupies in the budget of all streams ([`MAX_QUEUED_BYTES`]). The share is released
-    /// when the text was passed to the client's connection.
+    /// its share of [`MAX_QUEUED_BYTES`], which is released when the text was passed to the client's connection.
     async fn send(&self, text: String, share: Option<Share>) -> Result<(), StreamEnd> {
         if text.is_empty() {
             return Ok(());

@@ -40,7 +40,6 @@ pub(crate) fn tag(api: &Api, request: &HttpRequest) -> HandlerResult {
 
 /// Returns a tag as a cluster shows it. `declared` is the place of the declaration: `cluster`, `release` or `beside`
 /// (users added the tag to the release without an edit of its content). A tag with the place `release` is `predefined`.
-/// A tag that a role gives and that nothing declares has the place `release` too.
 fn tag_json(name: &TagName, tag: &TagSpec, declared: &str) -> Value {
     let mut body = json!(tag);
     body["name"] = json!(name);
@@ -51,9 +50,8 @@ fn tag_json(name: &TagName, tag: &TagSpec, declared: &str) -> Value {
     body
 }
 
-/// Handles a request that creates, replaces or deletes a tag that users declare in a cluster. Fails for a tag that the
-/// release's content declares or that a role gives without a declaration, and for the deletion of a tag that is
-/// assigned to nodes of the cluster.
+/// Handles a request that creates, replaces or deletes a tag that users declare in a cluster. Fails for a tag that only
+/// the release's content or a role defines, and for the deletion of a tag that is assigned to nodes of the cluster.
 pub(crate) async fn write_tag(api: &Api, request: &HttpRequest, call: TagCall) -> HandlerResult {
     let caller = request.caller()?;
     let write = TagDefinitionWrite::read(request, call)?;

@@ -15,8 +15,7 @@ use crate::cache::Model;
 use crate::records::request::StoredAnswer;
 use crate::registry::admit::bad_field;
 
-/// Maximum number of nodes that one error lists: nodes to which a tag is assigned, so that its declaration cannot be
-/// deleted.
+/// Maximum number of nodes that the error about an assigned tag lists.
 const MAX_LISTED_NODES: usize = 10;
 
 /// An operation on a tag that users declare.
@@ -134,8 +133,7 @@ fn parse_new_tag_name(text: &str) -> Result<TagName, ApiError> {
     TagName::for_new_declaration(text).map_err(|error| ApiError::new(ErrorType::FieldInvalid, error.to_string()).field("name"))
 }
 
-/// Fails if a tag is assigned to a node for which `is_in_scope` is true, so that the declaration of the tag cannot be
-/// deleted. The error lists at most [`MAX_LISTED_NODES`] of these nodes.
+/// Fails if a tag is assigned to a node for which `is_in_scope` is true. The error lists the first of these nodes.
 pub(super) fn check_unassigned(model: &Model, tag: &TagName, is_in_scope: impl Fn(&Node) -> bool) -> Result<(), ApiError> {
     let holders = model.nodes.iter().filter(|node| node.spec.tags.assigned.get(tag).is_some() && is_in_scope(node));
     let names: Vec<String> = holders.map(|node| node.display_name()).collect();
@@ -147,9 +145,8 @@ pub(super) fn check_unassigned(model: &Model, tag: &TagName, is_in_scope: impl F
     Err(ApiError::new(ErrorType::ObjectInUse, message).detail("unassign it there first: `stemma tag unassign NODE TAG`"))
 }
 
-/// Returns a tag as a release shows it. The response to a write of a tag, also in a cluster, has the same form.
-/// `predefined` is true for a tag that users did not declare: one of the release's content, or one that only a role
-/// names.
+/// Returns a tag as a release and the response to a write of a tag show it. `predefined` is true for a tag that users
+/// did not declare.
 pub(super) fn tag_json(name: &TagName, tag: &TagSpec, predefined: bool) -> Value {
     let mut body = json!(tag);
     body["name"] = json!(name);

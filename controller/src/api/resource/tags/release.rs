@@ -16,7 +16,7 @@ use crate::api::Api;
 use crate::api::http::request::{HandlerResult, HttpRequest, HttpResponse};
 use crate::api::resource::changes::{Changes, LostLabels};
 use crate::api::resource::objects::ApiResource;
-use crate::api::resource::role_table::node_release;
+use crate::api::resource::role_table::release_name_of_node;
 use crate::api::resource::writes::{commit, with_warnings};
 use crate::cache::Model;
 
@@ -36,10 +36,9 @@ fn tag_map(api: &Api, request: &HttpRequest) -> Result<BTreeMap<TagName, Value>,
     Ok(tags.map(|((name, tag), predefined)| (name.clone(), tag_json(name, tag, predefined))).collect())
 }
 
-/// Returns a release and its role table, which lists the tags that each role gives. A cluster can change the tags that
-/// a role gives to its nodes; the table does not contain these changes. The table contains the tags that users declare
-/// for the release. The path of the request names the release. If the release does not compile, its imports cannot be
-/// resolved. Then the table lacks the imported roles and tags.
+/// Returns the release that the path of the request names, and its role table, with the tags that users declare for the
+/// release and without the changes that clusters make. If the release does not compile, its imports cannot be resolved.
+/// Then the table lacks the imported roles and tags.
 fn release_role_table(api: &Api, request: &HttpRequest) -> Result<(Arc<Release>, RoleTable), ApiError> {
     let model = api.model();
     let release = ReleaseSpec::locate(&model, request)?;
@@ -87,9 +86,8 @@ pub(crate) fn tag(api: &Api, request: &HttpRequest) -> HandlerResult {
 }
 
 /// Handles a request that creates, replaces or deletes a tag that users declare for a release. The content of the
-/// release is not changed. Fails for a tag that the content declares, for a tag to create that exists, and for a tag to
-/// replace or delete that does not exist. Also fails for the deletion of a tag that is assigned to a node whose release
-/// is any version of this one.
+/// release is not changed. Fails for a tag that the content declares, if [`TagDefinitionWrite::apply`] fails, and for
+/// the deletion of a tag that is assigned to a node whose release is any version of this one.
 pub(crate) async fn write_tag(api: &Api, request: &HttpRequest, call: TagCall) -> HandlerResult {
     let caller = request.caller()?;
     let write = TagDefinitionWrite::read(request, call)?;
@@ -107,7 +105,7 @@ pub(crate) async fn write_tag(api: &Api, request: &HttpRequest, call: TagCall) -
         let changes = Changes::default().field_changes(&old_fields, &json!({"tags": spec.tags}));
         if write.is_delete() {
             check_unassigned(&work.model, name, |node| {
-                node_release(&work.model, node).is_some_and(|full_name| full_name.name == release.meta.name.name)
+                release_name_of_node(&work.model, node).is_some_and(|full_name| full_name.name == release.meta.name.name)
             })?;
         }
         match old_tags {

@@ -48,8 +48,7 @@ impl Resource for AllocationSpec {
     }
 
     /// Returns the scope of the callers that can see the allocation: the cluster of the chosen node. If no node was
-    /// chosen, or the node is in no cluster, it is the cluster to which the requester was bound. If the requester was
-    /// bound to none, it is [`AccessScope::Unplaced`].
+    /// chosen, or the node is in no cluster, it is the cluster to which the requester was bound, if any.
     fn access_scope(model: &Model, object: &Object<Self>) -> AccessScope {
         let cluster = object.spec.chosen_node().and_then(|node| model.fleet.cluster_of_node(node));
         cluster.or(object.spec.within).map_or(AccessScope::Unplaced, AccessScope::Cluster)
@@ -78,9 +77,8 @@ impl Resource for AllocationSpec {
     }
 
     /// Chooses the node of a new allocation, in the fleet with the changes that the write has made so far, and stores
-    /// the decision in the spec. If no node qualifies, the decision is a failure with its reason. An allocation that
-    /// was already decided is returned unchanged. If the caller is bound to a cluster (`visible_cluster`), only the
-    /// nodes of that cluster are considered, and the allocation stores the cluster as `within`.
+    /// the decision (or why no node qualifies) in the spec. A decided allocation is returned unchanged. If the caller
+    /// is bound to a cluster (`visible_cluster`), only the nodes of that cluster are considered.
     fn normalized(self, _uuid: Uuid, _old_model: &Model, new_model: &Model) -> Self {
         match self.decision {
             Some(_) => self,
@@ -93,9 +91,8 @@ impl Resource for AllocationSpec {
 }
 
 impl Model {
-    /// Returns the allocation for which this node was chosen. Returns `None` if the node's `instance_uuid` is not set,
-    /// or is not the uuid of an allocation that is visible and has chosen this node. In the second case, something
-    /// other than an allocation may use the node.
+    /// Returns the visible allocation for which this node was chosen. A node without one need not be free, because
+    /// something other than an allocation can set its `instance_uuid`.
     pub fn node_allocation(&self, node: &Node) -> Option<&Arc<Allocation>> {
         self.allocations.get(node.spec.instance()?).filter(|allocation| allocation.spec.chosen_node() == Some(node.id()))
     }

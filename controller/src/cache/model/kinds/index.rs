@@ -88,8 +88,7 @@ impl<S: Resource> ObjectIndex<S> {
     }
 
     /// Hides the objects for which `is_visible` is false. They stay in the index. `short_list(n)` returns the uuids of
-    /// the visible objects. It returns `None` if there are more than `n`, or if only a scan of all objects could find
-    /// them.
+    /// the visible objects, or `None` if there are more than `n` or if only a scan of all objects could find them.
     pub(in crate::cache::model) fn show_only(
         &mut self,
         is_visible: impl Fn(Uuid) -> bool + Send + Sync + 'static,
@@ -193,9 +192,8 @@ impl<S: Resource> ObjectIndex<S> {
     }
 
     /// Returns the uuids of the visible objects in the order of creation, if these objects are at most one in
-    /// [`SHORT_LIST_RATIO`] of all objects. Otherwise returns `None`, also if the index has no filter or if only a scan
-    /// of all objects could find them. The result includes objects that a pending write has created since the filter
-    /// was set. These have no create revision yet, so they have the maximum one.
+    /// [`SHORT_LIST_RATIO`] of all objects. Otherwise returns `None`, also without a filter or if only a scan of all
+    /// objects could find them. Objects that a pending write has created since the filter was set are included.
     fn short_list(&self) -> Option<Vec<Uuid>> {
         let visible = (self.visible.as_ref()?.short_list)(self.by_uuid.len() / SHORT_LIST_RATIO)?;
         let stored = visible.into_iter().filter_map(|uuid| Some((self.by_uuid.get(&uuid)?.create_revision, uuid)));

@@ -226,9 +226,8 @@ pub trait Resource: Spec + ClassifyFields + UnimplementedFields + 'static {
         None
     }
 
-    /// Returns the access scope of an object, from which the rights of a caller follow. It is the cluster of the
-    /// object. Objects of a shared kind, such as releases, are in no cluster, and every caller can read them. Any other
-    /// object without a cluster is visible only to callers that are not bound to a cluster.
+    /// Returns the access scope of an object: its cluster, [`AccessScope::Shared`] for a shared kind such as releases,
+    /// and [`AccessScope::Unplaced`] for any other object without a cluster.
     fn access_scope(model: &Model, object: &Object<Self>) -> AccessScope {
         if Self::KIND.is_shared() {
             return AccessScope::Shared;
@@ -248,8 +247,7 @@ pub trait Resource: Spec + ClassifyFields + UnimplementedFields + 'static {
         Vec::new()
     }
 
-    /// Checks the spec of a write as a whole, for example whether the release that it names is stored. The model has
-    /// the changes that the write has made so far.
+    /// Checks the spec of a write as a whole. The model has the changes that the write has made so far.
     ///
     /// # Errors
     /// Fails with the first condition that is not met.
@@ -257,10 +255,8 @@ pub trait Resource: Spec + ClassifyFields + UnimplementedFields + 'static {
         Ok(())
     }
 
-    /// Returns the errors for which a write of this spec is refused although the spec compiles. For a release, these
-    /// are the errors of tasks that every host would refuse, and a cycle of tasks through a stage. Errors that
-    /// `old_spec` (the spec before the write) already has are omitted. Only writes are checked in this way, and not
-    /// stored objects.
+    /// Returns the errors for which a write is refused although the spec compiles: tasks that every host would refuse,
+    /// and a cycle of tasks through a stage. Errors of `old_spec` (the spec before the write) are omitted.
     fn host_errors(&self, _old_spec: Option<&Self>) -> Vec<ReleaseError> {
         Vec::new()
     }
@@ -295,14 +291,11 @@ pub(super) struct KindOps {
     /// The function that returns the full titles ([`Resource::full_title`]) of the objects that [`Resource::referrers`]
     /// returns: those that refer to an object and are visible in the model.
     pub(super) referrers: for<'m> fn(&'m Model, &ObjectReference) -> Box<dyn Iterator<Item = String> + 'm>,
-    /// The function that returns the access scope of an object, or `None` if it does not exist or is not visible:
-    /// [`Resource::access_scope`].
+    /// The function that returns the access scope of an object, if it is visible: [`Resource::access_scope`].
     pub(super) access_scope: fn(&Model, Uuid) -> Option<AccessScope>,
-    /// The function that returns the title of an object, or `None` if it does not exist or is not visible:
-    /// [`Resource::title`].
+    /// The function that returns the title of an object, if it is visible: [`Resource::title`].
     pub(super) title: fn(&Model, Uuid) -> Option<String>,
-    /// The function that hides the objects that a caller bound to the given cluster must not see. The second argument
-    /// is the model in which nothing is hidden.
+    /// The function that hides objects from a caller that is bound to the cluster: [`Model::hide_other_clusters`].
     pub(super) hide: fn(&mut Model, &Arc<Model>, ClusterId),
     /// The function that makes all objects visible again.
     pub(super) show_all: fn(&mut Model),

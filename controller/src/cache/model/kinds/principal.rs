@@ -64,8 +64,7 @@ impl Resource for PrincipalSpec {
         None
     }
 
-    /// Returns the keys by which the index finds the principal of a caller: one for the serial number of each of its
-    /// certificates, and one for the id of each of its bearer tokens.
+    /// Returns the keys by which a caller is found: one for each of its certificates and bearer tokens.
     fn lookup_keys(&self) -> Vec<String> {
         let certificates = self.certificates.iter().map(|certificate| certificate_key(&certificate.serial));
         certificates.chain(self.tokens.iter().map(|token| token_key(&token.id))).collect()

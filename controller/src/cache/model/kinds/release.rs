@@ -55,8 +55,7 @@ impl Resource for ReleaseSpec {
         Ok(())
     }
 
-    /// Returns the errors of tasks that the write has changed and that every host would refuse. Also returns a new
-    /// cycle of tasks through a stage.
+    /// Returns the errors of changed tasks that every host would refuse, and a new cycle of tasks through a stage.
     fn host_errors(&self, old_spec: Option<&Self>) -> Vec<ReleaseError> {
         check_changed_tasks(self, old_spec, &SyntaxReader)
     }
@@ -64,10 +63,10 @@ impl Resource for ReleaseSpec {
     /// Fails for a change to the content of a version that a released task set uses, directly or through an import. A
     /// release without a version can always be edited, and each edit is new content.
     ///
-    /// The first task set that is released from a version fixes the content of this version and of all versions that it
-    /// imports, even if later no task set uses them. A mark in the store shows that a version is fixed
-    /// ([`crate::records::key::pin_mark`]). `PendingWrite::check_releases` checks the mark. The store of an older
-    /// controller may lack the mark, so this function checks the present task sets too.
+    /// The first task set that is released from a version fixes for good the content of this version and of all
+    /// versions that it imports. `PendingWrite::check_releases` checks this by a mark
+    /// ([`crate::records::key::pin_mark`]). The store of an older controller may lack the mark, so this function checks
+    /// the present task sets too.
     fn check_change(old_object: &Object<Self>, new_object: &Object<Self>, model: &Model) -> Result<(), ApiError> {
         let name = &new_object.meta.name;
         if has_same_content(&old_object.spec, &new_object.spec) || name.version.is_none() {
@@ -96,17 +95,18 @@ pub fn fixed_content_error(full_name: &str) -> ApiError {
 /// Compiles a release and every release that imports it, directly or through others. Each release is compiled after the
 /// releases that it imports, unless they import each other in a circle.
 ///
-/// A stored release that was broken before, for example because this release was missing, is compiled too. If it still
-/// does not compile, it stays broken.
+/// Every broken release is compiled too, because it may lack only this import. If it still does not compile, it stays
+/// broken.
 ///
 /// # Errors
-/// If this release, or an importer that was not broken before, does not compile.
+/// Fails if this release, or an importer that was not broken before, does not compile.
 fn compile_with_importers(model: &Model, release: &Object<ReleaseSpec>) -> Result<Vec<FleetChange>, Vec<ReleaseError>> {
     let mut compiled: Vec<Arc<CompiledRelease>> =
         vec![compile(&release.meta.name, &release.spec, &|import| model.fleet.release(import).cloned(), &SyntaxReader)?];
     let importers = model.fleet.releases().filter(|importer| importer.all_imports.contains(&release.meta.name));
-    let mut waiting: Vec<ReleaseRef> = importers.map(|importer| importer.name.clone()).collect();
-    waiting.extend(broken_importers(model, &release.meta.name, &waiting));
+    let names = importers.map(|importer| &importer.name).chain(model.broken_releases.keys());
+    let names: BTreeSet<&ReleaseRef> = names.filter(|name| **name != release.meta.name).collect();
+    let mut waiting: Vec<ReleaseRef> = names.into_iter().cloned().collect();
     while !waiting.is_empty() {
         let spec_of = |name: &ReleaseRef| model.releases.get_by_name(None, &name.to_string());
         let is_ready = |name: &ReleaseRef| {
@@ -126,24 +126,4 @@ fn compile_with_importers(model: &Model, release: &Object<ReleaseSpec>) -> Resul
         }
     }
     Ok(compiled.into_iter().map(FleetChange::Release).collect())
-}
-
-/// Returns the broken releases that import `release`, directly or through other broken releases, without those in
-/// `others`. The stored imports decide, because a broken release has no compiled form with its present imports.
-fn broken_importers(model: &Model, release: &ReleaseRef, others: &[ReleaseRef]) -> Vec<ReleaseRef> {
-    let mut importers: Vec<ReleaseRef> = Vec::new();
-    loop {
-        let is_found = |name: &ReleaseRef| importers.contains(name);
-        let next = model.broken_releases.keys().find(|name| {
-            let object = model.releases.get_by_name(None, &name.to_string());
-            let imports = object.map_or(&[][..], |object| &object.spec.imports);
-            *name != release && !is_found(name) && imports.iter().any(|import| import == release || is_found(import))
-        });
-        match next {
-            Some(name) => importers.push(name.clone()),
-            None => break,
-        }
-    }
-    importers.retain(|name| !others.contains(name));
-    importers
 }

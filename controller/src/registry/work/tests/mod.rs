@@ -86,8 +86,7 @@ impl WriteSite {
             Arc::new(RedbStore::create(&directory.path().join("store.redb"), &create, RedbOptions::default()).unwrap());
         let cache = Arc::new(Cache::load(store.as_ref()).await.unwrap());
         let (cache_follower, followed_store) = (Arc::clone(&cache), Arc::clone(&store));
-        // The cache follows the store on a separate thread. So it continues while the closure `decide` of a write
-        // blocks the thread of the test until a rival write has committed.
+        // The cache follows the store on its own thread, because a decision can block the thread of the test.
         std::thread::spawn(move || runtime().block_on(cache_follower.follow(followed_store.as_ref())));
         let registry = Registry::new(store, cache, Arc::new(FixedClock(1_000_000)));
         let site = Self { registry, caller: caller(), _directory: directory };
@@ -209,8 +208,8 @@ async fn w10_05_decision_ends_without_commit_when_canceled() {
 }
 
 /// The labels of the last of 201 new nodes are larger than an agent accepts, so the write fails. The decision often
-/// checks whether the client has disconnected. In each round, the client disconnects at another of these checks. No node
-/// may be committed in any round.
+/// checks whether the client has disconnected. In each round, the client disconnects at another of these checks. No
+/// node may be committed in any round.
 #[tokio::test]
 async fn decision_commits_nothing_when_canceled_during_checks() {
     let site = WriteSite::new().await;
@@ -275,8 +274,7 @@ fn move_node(number: u128, role: &str) -> impl Fn(&mut PendingWrite<'_>) -> Resu
 const CYCLE_MESSAGE: &str = "tasks wait for each other: n1/ta -> n2/tb -> n1/ta; remove one of these dependencies, or place a task elsewhere; nothing was changed";
 
 /// A node with tag a and a node with tag b in one cluster close a cycle of tasks (see [`release`]). In each case, two
-/// concurrent writes give the cluster these two nodes: by a new node, a move, other roles, or a tag that a role gets. The
-/// write that commits later is refused.
+/// concurrent writes give the cluster these two nodes. The write that commits later is refused.
 #[tokio::test]
 async fn check_order_refuses_second_write_when_cycle_closes_concurrently() {
     let change_cluster_role = |work: &mut PendingWrite<'_>| {
@@ -365,8 +363,8 @@ async fn check_order_decides_once_when_cycle_is_impossible() {
     }
 }
 
-/// A cluster has two marks, which order concurrent writes. Every write that places a node writes `placed`. A write that
-/// gives a node a profile that no node of the cluster had also writes `order`. The deletion of the cluster deletes both.
+/// A cluster has two marks that order writes. Every write that places a node writes `placed`. A write that gives a node
+/// a profile that no node of the cluster had also writes `order`. The deletion of the cluster deletes both.
 #[tokio::test]
 async fn check_order_writes_marks_only_for_placements() {
     let site = WriteSite::new().await;
@@ -655,11 +653,10 @@ async fn cache_lists_broken_release_when_loaded() {
     assert!(broken.len() == 1 && broken[0].starts_with("bad: ") && broken[0].contains("ghost"), "{broken:?}");
 }
 
-/// Checks the releases of the cache, and of a new cache of the same store: none is broken, and `app` is compiled with
-/// its import `lib`.
+/// Checks for the cache, and for a new cache of the store, that no release is broken and that `app` imports `lib`.
 async fn check_app_compiles(site: &WriteSite) {
     for model in [site.registry.cache().model(), Cache::load(site.registry.store().as_ref()).await.unwrap().model()] {
-        assert_eq!(model.broken_releases.keys().map(ToString::to_string).collect::<Vec<_>>(), [""; 0]);
+        assert!(model.broken_releases.is_empty(), "{:?}", model.broken_releases);
         let app = model.fleet.release(&ReleaseRef::new("app").unwrap()).expect("app compiles");
         assert_eq!(app.all_imports.iter().map(ToString::to_string).collect::<Vec<_>>(), ["lib"]);
     }

@@ -58,9 +58,8 @@ fn name_primary(node: &'static str) -> WriteFn {
     })
 }
 
-/// In this test, an operator makes both writes. One write names a node that does not exist yet as the primary. The
-/// other write gives the group a release with a privileged task for the primary. In both orders, the write that
-/// commits later is refused.
+/// One write of an operator names a node that does not exist yet as the primary. Another write gives the group a
+/// release with a privileged task for the primary. In both orders, the write that commits later is refused.
 #[tokio::test]
 async fn x07_second_write_is_refused_when_primary_gets_privileged_task() {
     let privileged_tasks =

@@ -11,8 +11,7 @@ const ENOSPC: i32 = 28;
 
 /// Opens the store on a copy of the disk's present content, as after a restart of the host.
 fn open(disk: &MemoryDisk) -> Result<RedbStore, OpenError> {
-    // The content is copied to a new disk, because a restart also ends the lock on the store. The copy has no planned
-    // faults.
+    // The new disk has neither the lock on the store, which a restart also ends, nor planned faults.
     RedbStore::open_on(MemoryDisk::with_bytes(disk.bytes()).backend(), Path::new("disk"), RedbOptions::default())
 }
 
@@ -100,8 +99,8 @@ async fn f03_store_keeps_acknowledged_commits_whole_when_power_is_lost() {
     }
 }
 
-/// In each round, one of the first operations of a kind fails. The reopened store has all commits that succeeded. It may
-/// also have the commit that failed, if the outcome of that commit is unknown.
+/// In each round, one of the first operations of a kind fails. The reopened store has all commits that succeeded. It
+/// may also have the commit that failed, if the outcome of that commit is unknown.
 #[tokio::test]
 async fn f05_and_f06_store_becomes_read_only_when_write_fails() {
     // The file grows in large steps, so its length is rarely set. Only the first such operation is made to fail.
@@ -164,8 +163,7 @@ async fn crashed_disks() -> Vec<(String, MemoryDisk, u64)> {
     disks
 }
 
-/// The store on a disk is opened after a power loss, a killed controller or an orderly close. Then the power is lost
-/// after each operation of the opening. The store still has all its commits.
+/// Each crashed or closed disk is opened, and the power is lost after each operation of the opening.
 #[tokio::test]
 async fn f03_store_loses_no_commit_when_power_is_lost_while_opening() {
     let mut random = Random(0x09e2);
@@ -206,7 +204,7 @@ async fn open_returns_io_error_when_disk_is_unreadable() {
     failing_disk.fail(DiskOperation::Read, 0, DiskFault::Errno(EIO));
     let result = RedbStore::open_on(failing_disk.backend(), Path::new("disk"), RedbOptions::default());
     assert!(matches!(result, Err(OpenError::Io { .. })));
-    // `open` copies the content to a disk without faults. If it succeeds, the failed attempt did not damage the content.
+    // `open` copies the content to a disk without faults. Its success shows that the failed attempt did no damage.
     assert!(open(&failing_disk).is_ok());
 }
 

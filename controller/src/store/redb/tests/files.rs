@@ -123,8 +123,7 @@ async fn f30_open_fails_when_store_is_locked() {
     drop(store);
 }
 
-/// Writes another schema version and the program name `stemma-controller 9.9.9` into a store, as a program of that
-/// version would.
+/// Writes another schema version and a program's name into a store, as a program of that version would.
 fn set_version(path: &Path, version: u32) {
     set_meta(path, "schema", Some(&version.to_be_bytes()));
     set_meta(path, "program", Some(b"stemma-controller 9.9.9"));

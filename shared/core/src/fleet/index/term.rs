@@ -14,9 +14,7 @@ use crate::traits::Trait;
 /// text of the same property or field have the same term.
 const MAX_TEXT_BYTES: usize = 128;
 
-/// The fields of Ironic (`OpenStack`'s service for bare-metal hosts) by which list filters can select nodes. The
-/// controller also uses some of them otherwise: allocations compare `resource_class`, `owner` and `lessee`, and a node
-/// with an `instance_uuid` is in use.
+/// The fields of Ironic (`OpenStack`'s service for bare-metal hosts) by which list filters can select nodes.
 pub const IRONIC_FIELDS: [&str; 7] = ["resource_class", "driver", "owner", "lessee", "conductor_group", "instance_uuid", "shard"];
 
 /// A statement about a node that is true or false. The index has, for each term, the set of nodes for which the
@@ -41,8 +39,7 @@ pub enum IndexTerm {
     Role(Name),
     /// The node has this tag.
     Tag(TagName),
-    /// The node has this trait from an operator, or its host detected the trait and no operator suppressed it. A trait
-    /// from an inspection rule does not count.
+    /// The node has this trait from an operator or, if no operator suppressed it, from its host. Rules do not count.
     Trait(Trait),
     /// The node provides labels that replace the inherited labels.
     ReplacesLabels,
@@ -54,8 +51,7 @@ pub enum IndexTerm {
     TombstonesLabel(LabelKey),
     /// The host of the node reports this label with this value.
     ReportedLabel(Arc<str>, Arc<str>),
-    /// The spec of the node has this property with this JSON text. `None` represents every text that is too long to be
-    /// indexed. A property from an inspection rule does not count.
+    /// The spec of the node has this property with this JSON text. `None` represents every text that is too long.
     Property(Arc<str>, Option<Arc<str>>),
     /// The node has this field (one of [`IRONIC_FIELDS`]) with this text. `None` represents every text that is too long
     /// to be indexed.

@@ -41,17 +41,14 @@ pub struct Field<S: 'static> {
 
 /// A spec that is read from a body, with the table of its fields.
 pub trait SpecFields: Sized + Clone + 'static {
-    /// The fields of the kind that are not in [`Self::KEYED_FIELDS`], [`Self::IDENTITY_FIELDS`] or
-    /// [`Self::PASSTHROUGH_FIELDS`].
+    /// The fields of the kind that none of the tables below contains.
     const FIELDS: &'static [Field<Self>];
-    /// The tables of the maps whose keys have their own owners, such as labels. They also contain `merge_labels`, and
-    /// `reports` of a node.
+    /// The tables of the maps whose keys have their own owners, such as labels, and of `merge_labels` and `reports`.
     const KEYED_FIELDS: &'static [&'static [FieldDef]] = &[];
-    /// The fields that identify the object, and `include` of a release, which names files to merge into its manifest.
-    /// They are removed from the body before it is written.
+    /// The fields that identify the object, and `include` of a release. They are removed before a body is written.
     const IDENTITY_FIELDS: &'static [FieldDef];
-    /// Passthrough fields: fields of Ironic's or Magnum's bodies that are stored and returned. Most passthrough fields
-    /// have no effect. A few fields of a node have an effect: for example, allocations compare `resource_class`.
+    /// Fields of Ironic's or Magnum's bodies that are stored and returned. Few have an effect, such as
+    /// `resource_class`.
     const PASSTHROUGH_FIELDS: &'static [PassthroughField] = &[];
     /// The names of the fields that responses hide from everybody if the object is sensitive.
     const SENSITIVE_FIELDS: &'static [&'static str] = &[];
@@ -68,8 +65,7 @@ pub trait SpecFields: Sized + Clone + 'static {
         Ok(())
     }
 
-    /// Returns whether the field with this name is one of the [`Self::PASSTHROUGH_FIELDS`], which are fields of Ironic
-    /// or Magnum that are stored and returned.
+    /// Returns whether the field with this name is one of the [`Self::PASSTHROUGH_FIELDS`].
     fn is_passthrough(name: &str) -> bool {
         Self::PASSTHROUGH_FIELDS.iter().any(|field| field.name == name)
     }
@@ -86,13 +82,11 @@ pub trait SpecFields: Sized + Clone + 'static {
     fn owners_mut(&mut self) -> &mut FieldOwners;
     /// Returns the owners of each field.
     fn owners(&self) -> &FieldOwners;
-    /// Returns the labels, annotations, parameters and lifecycle fields that this level provides, to change them.
-    /// `None` if the kind is not a level.
+    /// Returns the maps and lifecycle fields of this level, to change them. `None` if the kind is not a level.
     fn inherited_mut(&mut self) -> Option<&mut Inherited> {
         None
     }
-    /// Returns the labels, annotations, parameters and lifecycle fields that this level provides. `None` if the kind is
-    /// not a level.
+    /// Returns the maps and lifecycle fields of this level. `None` if the kind is not a level.
     fn inherited(&self) -> Option<&Inherited> {
         None
     }
@@ -104,9 +98,8 @@ pub trait SpecFields: Sized + Clone + 'static {
     fn node(&self) -> Option<&NodeSpec> {
         None
     }
-    /// Sets the dates of the items of a namespace (its resource types, objects and tags) that are new or changed since
-    /// `_previous`, the spec before the write. Removes the dates of deleted items. Other kinds have no such dates and
-    /// do nothing.
+    /// Sets the dates of the items of a namespace that are new or changed since `_previous`, the spec before the write,
+    /// and removes those of deleted items. Other kinds have no such dates and do nothing.
     fn update_dates(&mut self, _previous: &Self, _now: Timestamp) {}
 }
 
@@ -129,8 +122,7 @@ macro_rules! field {
     };
 }
 
-/// Generates the table row of a lifecycle field: a number of seconds that lower levels inherit, such as
-/// `node_drain_timeout`.
+/// Generates the table row of a lifecycle field, such as `node_drain_timeout`.
 macro_rules! lifecycle {
     ($spec:ty, $name:ident, $field:ident, $help:expr) => {
         Field {
@@ -151,9 +143,8 @@ macro_rules! lifecycle {
     };
 }
 
-/// Generates the tables of fields of a level (its own fields, then the lifecycle fields), and the methods of
-/// `SpecFields` that return the stored maps and owners. The first argument is true if the kind has a level above it,
-/// whose values it inherits.
+/// Generates the tables of fields of a level (its own fields, then the lifecycle fields), and the methods that return
+/// its maps and owners. The first argument is true if the kind has a level above it, whose values it inherits.
 macro_rules! level_fields {
     ($inherited:literal, $extra:expr, $named_by:expr, $keyed:expr, [$($field:expr),+ $(,)?]) => {
         const FIELDS: &'static [Field<Self>] = &[
@@ -218,8 +209,7 @@ mod help {
 }
 
 /// Returns the JSON of a field as a body would contain it. A value at its default becomes `null`, except a number. An
-/// optional object without members is not at its default: `hold: {}` is a hold without an end, so it is returned as
-/// `{}`. An empty map or list is at its default.
+/// optional object without members is not a default: `hold: {}` is a hold without an end.
 fn to_json<T: Serialize + Default + PartialEq>(field: &T) -> Value {
     let value = serde_json::to_value(field).expect("a spec's field is JSON with text as keys");
     if *field == T::default() && !value.is_number() { Value::Null } else { value }

@@ -21,8 +21,7 @@ pub struct KindFields {
     pub kind: &'static str,
     /// The fields that identify an object, then the other fields except the passthrough fields.
     pub fields: Vec<FieldDef>,
-    /// The names of the passthrough fields: fields of Ironic or Magnum that are accepted, stored and shown. Most have
-    /// no effect.
+    /// The names of the passthrough fields: fields of Ironic or Magnum that are accepted, stored and shown.
     pub passthrough: Vec<&'static str>,
 }
 

@@ -13,7 +13,7 @@ use uuid::Uuid;
 use super::body::is_null;
 use super::canary::check_canary;
 use super::declared::{check_declared_role, check_declared_roles, check_declared_tag, check_declared_tags, check_removed_tags};
-use super::empty::{check_name_characters, check_no_control, check_no_empty_text, check_path_segment};
+use super::empty::{check_name_characters, check_no_blank_text, check_no_control, check_path_segment};
 use super::error::{BodyError, BodyErrorKind, check_each};
 use super::names::NameResolver;
 use super::reader::read_json;
@@ -145,8 +145,7 @@ fn check_max_chars(text: &str, max_chars: usize) -> Result<(), BodyError> {
     }
 }
 
-/// Maximum length of the name of a property, object, tag or resource type of a namespace, and of the `prefix` and
-/// `properties_target` of a resource type, in characters.
+/// Maximum length of a name, `prefix` or `properties_target` in a namespace, in characters.
 const MAX_MEMBER_TEXT_CHARS: usize = 80;
 
 /// Checks a new name of a property, object, tag or resource type of a namespace.
@@ -160,9 +159,8 @@ pub fn check_member_name(name: &str) -> Result<(), BodyError> {
     check_max_chars(name, MAX_MEMBER_TEXT_CHARS)
 }
 
-/// Reads the properties of a namespace, a map from names to properties. Fails if a new name is `.`, `..` or too long,
-/// or if a new `name` within a property is invalid. Glance's clients repeat the name in the property's field `name`,
-/// which is dropped if it equals the key.
+/// Reads the properties of a namespace, a map from names to properties. Fails if a new name is invalid. Glance's
+/// clients repeat the name in the property's field `name`, which is dropped if it equals the key.
 pub(super) fn read_properties(target: &mut Properties, raw: &RawValue, _: &dyn NameResolver) -> Result<(), BodyError> {
     let old = replace_value(target, raw)?;
     for (key, property) in target.iter_mut() {
@@ -239,9 +237,8 @@ pub(super) fn read_namespace_tags(to: &mut Vec<NamespaceTag>, raw: &RawValue, na
     Ok(())
 }
 
-/// Reads the resource types that a namespace applies to. An entry may also have the prefix of property names for that
-/// type. Fails if a new type is invalid, or if the prefix or the target of a new or changed entry is. An entry that
-/// equals a stored one is accepted.
+/// Reads the resource types that a namespace applies to, each with an optional prefix of property names. Fails if a new
+/// type, or the prefix or target of a new or changed entry, is invalid.
 pub(super) fn read_associations(list: &mut Vec<Association>, raw: &RawValue, names: &dyn NameResolver) -> Result<(), BodyError> {
     let old = list.clone();
     read_members(list, raw, names)?;
@@ -321,8 +318,7 @@ fn check_time(field: &str, new: Option<&str>, old: Option<&str>) -> Result<(), B
     }
 }
 
-/// Reads the roles of a group or node. Sorts them and removes duplicates. A new role must not be a word that has a
-/// meaning in selectors, such as `self`.
+/// Reads the roles of a group or node. Sorts them and removes duplicates. A new role must not be a reserved word.
 pub(super) fn read_role_names(target: &mut Vec<Name>, raw: &RawValue, _: &dyn NameResolver) -> Result<(), BodyError> {
     let old = replace_value(target, raw)?;
     check_declared_roles(target, |role| old.contains(role))?;
@@ -339,8 +335,7 @@ pub(super) fn read_extensions(target: &mut Vec<ExtensionUse>, raw: &RawValue, _:
     check_each(&*target, |entry| check_declared_roles(&entry.roles, is_stored).map_err(|error| error.prefixed("roles")))
 }
 
-/// Reads the rules that select labels for the host label map, a file on the host. Fails if a list is too long or an
-/// entry is invalid, for example a prefix that is not a DNS name, or a pattern that does not compile. Also fails if a
+/// Reads the rules that select labels for the host label map, a file on the host. Fails if a rule is invalid, or if a
 /// pattern has no character that a key could have.
 pub(super) fn read_host_labels(target: &mut Option<HostLabels>, raw: &RawValue, _: &dyn NameResolver) -> Result<(), BodyError> {
     *target = parse_or_default(raw)?;
@@ -399,15 +394,14 @@ fn check_node_reference(name: &str) -> Result<(), BodyError> {
     NodeName::new(name).map(drop).map_err(|why| BodyError::new("", format!("no node can have this name: {why}")))
 }
 
-/// Reads the rollout strategy of a group. Checks the canary, which is the number or the selector of the hosts that roll
-/// out first, and the weekly windows. An empty selector is refused, because it would select all hosts. An unchanged
-/// canary or window is accepted.
+/// Reads the rollout strategy of a group. Checks the canary (the hosts that roll out first) and the weekly windows,
+/// unless they are unchanged. An empty selector is refused, because it would select all hosts.
 pub(super) fn read_strategy(target: &mut Option<Strategy>, raw: &RawValue, _: &dyn NameResolver) -> Result<(), BodyError> {
     let old = replace_value(target, raw)?;
     let Some(strategy) = target else { return Ok(()) };
     let old_canary = old.as_ref().and_then(|stored| stored.canary.as_ref());
     if let Some(canary) = strategy.canary.as_ref().filter(|canary| old_canary != Some(*canary)) {
-        let checked = check_no_empty_text(&to_raw_value(canary)).and_then(|()| check_canary(canary));
+        let checked = check_no_blank_text(&to_raw_value(canary)).and_then(|()| check_canary(canary));
         checked.map_err(|error| error.prefixed("canary"))?;
     }
     let is_stored = |window: &Value| old.as_ref().is_some_and(|stored| stored.windows.contains(window));
@@ -426,9 +420,8 @@ fn to_raw_value(value: &Value) -> Box<RawValue> {
     RawValue::from_string(value.to_string()).expect("a value's text is JSON")
 }
 
-/// Reads a map from tags to the node that is to be primary. A blank name of a node is refused, because its author might
-/// expect it to remove the primary. Fails if a new tag cannot be declared, or if no node can have a new name or uuid.
-/// Unchanged entries that are not blank are accepted.
+/// Reads a map from tags to the node that is to be primary. A blank node is refused, because its author might expect it
+/// to remove the primary. Fails if a new tag or a new name of a node is invalid.
 pub(super) fn read_primaries(map: &mut BTreeMap<TagName, String>, raw: &RawValue, _: &dyn NameResolver) -> Result<(), BodyError> {
     let old = replace_value(map, raw)?;
     if let Some((tag, _)) = map.iter().find(|(_, node)| is_blank(node)) {
@@ -440,8 +433,7 @@ pub(super) fn read_primaries(map: &mut BTreeMap<TagName, String>, raw: &RawValue
     })
 }
 
-/// Reads the tags that a release or a cluster declares. Checks the names of new tags, and the role of a tag if the role
-/// changed.
+/// Reads the tags that a release or a cluster declares. Checks the names of new tags and of changed roles.
 pub(super) fn read_tags(target: &mut BTreeMap<TagName, TagSpec>, raw: &RawValue, _: &dyn NameResolver) -> Result<(), BodyError> {
     let old = replace_value(target, raw)?;
     target.iter().try_for_each(|(name, tag)| check_tag_names(name, tag, old.get(name)).map_err(|error| error.prefixed(name)))
@@ -470,9 +462,8 @@ fn normalize_role_numbers(role: &mut RoleSpec) {
     role.fault_tolerance.iter_mut().chain(role.limits.values_mut()).for_each(json::normalize_integers);
 }
 
-/// Checks a role of a release: its name, its tags, its conflicts, its fault tolerance and its limits. `old` is the
-/// stored role. Names and a fault tolerance that `old` already has are accepted. Limits are checked even if they did
-/// not change.
+/// Checks a role of a release: its name, its tags, its conflicts, its fault tolerance and its limits. Accepts what
+/// `old`, the stored role, already has, except for limits.
 fn check_role(name: &Name, role: &RoleSpec, old: Option<&RoleSpec>) -> Result<(), BodyError> {
     if old.is_none() {
         check_declared_role(name)?;
@@ -544,9 +535,8 @@ pub(super) fn read_role_changes(
     check_role_changes(&old, target)
 }
 
-/// Reads the requirements of a group or allocation. A property or fact in a new requirement must have a name with a
-/// visible character. A stored requirement may have a blank name, because older versions accepted it. Fails if a
-/// requirement is invalid, or if a required trait is not known.
+/// Reads the requirements of a group or allocation. Fails if one is invalid, or if a required trait is not known. Only
+/// a stored requirement may have a blank name of a property or fact, because older versions accepted it.
 pub(super) fn read_requirements(target: &mut Requirements, raw: &RawValue, names: &dyn NameResolver) -> Result<(), BodyError> {
     let requirement_error = |reason: String| BodyError::with_kind(BodyErrorKind::Requirement, "", reason);
     let old = std::mem::take(target);

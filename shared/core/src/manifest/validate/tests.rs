@@ -1,5 +1,4 @@
-//! Tests of the checks of fields beyond their JSON type. Most fields accept an invalid value again that an older
-//! version stored.
+//! Tests of the values that each field accepts and refuses. Most fields accept a stored invalid value again.
 
 use super::super::testing::AnyNameResolver;
 use super::*;
@@ -265,9 +264,8 @@ fn y04_roles_and_tags_reject_reserved_words() {
     read_role_changes(&mut changes, &raw(existing), &AnyNameResolver::default()).unwrap();
 }
 
-/// Selectors know the words `self` and `master` in this spelling only, and `null` only as the JSON value. A new task
-/// with another spelling is refused. Regression: another spelling selected a role that cannot exist, so the task waited
-/// for nothing.
+/// Selectors know the words `self` and `master` in this spelling only, and `null` only as the JSON value. Regression:
+/// another spelling selected a role that cannot exist, so the task waited for nothing.
 #[test]
 fn y04_selector_words_are_case_sensitive() {
     let task = |field: &str, value: &Value| serde_json::json!([{"id": "a", "type": "shell", field: value}]).to_string();
@@ -410,8 +408,7 @@ fn role_limit_accepts_whole_number_or_fuel_expression() {
     }
 }
 
-/// In a namespace, the name of a property, and the fields `prefix` and `properties_target` of a resource type, have at
-/// most 80 characters, as in Glance's schema.
+/// The limit for names, prefixes and targets in a namespace is that of Glance's schema.
 #[test]
 fn catalog_texts_have_at_most_80_characters() {
     let (longest, too_long) = ("n".repeat(80), "n".repeat(81));
@@ -496,8 +493,7 @@ fn y05_fault_tolerance_accepts_number_or_percentage() {
     }
 }
 
-/// Regression: a whole number such as `1.0` was refused in `fault_tolerance` and `limits` of a role. A whole number is
-/// valid in any notation (`docs/api.md`).
+/// Regression: a whole number such as `1.0` was refused in a role. Any notation is valid (`docs/api.md`).
 #[test]
 fn y04_role_whole_numbers_are_normalized() {
     for (number, normalized) in [("1e0", "1"), ("1.0", "1"), ("2e1", "20"), ("-0", "0"), ("-0.0", "0")] {
@@ -598,8 +594,7 @@ fn y05_property_is_stored_without_redundant_name() {
     assert_eq!((properties["p"].title.as_str(), &properties["p"].name), ("B", &None));
 }
 
-/// The labels of a release, namespace or inspection rule are inherited by no other object. They accept the same keys
-/// and values as the labels of a level.
+/// The labels of a release, namespace or inspection rule accept the same keys and values as the labels of a level.
 #[test]
 fn y05_object_label_follows_rules_of_level_labels() {
     let label_map = |key: &str, value: &str| serde_json::json!({key: value}).to_string();

@@ -99,9 +99,8 @@ pub fn write_body<S: SpecFields>(
     Ok(())
 }
 
-/// Makes the author of a new object the owner of each field that its body sets, even if it sets the default. A field
-/// that is `null` in the body counts as not set. An update of an existing object does not own a field that it leaves at
-/// its default.
+/// Makes the author of a new object the owner of each field that its body sets, even to the default, but not to `null`.
+/// An update of an existing object does not own a field that it leaves at its default.
 pub fn own_new_fields<S: SpecFields>(spec: &mut S, body: &JsonBody, manager: &Manager) {
     let fields = body.iter().filter(|(name, raw)| find_field::<S>(name).is_some() && !is_null(raw));
     for (name, _) in fields {
@@ -109,9 +108,8 @@ pub fn own_new_fields<S: SpecFields>(spec: &mut S, body: &JsonBody, manager: &Ma
     }
 }
 
-/// Returns the first error of each field of a body, so that a person can correct several fields at once. Each field is
-/// written alone to a copy of the spec. Conflicts with other managers are not returned, and rules about several fields
-/// are not checked.
+/// Returns the first error of each field of a body, so that a person can correct several at once. Each field is written
+/// alone to a copy of the spec. Conflicts with other managers and rules about several fields are not checked.
 pub(super) fn body_errors<S: SpecFields>(
     spec: &S,
     body: &JsonBody,
@@ -154,7 +152,8 @@ fn apply_body<S: SpecFields>(
 
 /// Returns the conflicts without the values of hidden fields, if the object is sensitive. Such a value becomes `null`.
 pub(super) fn hide_sensitive_values<S: SpecFields>(mut conflicts: Vec<MapConflict>, spec: &S) -> Vec<MapConflict> {
-    for item in conflicts.iter_mut().filter(|item| spec.is_sensitive() && S::SENSITIVE_FIELDS.contains(&item.key.as_str())) {
+    let is_hidden = |item: &&mut MapConflict| item.map == "fields" && S::SENSITIVE_FIELDS.contains(&item.key.as_str());
+    for item in conflicts.iter_mut().filter(|_| spec.is_sensitive()).filter(is_hidden) {
         item.value = Value::Null;
     }
     conflicts
@@ -248,9 +247,8 @@ impl BodyWriter<'_> {
         parameters.map_err(|why| BodyError::new("parameters", why.to_string()))
     }
 
-    /// Writes one map of a level, such as its labels. If the body omits the map, an apply of the whole object removes
-    /// the keys that only its manager applied, and any other write leaves the map unchanged. In an update, `null`
-    /// removes the map.
+    /// Writes one map of a level, such as its labels. If the body omits the map, an apply of the whole object gives up
+    /// the manager's keys ([`Self::give_up_map`]). In an update, `null` removes the map.
     fn write_layer<K, V>(&mut self, layer: &mut Layer<K, V>, map_name: &'static str) -> Result<(), BodyError>
     where
         K: Ord + Clone + fmt::Display + FromStr<Err: fmt::Display>,
@@ -400,10 +398,9 @@ impl BodyWriter<'_> {
     }
 }
 
-/// Returns the fields that an update sets. The caller writes them as a patch of the owned fields, which makes the
-/// manager the owner of each field that changes or has no owner. A field without an owner is left out if it was at its
-/// default and remains there. For example, an update that resumes a group that was never paused does not own `paused`.
-/// A field that the update returns to its default is included.
+/// Returns the fields that an update sets. Its manager becomes the owner of those that change or have no owner. A field
+/// without an owner is left out if it was at its default and remains there. For example, an update that resumes a group
+/// that was never paused does not own `paused`. A field that the update returns to its default is included.
 fn update_intent<S: SpecFields>(
     previous: &S,
     old_fields: &OwnedMap<String, Value>,
@@ -420,9 +417,8 @@ fn update_intent<S: SpecFields>(
     fields.map(|(name, provided)| (name, Some(provided))).collect()
 }
 
-/// Reads a field into the spec and returns its value as a body would contain it (`null` at its default, except a
-/// number). Returns `None` for a map whose keys have their own owners, such as labels, because another function writes
-/// it.
+/// Reads a field into the spec and returns its value as a body would contain it. Returns `None` for a map whose keys
+/// have their own owners, such as labels, because another function writes it.
 fn read_field<S: SpecFields>(
     spec: &mut S,
     name: &str,

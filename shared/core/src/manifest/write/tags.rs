@@ -54,8 +54,7 @@ pub(super) fn read_tags(raw: &RawValue, null_clears: bool) -> Result<NodeTagsInp
     }
 }
 
-/// Fails if a body assigns or unassigns a tag with a reserved name, such as `self`. A tag that the node already has in
-/// the same set is not checked. A tag to unassign may begin with `primary-`, and a tag to assign may not.
+/// Fails if a body assigns or unassigns a tag with a reserved name that the node does not have in the same set yet.
 pub(super) fn check_new_names(input: &NodeTagsInput, old: &NodeTags) -> Result<(), BodyError> {
     let contains = |set: &OwnedSet<TagName>, tag: &TagName| set.members().any(|member| member == tag);
     let assigned_check = check_declared_tags(input.assigned.iter().flatten(), |tag| contains(&old.assigned, tag));

@@ -27,8 +27,7 @@ fn owners_of<S: SpecFields>(spec: &S, field: &str) -> Vec<String> {
 }
 
 /// A manager that adopts the values of another owner changes them without a conflict. It adopts only the keys and
-/// fields in its body. If the adopted owner is given with an operation, such as `ops:apply`, the adoption covers only
-/// what `ops` wrote by this operation.
+/// fields in its body. If the owner is given with an operation (`ops:apply`), it adopts only what was written by it.
 #[test]
 fn apply_adopts_only_values_of_named_owner() {
     let mut spec = ClusterSpec::default();
@@ -52,8 +51,6 @@ fn apply_adopts_only_values_of_named_owner() {
     assert_eq!((spec.description.as_str(), spec.owners["description"].len()), ("b", 1));
 }
 
-/// A write in the mode `Add` sets the keys and fields of its body, and gives up nothing that the body omits. `force`
-/// takes over values of other owners.
 #[test]
 fn y09_add_removes_nothing_and_keeps_owners_of_equal_values() {
     let mut spec = ClusterSpec::default();

@@ -56,8 +56,7 @@ pub fn object_catalog_findings(fleet: &Fleet, suggestions: &SuggestionCache, id:
     findings.unwrap_or_default()
 }
 
-/// Returns the findings that a write causes about keys of one object that do not agree with the catalogue. Omits the
-/// findings that the object had before the write.
+/// Returns the findings about keys that one object uses, without the findings that existed before a write.
 pub fn newly_uncatalogued(fleet_before: &Fleet, fleet_after: &Fleet, id: LevelId) -> Vec<Finding> {
     let mut findings = object_catalog_findings(fleet_after, &SuggestionCache::default(), id);
     if !findings.is_empty() {

@@ -71,10 +71,8 @@ impl ClusterCheck<'_> {
         self.findings.push(Finding::new(rule, object, message));
     }
 
-    /// Adds the findings about the levels above the nodes. For the template, the cluster and each group, these are
-    /// about `null` labels where nothing is merged, and about fields that are not implemented. For the cluster and each
-    /// group, they are about labels that would be the same variable of `labels.env`. For each group, they are about
-    /// requirements that resemble an operator.
+    /// Adds the findings about the levels above the nodes: `null` labels where nothing is merged, fields that are not
+    /// implemented, labels that would be the same variable of `labels.env`, and requirements that resemble an operator.
     fn check_levels(&mut self, groups: &[&Arc<ResolvedGroup>]) {
         let cluster = Arc::clone(self.cluster);
         let (fleet, id) = (self.fleet, ClusterId(cluster.meta.uuid));
@@ -128,8 +126,7 @@ impl ClusterCheck<'_> {
         let fleet = self.fleet;
         for (tag, node) in fleet.holders(id) {
             let Some(node) = fleet.node(node).filter(|node| fleet.parked_by(node).is_some()) else { continue };
-            // While `primaries` of the cluster names a node for the tag, `stemma primary set` is refused for any other
-            // node.
+            // While `primaries` names a node for the tag, `stemma primary set` of another node is refused.
             let remedy = match fleet.named_primary(id, tag.as_str()) {
                 Some(_) => primaries_edit_hint(self.cluster, tag.as_str()),
                 None => format!("stemma primary set {} {tag} NODE", self.cluster.meta.name),

@@ -75,23 +75,20 @@ fn collisions_at(fleet: &Fleet, id: LevelId) -> Vec<String> {
     }
 }
 
-/// Returns a message for each variable of `labels.env` that several labels of a template would be. Returns none if a
-/// cluster of the template has a node.
+/// Returns the messages about colliding labels of a template. Returns none if a cluster of the template has a node.
 fn template_collisions(fleet: &Fleet, id: TemplateId) -> Vec<String> {
     let collisions = label_collisions(&InheritedMaps::from_levels(&fleet.template_levels(id)).labels);
     let has_nodes = || clusters_of_template(fleet, id).any(|cluster| fleet.nodes_in_cluster(cluster).next().is_some());
     if collisions.is_empty() || has_nodes() { Vec::new() } else { collisions }
 }
 
-/// Returns a message for each variable of `labels.env` that several labels of a cluster would be. Returns none if the
-/// cluster has a node.
+/// Returns the messages about colliding labels of a cluster. Returns none if the cluster has a node.
 fn cluster_collisions(fleet: &Fleet, id: ClusterId) -> Vec<String> {
     let has_nodes = fleet.nodes_in_cluster(id).next().is_some();
     if has_nodes { Vec::new() } else { label_collisions(&InheritedMaps::from_levels(&fleet.cluster_levels(id)).labels) }
 }
 
-/// Returns a message for each variable of `labels.env` that several labels of a group would be. Returns none if the
-/// group has a node.
+/// Returns the messages about colliding labels of a group. Returns none if the group has a node.
 fn group_collisions(fleet: &Fleet, id: GroupId) -> Vec<String> {
     let has_nodes = fleet.nodes_in_group(id).next().is_some();
     let resolved_group = fleet.resolved_group(id).ok().filter(|_| !has_nodes);

@@ -1,5 +1,4 @@
-//! The findings about nodes, and about the levels above them. Most are created from the resolved fleet. The controller
-//! creates the others from what it observes of hosts and of its store, for example `host_ahead`.
+//! The findings about nodes and the levels above them, from the resolved fleet or from what the controller observes.
 //!
 //! The findings about a release alone are created when the release is compiled. They are stored with the compiled
 //! release, because they are the same in every cluster.

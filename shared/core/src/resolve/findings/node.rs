@@ -126,9 +126,7 @@ pub fn report_findings(node: &Node, reported: &[&str]) -> Option<Finding> {
     Some(node_finding(rule::REPORT_FINDINGS, node, message))
 }
 
-/// Returns the finding that a node's agent is stuck, with the reason that the agent reports. Either the agent cannot
-/// store or apply its desired state and begins no task, or its tasks run and it only cannot write all that other
-/// programs and people read on the host.
+/// Returns the finding that a node's agent is stuck, with the reason that the agent reports.
 pub fn host_stuck(node: &Node, StuckAgent { reason, can_run_tasks }: &StuckAgent) -> Finding {
     let problem = if *can_run_tasks {
         "its agent cannot write all of what services and people read on its host, and its tasks run on"

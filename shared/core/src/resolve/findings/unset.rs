@@ -40,7 +40,6 @@ struct MissingReference {
     first_node: Option<NodeId>,
     host_count: usize,
     total_hosts: usize,
-    /// The names of hosts that lack the value, or of the groups without hosts.
     host_names: Vec<String>,
 }
 
@@ -56,8 +55,7 @@ impl UnsetReferences {
         self.add_except(node, BTreeSet::new());
     }
 
-    /// Adds a host with all references whose values it lacks, except those in `known_references`. The host lacked the
-    /// values of these before the write too. A host without a task set or a release is ignored.
+    /// Adds a host with all references whose values it lacks, except those that it lacked before the write too.
     fn add_except(&mut self, node: &ResolvedNode, known_references: BTreeSet<Reference>) {
         let Some((set, release)) = node.task_set().zip(node.release()) else { return };
         let first_node = node.node().id();
@@ -159,8 +157,7 @@ impl MissingReference {
         self.build_finding(UNSET_INFO, release, need, &hosts, "there")
     }
 
-    /// Returns at most [`MAX_NAMES`] of the names in `host_names`, the first in natural order. An ellipsis follows if
-    /// `total` is larger than the number of returned names.
+    /// Returns the first [`MAX_NAMES`] names in natural order, and an ellipsis if `total` is larger than their number.
     fn first_names(&self, total: usize) -> String {
         let mut names = self.host_names.clone();
         truncate_names(&mut names);
@@ -193,12 +190,10 @@ fn truncate_names(names: &mut Vec<String>) {
     names.truncate(MAX_NAMES);
 }
 
-/// The rule of findings that are only an info: a task may succeed in spite of the missing value, or the group has no
-/// hosts yet.
+/// The rule of findings that are only an info: a task may succeed without the value, or the group has no hosts yet.
 const UNSET_INFO: Rule = Rule { severity: Severity::Info, ..rule::REFERENCE_UNSET };
 
-/// Returns the text of a reference for a message: the reference as a template writes it. For a look-up with `nodes(…)`,
-/// the text describes a node of the look-up, or a field of such a node.
+/// Returns the text of a reference for a message: as a template writes it, or a description of a node of a look-up.
 fn reference_text(reference: &Reference) -> String {
     let field = |fields: &FieldSet| fields.iter().map(Path::to_string).collect::<String>();
     match reference.read() {

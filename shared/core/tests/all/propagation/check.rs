@@ -11,8 +11,7 @@ use stemma_core::unimplemented::UnimplementedFields;
 
 use super::site::{NodeStates, PropagationSite};
 
-/// A field, its propagation (how a change reaches hosts), and an edit of the field that shows this propagation in the
-/// site.
+/// A field, its propagation (how a change reaches hosts), and an edit of the field that shows the propagation.
 pub(super) type EditRow<S> = (&'static str, Propagation, fn(&mut S));
 
 /// The kinds and fields whose edit sets something that nothing uses yet, each with the field that the finding names.
@@ -78,8 +77,7 @@ pub(super) fn edited_versions<S: Spec + ClassifyFields + UnimplementedFields>(
 
 /// Checks that the rows cover every field of the type, and that each edit changes only its field, with the listed
 /// propagation. Returns each field with its propagation and the edited value. A change of `owners` alone has no
-/// propagation. Instead of the field `inherited`, the rows have its four parts: labels, annotations, parameters and
-/// lifecycle.
+/// propagation. The field `inherited` has one row for each of its four parts.
 pub(super) fn edited_values<S: ClassifyFields + Clone + PartialEq>(
     old: &S,
     edit_rows: &[EditRow<S>],
@@ -106,7 +104,7 @@ pub(super) fn edited_values<S: ClassifyFields + Clone + PartialEq>(
 /// The nodes in `below`, and no others, must be affected in the way that the propagation requires: another known part
 /// or another task digest. With `InPlaceAndRolledOut`, these nodes get another known part, and at least one node of the
 /// site gets another task digest. With `ControllerOnly`, no node may be affected. Each affected node must be in
-/// `dirty`. A state of a node is its known part and its task digest. `label` names the change in error messages.
+/// `dirty`. `label` names the change in error messages.
 pub(super) fn check_dirty_nodes(
     label: &str,
     propagation: Propagation,

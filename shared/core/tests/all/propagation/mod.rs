@@ -489,8 +489,7 @@ fn namespace_fields_have_declared_propagation() {
 }
 
 /// If a change alters the effects of a rule, the change concerns every node. Other changes of a rule concern no node. A
-/// second rule sets the same labels to other values, because the priority of the rules decides which value a label
-/// gets.
+/// second rule sets the same labels to other values, because priorities decide between them.
 #[test]
 fn inspection_rule_fields_have_declared_propagation() {
     let edit_rows: &[EditRow<InspectionRuleSpec>] = &[
@@ -655,8 +654,7 @@ fn reported_state_fields_have_declared_propagation() {
     }
 }
 
-/// In this test, a task of the databases reads label `read`. So a change of the label changes the known part and the
-/// task digest of the node.
+/// A task of the databases reads label `read`.
 #[test]
 fn label_read_by_task_also_changes_digest() {
     let mut site = PropagationSite::new();

@@ -54,8 +54,7 @@ pub(super) struct PropagationSite {
     pub(super) releases: BTreeMap<ReleaseRef, ReleaseSpec>,
 }
 
-/// For each node name, the text of its known part and its task digest. The digest is `None` if the node has no task
-/// set.
+/// For each node name, the text of its known part and its task digest.
 pub(super) type NodeStates = BTreeMap<String, (String, Option<String>)>;
 
 impl PropagationSite {

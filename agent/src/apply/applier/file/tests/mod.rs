@@ -158,7 +158,7 @@ fn x05_apply_names_directory_when_subdirectory_cannot_be_created() {
     assert_eq!(host.text("/etc/t/deep/f").as_deref(), Some("new"), "an append-only directory accepts new entries");
 }
 
-/// In this test, two messages advise a command that contains the path of the file. Both quote the path for the shell.
+/// Each of the two messages that advise a command quotes the path in it for the shell.
 #[test]
 fn x05_advice_quotes_path_as_one_word() {
     let host = MemoryHost::new();
@@ -186,8 +186,7 @@ fn x05_apply_gives_advice_when_disk_is_full() {
     assert_eq!(host.text("/etc/f").as_deref(), Some("old"));
 }
 
-/// In this test, the files are small and hold no secret. So each apply stores the file that it replaces or deletes as
-/// the undo note of the path, in place of the earlier note.
+/// Each apply stores the file that it replaces or deletes as the undo note of the path, in place of the earlier note.
 #[test]
 fn apply_backs_up_replaced_or_deleted_file() {
     let host = MemoryHost::new();
@@ -229,9 +228,8 @@ fn task_with_label(parameters: &Value, value: &str) -> HostTask {
     HostTask::new(&ProfileTask { id: "conf".into(), definition, references, after, barriers }, &inputs).unwrap()
 }
 
-/// In the command `validate`, only a `{path}` that the author of the task wrote stands for the path of the new file. A
-/// `{path}` in the value of a label stays as it is. A value that contains the agent's internal placeholder of the path
-/// is refused.
+/// In `validate`, only a `{path}` that the author wrote stands for the path of the new file. A `{path}` in the value of
+/// a label stays as it is. A value that contains the internal placeholder of the path is refused.
 #[test]
 fn y03_validate_ignores_placeholder_when_value_contains_path() {
     let host = MemoryHost::new();
@@ -270,8 +268,7 @@ fn y09_apply_rejects_validate_without_program_before_writing() {
     }
 }
 
-/// In this test, the command `validate` makes each change of the list to the staged file (the new file under its
-/// temporary name). The apply then fails, removes the staged file and keeps the old file.
+/// The command `validate` makes each change of the list to the staged file (the new file under its temporary name).
 #[test]
 fn x05_apply_discards_new_file_when_validate_modifies_file() {
     type EditFile = fn(&MemoryHost, &str);
@@ -337,9 +334,8 @@ fn x05_apply_keeps_foreign_change_when_made_during_validate() {
     }
 }
 
-/// On a real host, the command `validate` first only reads the new file, and the apply succeeds. Then `validate`
-/// changes the new file: by a rename, by added text, and by another mode. After that, it replaces the directory, and at
-/// last it changes the mode or the text of the old file. The apply notices each of these changes, and fails.
+/// On a real host, `validate` first only reads the new file. Then it renames the file, adds text or changes the mode.
+/// At last it replaces the directory, or changes the mode or the text of the old file. The apply notices each change.
 #[test]
 fn x05_apply_detects_changes_during_validate_when_host_is_real() {
     use std::os::unix::fs::PermissionsExt as _;
@@ -507,9 +503,8 @@ fn apply_replaces_and_removes_file_when_oversized() {
     }
 }
 
-/// A file task must not write the host label map (the file in which the agent shares labels with other programs of the
-/// host), even if the config of the agent gives the map another path. Otherwise the agent and the task would overwrite
-/// each other's file.
+/// A file task must not write the host label map, even if the config of the agent gives the map another path. Otherwise
+/// the agent and the task would overwrite each other's file.
 #[test]
 fn y01_check_rejects_host_label_map_wherever_configured() {
     let host = MemoryHost::new();

@@ -129,10 +129,9 @@ fn s67_apply_sets_upper_mode_bits_after_owner() {
     assert_eq!((stat.user, stat.mode), (33, 0o4755));
 }
 
-/// In this test, user `nobody` owns the directory, and could have created the old file. The new file belongs to root or
-/// to the owner that the task sets. The mode of the old file is preserved only if that file belongs to root or to the
-/// owner in the task. Setuid is removed from a file that does not belong to root, even if the owner stays. If the task
-/// sets no mode, a content with a secret gives others no rights.
+/// User `nobody` owns the directory, and could have created the old file. The new file belongs to root or to the owner
+/// that the task sets. Its mode is that of the old file only if the old file belonged to root or to this owner, and its
+/// setuid bit only if to root. If the task sets no mode, a content with a secret gives others no rights.
 #[test]
 fn w10_07_apply_ignores_mode_and_owner_when_another_user_created_file() {
     let nobody = 65_534;
