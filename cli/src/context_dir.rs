@@ -82,8 +82,11 @@ impl Drop for ContextDir {
     }
 }
 
-/// Creates a file that only its owner can read and write, and syncs it to disk. Fails if something exists at the path.
-fn write_file(path: &Path, text: &str) -> Result<()> {
+/// Creates a file that only its owner can read and write, and syncs it to disk.
+///
+/// # Errors
+/// Fails if something exists at the path, or if the file can't be written.
+pub(crate) fn write_file(path: &Path, text: &str) -> Result<()> {
     let mut file =
         OpenOptions::new().write(true).create_new(true).mode(0o600).open(path).with_context(|| path.display().to_string())?;
     file.write_all(text.as_bytes()).and_then(|()| file.sync_all()).with_context(|| path.display().to_string())

@@ -36,11 +36,21 @@ pub enum Command {
 #[derive(Debug, clap::Args)]
 pub struct InitArgs {
     /// The data directory. It is created if it does not exist. If it already contains a fleet, the command fails.
-    #[arg(long, value_name = "DIR", value_parser = path_parser())]
-    pub data_dir: PathBuf,
+    #[arg(long, value_name = "DIR", value_parser = path_parser(), required_unless_present = "config")]
+    pub data_dir: Option<PathBuf>,
+    /// The configuration file of `run`. Its data directory is used if --data-dir is not set, and its names are names of
+    /// the controller too.
+    #[arg(long, value_name = "FILE", value_parser = path_parser())]
+    pub config: Option<PathBuf>,
     /// A DNS name or IP address at which agents and operators reach this controller. Can be repeated.
     #[arg(long = "name", value_name = "DNS_OR_IP")]
     pub names: Vec<String>,
+    /// A name like --name, which is used only if neither --name nor the configuration file sets one. Can be repeated.
+    #[arg(long = "fallback-name", value_name = "DNS_OR_IP")]
+    pub fallback_names: Vec<String>,
+    /// If the data directory already contains a fleet, succeed and change nothing.
+    #[arg(long)]
+    pub if_missing: bool,
 }
 
 /// The arguments of `stemma-controller run`.
@@ -152,6 +162,7 @@ mod tests {
         for line in [
             &["init", "--data-dir", " "][..],
             &["init", "--data-dir", ""],
+            &["init", "--config", " "],
             &["run", "--data-dir", "\t"],
             &["run", "--config", " "],
             &["backup", " "],
@@ -164,6 +175,13 @@ mod tests {
             assert!(Args::try_parse_from([&["stemma-controller"], line].concat()).is_err(), "{line:?}");
         }
         assert!(Args::try_parse_from(["stemma-controller", "init", "--data-dir", "a b"]).is_ok());
+    }
+
+    #[test]
+    fn init_requires_data_directory_or_configuration() {
+        let is_accepted = |arguments: &[&str]| Args::try_parse_from([&["stemma-controller", "init"], arguments].concat()).is_ok();
+        assert!(!is_accepted(&["--name", "a.example"]));
+        assert!(is_accepted(&["--data-dir", "x"]) && is_accepted(&["--config", "x"]));
     }
 
     #[test]

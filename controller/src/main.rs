@@ -6,8 +6,9 @@ use std::process::ExitCode;
 use clap::Parser as _;
 use stemma_controller::args::{Args, Command, InitArgs};
 use stemma_controller::config::Config;
+use stemma_controller::init::plan::FleetPlan;
 use stemma_controller::socket_activation::ActivatedSockets;
-use stemma_controller::{backup, init, resume, run};
+use stemma_controller::{backup, resume, run};
 use stemma_wire::clock::{Clock as _, SystemClock};
 use stemma_wire::log::{Verbosity, error_chain};
 
@@ -31,10 +32,22 @@ fn main() -> ExitCode {
 
 /// Creates a fleet, and prints how to start and operate it.
 fn init_fleet(args: &InitArgs) -> anyhow::Result<()> {
-    let created = init::init(&args.data_dir, &args.names, SystemClock.unix_seconds())?;
+    let plan = FleetPlan::from_args(args)?;
     let mut out = std::io::stdout().lock();
-    writeln!(out, "fleet {} made in {}", created.fleet, args.data_dir.display())?;
-    writeln!(out, "start it:    stemma-controller run --data-dir {}", args.data_dir.display())?;
+    let Some(created) = plan.create(args.if_missing, SystemClock.unix_seconds())? else {
+        writeln!(out, "stemma-controller: a fleet exists in {}; it was not changed", plan.directory.display())?;
+        return Ok(());
+    };
+    let directory = plan.directory.display();
+    // With a configuration file, the service manager runs the controller, and root needs no context.
+    if args.config.is_some() {
+        let name = plan.names.first().map(|name| format!(", {name}")).unwrap_or_default();
+        writeln!(out, "stemma-controller: created a fleet in {directory}; this machine is its controller{name}.")?;
+        writeln!(out, "As root here, `stemma token create` prints the command that joins a host.")?;
+        return Ok(());
+    }
+    writeln!(out, "fleet {} made in {directory}", created.fleet)?;
+    writeln!(out, "start it:    stemma-controller run --data-dir {directory}")?;
     writeln!(out, "operate it:  stemma --context {} get nodes", created.context.display())?;
     writeln!(out, "agents join with --ca-hash {}", created.ca_hash)?;
     Ok(())

@@ -142,9 +142,11 @@ fn print_tests(options: &TestOptions, runner: Runner) -> Result<()> {
 /// venv. `strace` shows the agent's disk operations, and makes disk operations fail. `faketime` has the library that
 /// changes the clock of a program. `curl` sends the examples of docs/api.md. `kill` stops and ends programs.
 /// `systemd-analyze` rates how exposed a unit is. `age` decrypts backups, and encrypts the backups that tests restore.
-/// `unshare` lets a host resolve a name to another address later. mmdebstrap creates the file tree of the machines that
-/// `systemd-nspawn` boots. `ip` sets up the network of these machines.
-const REQUIRED_PROGRAMS: [(&str, &[&str], &[&str]); 11] = [
+/// `unshare` lets a host resolve a name to another address later, and isolates the machines that tests boot. Its package
+/// also contains `setpriv` and `nsenter`. mmdebstrap creates the file tree of these machines, `systemd-nspawn` boots
+/// them, and `ip` sets up their network. `promtool` checks the alert rules. Without the option, its package would also
+/// install an exporter and the tools that it calls.
+const REQUIRED_PROGRAMS: [(&str, &[&str], &[&str]); 12] = [
     ("python3", &["-c", "import venv, ensurepip"], &["python3", "python3-venv"]),
     ("strace", &["-V"], &["strace"]),
     ("faketime", &["--version"], &["faketime"]),
@@ -156,6 +158,7 @@ const REQUIRED_PROGRAMS: [(&str, &[&str], &[&str]); 11] = [
     ("systemd-nspawn", &["--version"], &["systemd-container"]),
     ("mmdebstrap", &["--version"], &["mmdebstrap"]),
     ("ip", &["-V"], &["iproute2"]),
+    ("promtool", &["--version"], &["--no-install-recommends", "prometheus"]),
 ];
 
 /// Installs the missing system programs that tests need, with apt-get. Fails if a program is missing and apt-get does

@@ -13,7 +13,7 @@ use serde::Serialize;
 
 use super::ledger::{Desired, HookSnapshot};
 use crate::host::command::log_excerpt;
-use crate::host::{Host, HostCommand, HostError, HostPath};
+use crate::host::{CommandPurpose, Host, HostCommand, HostError, HostPath};
 use crate::{hook_files, paths};
 
 /// A change of a node's desired state, as hooks read it on standard input in JSON.
@@ -99,7 +99,8 @@ pub async fn run(host: Rc<dyn Host>, change: HookInput, timeout: Duration) -> Ho
     // The first part of the result contains the names of the hooks, the second the findings.
     for name in hook_files::list_hooks(&*host).unwrap_or_default().0 {
         let path = host.system_path(&HostPath::from_static(paths::HOOKS)).join(&name).display().to_string();
-        let command = HostCommand { input: input.clone(), ..HostCommand::new(vec![path.clone()], timeout) };
+        let purpose = CommandPurpose::Hook(name.clone());
+        let command = HostCommand { input: input.clone(), purpose, ..HostCommand::new(vec![path.clone()], timeout) };
         match host.run(&command).await {
             Ok(finished) if finished.end.is_success() => info!(name = name.as_str(); "a hook has processed a change"),
             Ok(finished) => {

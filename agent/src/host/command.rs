@@ -31,8 +31,26 @@ pub struct HostCommand {
     pub script: Option<String>,
     /// The bytes that the command reads from standard input, if `script` is `None`.
     pub input: Vec<u8>,
-    /// Time after which the agent sends SIGTERM to the process group of the command, and five seconds later SIGKILL.
+    /// Time after which the agent sends SIGTERM to the processes of the command, and five seconds later SIGKILL.
     pub timeout: Duration,
+    /// The part of the desired state for which the command runs.
+    pub purpose: CommandPurpose,
+}
+
+/// The part of the desired state for which a command runs. On a host with systemd, it decides whether the command is a
+/// unit of its own, and which name the unit has.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum CommandPurpose {
+    /// A command of the agent itself. It is always a child process of the agent.
+    Agent,
+    /// The command of the task with this id, which changes the host.
+    Task(String),
+    /// A guard of the task with this id. It only checks the host.
+    Guard(String),
+    /// The command that validates a new file of the task with this id.
+    Validation(String),
+    /// The hook with this name.
+    Hook(String),
 }
 
 /// The result of a command.
@@ -57,10 +75,12 @@ pub enum ExitKind {
 }
 
 impl HostCommand {
-    /// Creates a command that runs in the root directory as the agent's user, without input or further variables.
+    /// Creates a command of the agent that runs in the root directory as the agent's user, without input or further
+    /// variables.
     #[must_use]
     pub const fn new(argv: Vec<String>, timeout: Duration) -> Self {
-        Self { argv, cwd: None, env: BTreeMap::new(), user: None, script: None, input: Vec::new(), timeout }
+        let purpose = CommandPurpose::Agent;
+        Self { argv, cwd: None, env: BTreeMap::new(), user: None, script: None, input: Vec::new(), timeout, purpose }
     }
 }
 
@@ -116,6 +136,14 @@ pub fn escape_controls(text: &str) -> String {
         }
     }
     escaped
+}
+
+/// Escapes a value that is between double quotes in a file for `EnvironmentFile=`. Between such quotes, systemd removes
+/// a backslash only before `"`, `\`, `` ` `` and `$`. So this puts a backslash before these characters only.
+#[must_use]
+pub fn quote_environment_value(value: &str) -> String {
+    let escape_char = |c| matches!(c, '"' | '\\' | '`' | '$').then_some('\\');
+    value.chars().flat_map(|c| escape_char(c).into_iter().chain([c])).collect()
 }
 
 /// The last [`MAX_OUTPUT_BYTES`] bytes of a command's output stream.

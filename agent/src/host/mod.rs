@@ -23,7 +23,7 @@ use std::time::{Duration, SystemTime};
 
 use stemma_core::task::{AGENT_CONFIG_FILE, AGENT_RUN_DIR, AGENT_STATE_DIR, MAX_ACCOUNT_ID, is_at_or_below};
 
-pub use command::{CommandResult, ExitKind, HostCommand};
+pub use command::{CommandPurpose, CommandResult, ExitKind, HostCommand};
 pub use extras::Extras;
 pub use path::{HostPath, PathRefused};
 
@@ -106,14 +106,35 @@ pub trait Host {
         Ok((dir, None))
     }
 
-    /// Runs a command until it exits or reaches its time limit. At the limit, the whole process group of the command is
-    /// ended by SIGTERM, and later by SIGKILL. If the command fails or the returned future is dropped, the remaining
-    /// processes of the group are killed. Those of a successful command, such as a daemon, continue to run.
+    /// Runs a command until it exits or reaches its time limit. At the limit, all processes of the command are ended by
+    /// SIGTERM, and later by SIGKILL. If the command fails, its remaining processes are killed. Those of a successful
+    /// command, such as a daemon, continue to run.
+    ///
+    /// If systemd runs the host, the command is a unit of its own, unless its purpose is [`CommandPurpose::Agent`]. The
+    /// unit continues if the returned future is dropped or this process ends. Otherwise the command is a child process.
+    /// If the future is dropped, the process group of the child is killed.
     ///
     /// # Errors
-    /// [`HostError::BadWorkingDir`], [`HostError::NoAccount`], or [`HostError::Io`] if the command cannot be started. A
-    /// command that fails is not an error.
+    /// [`HostError::BadWorkingDir`], [`HostError::NoAccount`], [`HostError::CommandLost`], or [`HostError::Io`] if the
+    /// command cannot be started. A command that fails is not an error.
     fn run<'a>(&'a self, command: &'a HostCommand) -> Pending<'a, Result<CommandResult, HostError>>;
+
+    /// Finds the units of commands that an agent left running when it was killed or restarted. Remembers those of tasks
+    /// for [`Self::left_command`], and stops the others. The caller must ensure that no other agent applies tasks.
+    /// This default, for hosts on which commands are not units, does nothing.
+    ///
+    /// # Errors
+    /// [`HostError::Io`] if systemd cannot be asked.
+    fn find_left_commands(&self) -> Pending<'_, Result<(), HostError>> {
+        Box::pin(async { Ok(()) })
+    }
+
+    /// Returns a future that waits for the end of the command of a task that an earlier agent left
+    /// ([`Self::find_left_commands`]), with the errors of [`Self::run`]. Returns `None` if there is no such command. Each
+    /// command is returned once.
+    fn left_command<'a>(&'a self, _task: &'a str) -> Option<Pending<'a, Result<CommandResult, HostError>>> {
+        None
+    }
 
     /// Returns the path of a file on the real system, with the `--root` directory in front. A command needs this path,
     /// because commands are not confined to `--root`.
@@ -512,6 +533,12 @@ pub enum HostError {
         /// The limit, in bytes.
         limit: usize,
     },
+    /// The unit of a command has ended, and systemd no longer knows how.
+    #[error("the unit {unit} has ended, and systemd does not know how; `journalctl -u {unit}` may")]
+    CommandLost {
+        /// The name of the unit.
+        unit: String,
+    },
     /// An extended attribute or flag of a file that the system did not accept for the new file that replaces it.
     #[error("cannot give the new file {what} of the old one, which is left as it was")]
     Extra {
@@ -585,7 +612,7 @@ impl HostError {
             | Self::NotReplaceable { .. }
             | Self::ManyExtras { .. }
             | Self::BadWorkingDir { .. } => true,
-            Self::Extra { .. } | Self::NoAccount { .. } | Self::Io { .. } => false,
+            Self::Extra { .. } | Self::NoAccount { .. } | Self::CommandLost { .. } | Self::Io { .. } => false,
         }
     }
 
@@ -601,6 +628,7 @@ impl HostError {
             | Self::NotReplaceable { .. }
             | Self::ManyExtras { .. }
             | Self::NoAccount { .. }
+            | Self::CommandLost { .. }
             | Self::BadWorkingDir { .. } => None,
         }
     }

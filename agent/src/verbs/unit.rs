@@ -5,16 +5,10 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail};
 
-/// Directory that exists if systemd runs this host (`sd_booted(3)`).
-const SYSTEMD_DIR: &str = "/run/systemd/system";
+use crate::host::real::is_systemd_booted;
 
 /// Name of the agent's unit.
 const UNIT: &str = "stemma-agent.service";
-
-/// Returns whether systemd runs the host with this root directory. False for any root other than `/`.
-pub(super) fn is_systemd_booted(root: &Path) -> bool {
-    root == Path::new("/") && Path::new(SYSTEMD_DIR).exists()
-}
 
 /// Returns whether systemd runs the host with this root directory and has the agent's unit.
 fn is_installed(root: &Path) -> Result<bool> {

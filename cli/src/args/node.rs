@@ -246,7 +246,8 @@ pub(crate) enum ReleaseCommand {
 /// The commands for join tokens, with which hosts join the fleet.
 #[derive(Debug, Subcommand)]
 pub(crate) enum TokenCommand {
-    /// Create a token. The secret of the token is printed once, and stored nowhere.
+    /// Create a token. The secret of the token is printed once, and stored nowhere. With --join-script, it is written
+    /// into the script, and not printed.
     Create {
         /// Group that nodes with this token join (`CLUSTER/GROUP`).
         #[arg(long, conflicts_with = "node")]
@@ -263,6 +264,9 @@ pub(crate) enum TokenCommand {
         /// Lifetime in seconds.
         #[arg(long, value_name = "N", conflicts_with = "ttl", hide = true, value_parser = parse_whole::<u64>)]
         ttl_seconds: Option<u64>,
+        /// New file for a shell script that joins a host. The script contains the token, and only you can read it.
+        #[arg(long, value_name = "FILE")]
+        join_script: Option<PathBuf>,
     },
     /// List the tokens that can still be used, without their secrets.
     List,

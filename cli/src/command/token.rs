@@ -2,7 +2,9 @@
 //! receives only its hash, so no response contains the secret. A request that is repeated because its response was lost
 //! has the same idempotency key, so the token is not created twice.
 
-use anyhow::{Context as _, Result};
+use std::path::Path;
+
+use anyhow::{Context as _, Result, bail};
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 use stemma_core::digest::Hex;
@@ -13,16 +15,17 @@ use crate::args::{FilterArgs, GlobalArgs, KindArg, Output, TokenCommand};
 use crate::command::batch::Targets;
 use crate::command::report::print_dry_run;
 use crate::command::{read, write};
-use crate::output::{printable_lines, time_with_age};
+use crate::context_dir::write_file;
+use crate::output::{printable, printable_lines, shell_quoted, time_with_age};
 
 /// Runs `stemma token`: creates, lists and deletes join tokens.
 pub(crate) async fn token(api: &mut ApiClient, global: &GlobalArgs, command: TokenCommand) -> Result<()> {
     let output = global.output;
     match command {
-        TokenCommand::Create { nodegroup, node, uses, ttl, ttl_seconds } => {
+        TokenCommand::Create { nodegroup, node, uses, ttl, ttl_seconds, join_script } => {
             let ttl = ttl_seconds.unwrap_or(ttl);
             let body = json!({"nodegroup": nodegroup, "node": node, "uses": uses, "ttl_seconds": ttl});
-            create_token(api, global, body).await
+            create_token(api, global, body, join_script.as_deref()).await
         }
         TokenCommand::List => {
             let filter = FilterArgs::default();
@@ -48,8 +51,17 @@ fn is_usable(token: &Value, now: jiff::Timestamp) -> bool {
     has_uses && expiry.is_none_or(|time| time > now_ms)
 }
 
-/// Runs `stemma token create`: creates the secret, sends its hash, and prints the token with the command that uses it.
-async fn create_token(api: &mut ApiClient, global: &GlobalArgs, mut body: Value) -> Result<()> {
+/// Runs `stemma token create`: creates the secret and sends its hash. Prints the token with the command that uses it, or
+/// writes both into a new script at the path `join_script`.
+async fn create_token(api: &mut ApiClient, global: &GlobalArgs, mut body: Value, join_script: Option<&Path>) -> Result<()> {
+    // The path and the hash are checked first, so that no token exists if the script cannot be written.
+    if let Some(path) = join_script.filter(|path| path.symlink_metadata().is_ok()) {
+        bail!("{}: something exists there already; name a new file", path.display());
+    }
+    let hash = match join_script {
+        Some(_) => Some(ca_hash(global).context("--join-script needs the fleet's root certificate")?),
+        None => ca_hash(global).ok(),
+    };
     let secret = Hex(&random_bytes::<32>()?).to_string();
     body["secret_sha256"] = Hex(&Sha256::digest(secret.as_bytes())).to_string().into();
     body.as_object_mut().expect("created as a map").retain(|_, value| !value.is_null());
@@ -60,22 +72,28 @@ async fn create_token(api: &mut ApiClient, global: &GlobalArgs, mut body: Value)
         return Ok(());
     }
     let id = response.get("id").and_then(Value::as_str).context("the response contains no token id")?.to_owned();
-    response["token"] = format!("{id}.{secret}").into();
-    match global.output {
-        Output::Json | Output::Yaml => read::print_value(&response, global.output)?,
+    let token = format!("{id}.{secret}");
+    if let Some(path) = join_script {
+        let written = script_text(&response, &token, hash.as_deref()).and_then(|text| write_file(path, &text));
+        written.with_context(|| format!("no script was written; delete the token with `stemma token delete {id}`"))?;
+    } else {
+        response["token"] = token.clone().into();
+    }
+    match (global.output, join_script) {
+        (Output::Json | Output::Yaml, _) => read::print_value(&response, global.output)?,
+        (_, Some(path)) => errln!("{}", printable_lines(&script_instructions(&response, path))),
         // This is the only time the secret is printed, so every format prints it.
-        Output::Table | Output::Wide | Output::Manifest | Output::Name => {
-            outln!("{id}.{secret}");
-            errln!("{}", printable_lines(&join_instructions(&response, ca_hash(global).ok().as_deref())));
+        (Output::Table | Output::Wide | Output::Manifest | Output::Name, None) => {
+            outln!("{token}");
+            errln!("{}", printable_lines(&join_instructions(&response, hash.as_deref())));
         }
     }
     Ok(())
 }
 
-/// Returns the instructions for joining a host with a token. They are printed to standard error, so that standard
-/// output contains only the token. `hash` is the value for `--ca-hash`, if known.
-fn join_instructions(response: &Value, hash: Option<&str>) -> String {
-    let uses = response.get("uses").and_then(Value::as_u64).unwrap_or(1);
+/// Returns which hosts can join with a token, and until when.
+fn token_scope(response: &Value) -> String {
+    let uses = use_count(response);
     let text = |name: &str| response.get(name).and_then(Value::as_str);
     let target = match (text("node"), text("nodegroup")) {
         (Some(node), _) => format!("the node {node}"),
@@ -84,12 +102,51 @@ fn join_instructions(response: &Value, hash: Option<&str>) -> String {
         (None, None) if uses == 1 => "one host, into no group".to_owned(),
         (None, None) => format!("{uses} hosts, into no group"),
     };
-    let url = text("agents").unwrap_or("https://CONTROLLER:9444");
+    format!("good for {target}, until {}", time_with_age(response.get("expires_at")))
+}
+
+/// Returns the number of hosts that can join with a token.
+fn use_count(response: &Value) -> u64 {
+    response.get("uses").and_then(Value::as_u64).unwrap_or(1)
+}
+
+/// Returns the instructions for joining a host with a token. They are printed to standard error, so that standard
+/// output contains only the token. `hash` is the value for `--ca-hash`, if known.
+fn join_instructions(response: &Value, hash: Option<&str>) -> String {
+    let url = response.get("agents").and_then(Value::as_str).unwrap_or("https://CONTROLLER:9444");
     let hash = hash.unwrap_or("HASH");
     format!(
-        "good for {target}, until {}\non the host, as root, with the token in a file that root alone may read (`-` reads it from standard input):\n  \
+        "{}\non the host, as root, with the token in a file that root alone may read (`-` reads it from standard input):\n  \
          stemma-agent join {url} --token-file FILE --ca-hash {hash}",
-        time_with_age(response.get("expires_at")),
+        token_scope(response)
+    )
+}
+
+/// Returns a shell script that joins a host. The agent reads the token from standard input, so that no argument of a
+/// process contains it. `hash` is the value for `--ca-hash`.
+///
+/// # Errors
+/// Fails if the response contains no URL at which agents join, or if `hash` is `None`.
+fn script_text(response: &Value, token: &str, hash: Option<&str>) -> Result<String> {
+    let url = response.get("agents").and_then(Value::as_str).context("the response contains no URL of the agents' listener")?;
+    let hash = hash.context("the hash of the fleet's root certificate is unknown")?;
+    Ok(format!(
+        "#!/bin/sh\n# Joins this host, as root: {}. This file contains the token.\n\
+         stemma-agent join {} --token-file - --ca-hash {hash} <<'TOKEN'\n{token}\nTOKEN\n",
+        printable(&token_scope(response)),
+        shell_quoted(url),
+    ))
+}
+
+/// Returns the instructions for a script at `path` that joins hosts.
+fn script_instructions(response: &Value, path: &Path) -> String {
+    let host = if use_count(response) == 1 { "the host" } else { "each host" };
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    format!(
+        "{}\n{} contains the token; copy it to {host}, and run it there as root:\n  sh {}",
+        token_scope(response),
+        path.display(),
+        shell_quoted(&name)
     )
 }
 
@@ -130,5 +187,19 @@ mod tests {
             let text = join_instructions(&response, hash);
             assert!(text.starts_with(first) && text.ends_with(command), "{text}");
         }
+    }
+    #[test]
+    fn script_text_contains_token_and_quotes_url() {
+        let response = json!({"nodegroup": "prod/web", "uses": 10, "expires_at": "2020-01-01T00:00:00+00:00",
+            "agents": "https://[fd00::1]:9444"});
+        let text = script_text(&response, "ab.cd", Some("12")).unwrap();
+        let lines: Vec<&str> = text.lines().collect();
+        assert!(
+            lines[1].starts_with("# Joins this host, as root: good for 10 hosts, into the group prod/web, until 2020"),
+            "{text}"
+        );
+        let expected = ["stemma-agent join 'https://[fd00::1]:9444' --token-file - --ca-hash 12 <<'TOKEN'", "ab.cd", "TOKEN"];
+        assert_eq!(lines[2..], expected);
+        assert!(script_text(&json!({}), "ab.cd", Some("12")).is_err() && script_text(&response, "ab.cd", None).is_err());
     }
 }

@@ -4,6 +4,7 @@
 //! created an empty fleet instead, every host would drop its state.
 
 pub mod first_admin;
+pub mod plan;
 
 use std::fs;
 use std::path::{Path, PathBuf};

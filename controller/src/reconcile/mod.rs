@@ -16,9 +16,10 @@
 pub(crate) mod decision;
 mod group;
 mod primaries;
+mod progress;
 pub(crate) mod state_inputs;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 pub(crate) mod waves;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
@@ -45,6 +46,7 @@ use crate::registry::Registry;
 use crate::store::{Refusal, StoreError, Transaction};
 use decision::NodeDecision;
 use group::GroupInputCache;
+use progress::ReconcileProgress;
 use waves::{PassChanges, Waves};
 
 /// Interval of the full resolve, which checks the other passes and should find nothing to do.
@@ -71,6 +73,7 @@ pub struct Reconciler {
     full_requests: mpsc::Sender<oneshot::Sender<usize>>,
     /// The receiver of the requests for a full resolve. Only [`Reconciler::run`] locks it.
     full_request_queue: tokio::sync::Mutex<mpsc::Receiver<oneshot::Sender<usize>>>,
+    progress: ReconcileProgress,
 }
 
 /// The state that one pass leaves for the next one.
@@ -140,7 +143,15 @@ impl Reconciler {
             waves,
             full_requests: sender,
             full_request_queue: tokio::sync::Mutex::new(receiver),
+            progress: ReconcileProgress::default(),
         }
+    }
+
+    /// Waits until [`Reconciler::run`] makes progress: until its loop makes a turn, or a pass handles a node. An idle
+    /// loop makes a turn for this. A loop that waits for the store also counts as making progress, because a restart
+    /// does not help against a disk that does not respond.
+    pub async fn wait_for_progress(&self) {
+        self.progress.wait().await;
     }
 
     /// Requests a full resolve, and waits until [`Reconciler::run`] has done it, after its first pass. Without a
@@ -174,6 +185,7 @@ impl Reconciler {
         // The first tick is immediate. The first pass has just resolved all nodes.
         full_resolve_timer.tick().await;
         loop {
+            self.progress.record_step();
             tokio::select! {
                 () = self.cache.changed() => self.run_pass().await,
                 // A node has begun or ceased to hold up the nodes that wait for its tasks.
@@ -186,6 +198,7 @@ impl Reconciler {
                 }
                 () = self.wait_to_retry() => self.run_pass().await,
                 () = self.wait_for_hold_end() => self.run_pass().await,
+                () = self.progress.requested() => {}
             }
         }
     }
@@ -271,7 +284,7 @@ impl Reconciler {
     /// Deletes stored profiles, common values and chunks of texts that no released task set names.
     async fn sweep(&self) {
         for transaction in decision::sweep_transactions(&self.cache.model()) {
-            match self.registry.store().commit(transaction).await {
+            match self.progress.wait_for_store(self.registry.store().commit(transaction)).await {
                 // The next pass must not rely on a deleted value, so this waits until the cache has the deletion.
                 Ok(revision) => self.cache.wait_for(revision).await,
                 Err(failure) => {
@@ -357,6 +370,7 @@ impl Reconciler {
     fn resolve(&self, model: &Model, nodes: &BTreeSet<Uuid>) -> (Vec<Arc<ResolvedNode>>, Vec<Uuid>) {
         let (mut resolved, mut deleted_nodes) = (Vec::new(), Vec::new());
         for &uuid in nodes {
+            self.progress.record_step();
             let resolution = model.resolve(uuid);
             match (&resolution, model.nodes.get(uuid)) {
                 (Resolution::Complete(resolved_node), _) => resolved.push(Arc::clone(resolved_node)),
@@ -386,6 +400,7 @@ impl Reconciler {
         let mut state = self.lock_state();
         let (mut decided, mut groups) = (Vec::new(), GroupInputCache::new(model.resolve_cache.texts()));
         for node in resolved {
+            self.progress.record_step();
             let (candidate, context) = (candidate(model, node), decision::NodeResolution { model, resolved: node, now });
             // This includes a hold that withholds no task set, because the host shows the hold until it ends.
             match candidate.hold_ends_at(now) {
@@ -449,6 +464,7 @@ impl Reconciler {
         now: Timestamp,
     ) {
         for resolved_node in resolved {
+            self.progress.record_step();
             let node = resolved_node.node().meta.uuid;
             let resolution = Resolution::Complete(Arc::clone(resolved_node));
             self.table.set_state_inputs(
@@ -493,16 +509,16 @@ impl Reconciler {
                 Err(failure) => return Err(failure),
             }
         }
-        for transaction in decision::deletion_transactions(&**store, deleted_nodes).await? {
-            self.cache.wait_for(store.commit(transaction).await?).await;
-        }
+        let deletions = self.progress.wait_for_store(decision::deletion_transactions(&**store, deleted_nodes)).await?;
+        self.commit_in_turn(deletions).await?;
         Ok(refused_nodes)
     }
 
     /// Commits transactions one after another. Waits after each until the cache has its changes.
     async fn commit_in_turn(&self, transactions: Vec<Transaction>) -> Result<(), StoreError> {
         for transaction in transactions {
-            self.cache.wait_for(self.registry.store().commit(transaction).await?).await;
+            let revision = self.progress.wait_for_store(self.registry.store().commit(transaction)).await?;
+            self.cache.wait_for(revision).await;
         }
         Ok(())
     }
@@ -556,7 +572,7 @@ impl Reconciler {
 
     /// Stores the primaries that are not stored yet. Logs a failure.
     async fn choose_primaries(&self, fleet: &Fleet) {
-        if let Err(failure) = primaries::choose_primaries(&self.registry, fleet).await {
+        if let Err(failure) = self.progress.wait_for_store(primaries::choose_primaries(&self.registry, fleet)).await {
             warn!(error = failure.message; "a primary could not be stored");
         }
     }

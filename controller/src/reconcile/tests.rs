@@ -31,7 +31,7 @@ const OTHER_GROUP: Uuid = Uuid::from_u128(9);
 const FULL_BYTES: u64 = 33_603_584;
 
 /// A reconciler with a store of its own. Most tests do not start the loop of the reconciler, and run single passes.
-struct ReconcilerSite {
+pub(crate) struct ReconcilerSite {
     _directory: tempfile::TempDir,
     store: Arc<FaultyStore>,
     cache: Arc<Cache>,
@@ -41,7 +41,7 @@ struct ReconcilerSite {
 
 impl ReconcilerSite {
     /// Creates an empty store, and a reconciler that has run no pass yet.
-    async fn new() -> Self {
+    pub(crate) async fn new() -> Self {
         let directory = tempfile::tempdir().unwrap();
         let create = CreateOptions { epoch: Epoch::new([7; 16]), base: Revision::ZERO, fleet: Bytes::new() };
         let path = directory.path().join("store.redb");
@@ -54,6 +54,16 @@ impl ReconcilerSite {
         let (counters, table) = (Arc::new(Counters::default()), crate::desired::tests::table());
         let reconciler = Arc::new(Reconciler::new(Arc::new(registry), table, Arc::clone(&counters)));
         Self { _directory: directory, store, cache, counters, reconciler }
+    }
+
+    /// Returns the reconciler.
+    pub(crate) fn reconciler(&self) -> &Arc<Reconciler> {
+        &self.reconciler
+    }
+
+    /// Returns a lock for which [`Reconciler::run`] waits before its first pass.
+    pub(crate) async fn lock_requests(&self) -> tokio::sync::MutexGuard<'_, mpsc::Receiver<oneshot::Sender<usize>>> {
+        self.reconciler.full_request_queue.lock().await
     }
 
     /// Stores an object directly, and waits until the cache has it.
@@ -171,6 +181,19 @@ impl ReconcilerSite {
             .flat_map(|barrier| barrier.awaited_nodes)
             .map(|awaited| awaited.node)
             .collect()
+    }
+}
+
+/// A long pass counts as progress, although the loop makes no turn during the pass. Only a part of a pass runs here.
+#[tokio::test(start_paused = true)]
+async fn pass_makes_progress_when_resolving_node() {
+    let site = ReconcilerSite::new().await;
+    site.put_node(NODE, None).await;
+    let model = site.cache.model();
+    for (nodes, expected) in [(BTreeSet::new(), false), (BTreeSet::from([NODE]), true)] {
+        let progress = tokio::time::timeout(Duration::from_mins(1), site.reconciler.wait_for_progress());
+        let (result, _) = tokio::join!(progress, async { site.reconciler.resolve(&model, &nodes) });
+        assert_eq!(result.is_ok(), expected, "{nodes:?}");
     }
 }
 

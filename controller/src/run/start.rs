@@ -14,6 +14,7 @@ use stemma_wire::serve::{
     ListenerLimits, ObservedHandler, OpenConnections, Peer, RejectionCounter, RequestBody, Server, TlsSource,
 };
 use stemma_wire::tls::Identity;
+use stemma_wire::watchdog::Watchdog;
 use tokio::sync::{oneshot, watch};
 use tokio::time::{Instant, sleep};
 use uuid::Uuid;
@@ -347,13 +348,16 @@ impl ServeContext {
         tasks.spawn(agents_end.wait());
         tasks.spawn(admin::close_revoked(api, admin_connections));
         tasks.spawn(root_server);
+        let watched_threads = vec![agents_thread.runtime()];
         let mut threads = vec![agents_thread];
+        let mut watched_reconciler = None;
         if options.publishing == PublishMode::Reconciler {
             let (thread, reconciler_end) = start_reconciler(&components, stop_signal).map_err(StartError::Thread)?;
             threads.push(thread);
             tasks.spawn(reconciler_end.wait());
+            watched_reconciler = Some(Arc::clone(&components.reconciler));
         }
-        tasks.spawn(watchdog::feed_watchdog(threads.iter().map(Worker::runtime).collect()));
+        tasks.spawn(watchdog::feed_watchdog(Watchdog::from_environment(), watched_threads, watched_reconciler));
         Ok(Controller { components, config, admin, agents, stop, streams, threads, admin_task, tasks })
     }
 }

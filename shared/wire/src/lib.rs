@@ -16,6 +16,7 @@ pub mod net;
 pub mod serve;
 pub mod sign;
 pub mod tls;
+pub mod watchdog;
 
 #[cfg(test)]
 mod testing;

@@ -3,6 +3,7 @@
 use std::ffi::OsString;
 use std::io::{ErrorKind, Read as _, Write as _};
 use std::net::TcpListener;
+use std::os::unix::fs::PermissionsExt as _;
 use std::process::Command;
 
 use anyhow::{Result, ensure};
@@ -38,6 +39,40 @@ fn printed_join_command_joins_host() -> Result<()> {
         let text = String::from_utf8_lossy(&refused_output.stderr);
         ensure!(refused_output.status.code() == Some(2) && text.contains("write it as 90s, 30m, 1h30m, 7d or 2w"), "{text}");
     }
+    Ok(())
+}
+
+/// `--join-script` writes a script that joins a host without further arguments, and prints no secret. An existing file
+/// is not overwritten, and no token is created then.
+#[test]
+fn script_of_token_create_joins_host() -> Result<()> {
+    let fleet = TempFleet::start()?;
+    let (root, script, programs) = (fleet.dir().join("host"), fleet.dir().join("join.sh"), fleet.dir().join("bin"));
+    std::fs::create_dir(&root)?;
+    std::fs::create_dir(&programs)?;
+    let script_path = script.to_string_lossy();
+    let words = ["token", "create", "--uses", "2", "--join-script", &script_path];
+    let created = fleet.cli(&words)?;
+    let stderr = String::from_utf8(created.stderr)?;
+    ensure!(created.status.success() && created.stdout.is_empty(), "{stderr}");
+    ensure!(stderr.starts_with("good for 2 hosts, into no group, until ") && stderr.ends_with("  sh join.sh\n"), "{stderr}");
+    ensure!(std::fs::metadata(&script)?.permissions().mode() & 0o777 == 0o600, "others can read the script");
+    let text = std::fs::read_to_string(&script)?;
+    let token = text.lines().rev().nth(1).unwrap_or_default();
+    ensure!(token.contains('.') && !stderr.contains(token), "{stderr}");
+    let token_names = || fleet.stemma(&["get", "tokens", "-o", "name"]);
+    let names_before = token_names()?;
+    let refused = fleet.cli(&words)?;
+    ensure!(!refused.status.success() && String::from_utf8_lossy(&refused.stderr).contains("name a new file"), "{refused:?}");
+    ensure!(token_names()? == names_before, "a token was created");
+    ensure!(std::fs::read_to_string(&script)? == text, "the script was overwritten");
+    // The script names no root directory, so a program of the same name adds it.
+    let agent = programs.join("stemma-agent");
+    std::fs::write(&agent, format!("#!/bin/sh\nexec {} --root {} \"$@\"\n", path("stemma-agent").display(), root.display()))?;
+    std::fs::set_permissions(&agent, std::fs::Permissions::from_mode(0o755))?;
+    let search_path = format!("{}:{}", programs.display(), std::env::var("PATH")?);
+    let joined = Command::new("sh").arg(&script).env("PATH", search_path).output()?;
+    ensure!(joined.status.success(), "{}", String::from_utf8_lossy(&joined.stderr));
     Ok(())
 }
 

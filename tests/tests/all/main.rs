@@ -45,6 +45,7 @@ mod join;
 mod kill;
 mod labels_cli;
 mod logs;
+mod monitoring;
 mod network;
 mod path_conflicts;
 mod ports;

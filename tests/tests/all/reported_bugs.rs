@@ -13,7 +13,8 @@ const RACE_ROUNDS: &str = "20";
 
 /// Cases that another test covers, each with the reason.
 const EXCLUDED_CASES: &[&str] = &[
-    // The case is about the hardening settings of the systemd units. The test with booted machines checks them.
+    // The case boots this machine's own systemd. The step `commands_run_outside_of_limits_of_agent` of the test with booted
+    // machines checks that a command has the limits of a plain service.
     "33-fences-of-the-unit",
 ];
 

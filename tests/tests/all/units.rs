@@ -6,10 +6,15 @@ use std::process::Command;
 use anyhow::{Result, ensure};
 use stemma_tests::tool::is_available;
 
-/// Maximum exposure of each unit, in tenths of the score of `systemd-analyze security`. The agent's unit has no limit,
-/// because the agent runs tasks as root.
-const MAX_EXPOSURE: [(&str, u32); 3] =
-    [("stemma-controller.service", 10), ("stemma-labels.service", 45), ("stemma-extension@.service", 20)];
+/// Maximum exposure of each unit, in tenths of the score of `systemd-analyze security`. docs/systemd.md gives the reason
+/// for each open point of the agent, which writes files of every user as root.
+const MAX_EXPOSURE: [(&str, u32); 5] = [
+    ("stemma-agent.service", 40),
+    ("stemma-controller.service", 10),
+    ("stemma-controller-init.service", 20),
+    ("stemma-labels.service", 15),
+    ("stemma-extension@.service", 20),
+];
 
 #[test]
 fn unit_exposure_is_within_limit() -> Result<()> {

@@ -1,28 +1,43 @@
-//! Steps about the deletion of a node and its next join, about keys and upgrades, and about the removal of packages.
+//! Steps about the deletion of a node and its next join, about keys, upgrades and downgrades, and about the removal of
+//! packages.
 
 use std::collections::BTreeMap;
 use std::os::unix::fs::MetadataExt as _;
+use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
+use redb::{Database, TableDefinition};
 
 use super::MachineFleet;
 use super::machine::Machine;
-use super::steps::wait_until;
+use super::steps::{wait_for_file, wait_until};
 
-/// The files that tasks wrote on each host.
-const TASK_FILES: [&str; 4] = ["/etc/note", "/etc/after", "/var/log/once", "/var/log/slow"];
+/// The files that tasks wrote on each host. The tasks of `/etc/motd` and `/etc/nginx/conf.d/site.conf` were in the group
+/// from which the hosts have moved.
+const TASK_FILES: [&str; 6] =
+    ["/etc/note", "/etc/after", "/var/log/once", "/var/log/slow", "/etc/motd", "/etc/nginx/conf.d/site.conf"];
+
+/// The host label map of the host with the .deb. The other host has it at the default path.
+const LABEL_MAP: &str = "/etc/site-labels";
+
+/// The table of the store's properties, such as the schema version.
+const STORE_META: TableDefinition<'static, &str, &[u8]> = TableDefinition::new("meta");
+
+/// The maximum proportional memory (PSS) of an idle agent, in KiB. The released agent has 5 MiB (docs/performance.md).
+/// The programs of `cargo xtask packages --dev` are not optimised and have 15 MiB, because their code is larger.
+const MAX_AGENT_PSS_KIB: u64 = 24 << 10;
 
 /// The host of a deleted node is refused, also if a new node has the same name, until the host joins again.
 pub(crate) fn s26_delete_node(fleet: &mut MachineFleet) -> Result<()> {
     let rpm = &fleet.rpm_host;
-    fleet.stemma("delete node rpm-1")?;
+    fleet.stemma(&format!("delete node {}", rpm.name))?;
     wait_until("the agent reports that no controller serves the host", || {
         let status = rpm.run(&["stemma-agent", "status"])?;
         ensure!(status.status.code() == Some(1), "{}", String::from_utf8_lossy(&status.stdout));
         Ok(())
     })?;
     // A new node of the same name is another node. The certificate of the deleted node must stay invalid.
-    fleet.stemma("create node rpm-1 --nodegroup prod/web")?;
+    fleet.stemma(&format!("create node {} --nodegroup lab/web", rpm.name))?;
     rpm.run_ok(&["systemctl", "restart", "stemma-agent"])?;
     wait_until("the old certificate is refused", || {
         let log = rpm.run_shell(
@@ -33,8 +48,8 @@ pub(crate) fn s26_delete_node(fleet: &mut MachineFleet) -> Result<()> {
     })?;
     fleet.edit_tier("lead", &[&fleet.deb_host])?;
     // `zinc` is the value of the label before the host was refused.
-    ensure!(rpm.read("/etc/note")? == "rpm-1 is zinc\n", "the refused host changed its file");
-    fleet.stemma("delete node rpm-1")?;
+    ensure!(rpm.read("/etc/note")? == format!("{} is zinc\n", rpm.name), "the refused host changed its file");
+    fleet.stemma(&format!("delete node {}", rpm.name))?;
     rpm.run_ok(&["stemma-agent", "leave"])?;
     let output = fleet.join_host(rpm)?;
     ensure!(output.contains("stemma-agent.service is enabled and runs"), "{output}");
@@ -79,8 +94,27 @@ fn ended_task_count(host: &Machine) -> Result<usize> {
         .parse()?)
 }
 
-/// An upgrade of the packages starts the new programs, and keeps a config file that was edited by hand. The upgrade
-/// runs no task and writes no file of a task.
+/// Checks the lines of the host label map at [`LABEL_MAP`]. One line is of another writer, and must always be there. A
+/// line of the agent has the label `tier`.
+fn check_label_map(host: &Machine, has_own_key: bool) -> Result<()> {
+    let text = host.read(LABEL_MAP)?;
+    ensure!(text.lines().any(|line| line == "rack=7"), "the line of another writer is gone: {text}");
+    ensure!(text.lines().any(|line| line.starts_with("tier=")) == has_own_key, "{text}");
+    Ok(())
+}
+
+/// The agent writes its keys into a host label map at another path, next to the key of another writer.
+pub(crate) fn configure_label_map(fleet: &mut MachineFleet) -> Result<()> {
+    let deb = &fleet.deb_host;
+    deb.write(LABEL_MAP, "rack=7\n")?;
+    deb.run_shell(&format!("printf '\\n[host_label_map]\\npath = \"{LABEL_MAP}\"\\n' >> /etc/stemma/agent.toml"))?;
+    deb.run_ok(&["systemctl", "restart", "stemma-agent"])?;
+    wait_until("the agent writes its keys", || check_label_map(deb, true))?;
+    fleet.wait_until_converged(deb)
+}
+
+/// An upgrade of the packages, with the commands of `docs/upgrade.md`, starts the new programs, and keeps config files
+/// that were edited by hand. The upgrade runs no task and writes no file of a task.
 pub(crate) fn upgrade_packages(fleet: &mut MachineFleet) -> Result<()> {
     let (controller, deb, rpm) = (&fleet.controller, &fleet.deb_host, &fleet.rpm_host);
     // The previous step ends when one task has written its file. Other tasks of that run may still follow.
@@ -91,16 +125,16 @@ pub(crate) fn upgrade_packages(fleet: &mut MachineFleet) -> Result<()> {
     let task_counts = [ended_task_count(deb)?, ended_task_count(rpm)?];
     let old_pids = [deb, rpm].map(|host| host.unit_property("stemma-agent.service", "MainPID"));
     controller.run_shell("printf '\\n# by hand\\n' >> /etc/stemma/controller.toml")?;
-    let package_dir = fleet.copy_packages(controller, 2)?;
-    controller.run_shell(&format!("dpkg -i {package_dir}/stemma_*.deb {package_dir}/stemma-controller_*.deb"))?;
+    for machine in [controller, deb, rpm] {
+        fleet.copy_packages(machine, 2)?;
+    }
+    fleet.run_upgrade_section("Upgrade the controller")?;
     ensure!(controller.read("/etc/stemma/controller.toml")?.contains("# by hand"));
     controller.check_unit_state("stemma-controller.service", "active")?;
-    let package_dir = fleet.copy_packages(deb, 2)?;
-    deb.run_shell(&format!("dpkg -i {package_dir}/stemma-agent_*.deb"))?;
-    let package_dir = fleet.copy_packages(rpm, 2)?;
-    rpm.run_shell(&format!("rpm -U --nodeps {package_dir}/stemma-agent-*.rpm"))?;
-    ensure!(deb.run_shell("dpkg-query -W -f '${Version}' stemma-agent")?.ends_with("-2"));
-    ensure!(rpm.run_shell("rpm -q stemma-agent")?.contains("-2."));
+    fleet.run_upgrade_section("Upgrade the agents")?;
+    ensure!(deb.read("/etc/stemma/agent.toml")?.contains(LABEL_MAP));
+    rpm.run_shell("rpm -U --nodeps /root/packages-2/stemma-agent-*.rpm")?;
+    check_agent_revisions(fleet, 2)?;
     for (host, old_pid) in fleet.hosts().into_iter().zip(old_pids) {
         host.check_unit_state("stemma-agent.service", "active")?;
         ensure!(host.unit_property("stemma-agent.service", "MainPID")? != old_pid?, "the old program runs on {}", host.name);
@@ -112,16 +146,99 @@ pub(crate) fn upgrade_packages(fleet: &mut MachineFleet) -> Result<()> {
     fleet.edit_tier("steel", &fleet.hosts())
 }
 
-/// Prints the memory use and the systemd exposure of each daemon.
+/// Checks which revision of the agent's package is installed on the hosts.
+fn check_agent_revisions(fleet: &MachineFleet, revision: u32) -> Result<()> {
+    let deb_version = fleet.deb_host.run_shell("dpkg-query -W -f '${Version}' stemma-agent")?;
+    let rpm_version = fleet.rpm_host.run_shell("rpm -q stemma-agent")?;
+    ensure!(
+        deb_version.ends_with(&format!("-{revision}")) && rpm_version.contains(&format!("-{revision}.")),
+        "{deb_version} {rpm_version}"
+    );
+    Ok(())
+}
+
+/// Sets the schema version of a store, which no process has open, and the name of the program that wrote it. Returns
+/// the previous values.
+fn replace_store_version(store: &Path, schema: &[u8], program: &[u8]) -> Result<(Vec<u8>, Vec<u8>)> {
+    let transaction = Database::open(store)?.begin_write()?;
+    let old_values = {
+        let mut meta = transaction.open_table(STORE_META)?;
+        let mut replace = |name, value: &[u8]| -> Result<Vec<u8>> {
+            Ok(meta.insert(name, value)?.with_context(|| format!("the store has no {name}"))?.value().to_vec())
+        };
+        (replace("schema", schema)?, replace("program", program)?)
+    };
+    transaction.commit()?;
+    Ok(old_values)
+}
+
+/// An earlier package continues with a store that it can read. A controller refuses a store with a newer schema, names
+/// the version to use, and does not change the store. The hosts correct drift without it.
+pub(crate) fn downgrade_packages(fleet: &mut MachineFleet) -> Result<()> {
+    let (controller, deb, rpm) = (&fleet.controller, &fleet.deb_host, &fleet.rpm_host);
+    let downgrade = "dpkg -i /root/packages-1/stemma_*.deb /root/packages-1/stemma-controller_*.deb";
+    controller.run_shell(downgrade)?;
+    deb.run_shell("dpkg -i /root/packages-1/stemma-agent_*.deb")?;
+    rpm.run_shell("rpm -U --nodeps --oldpackage /root/packages-1/stemma-agent-*.rpm")?;
+    check_agent_revisions(fleet, 1)?;
+    fleet.edit_tier("pewter", &fleet.hosts())?;
+
+    fleet.run_upgrade_section("Upgrade the controller")?;
+    controller.run_ok(&["systemctl", "stop", "stemma-controller.service"])?;
+    let store = controller.outside_path("/var/lib/stemma-controller/store.redb");
+    let (schema, program) = replace_store_version(&store, &u32::MAX.to_be_bytes(), b"stemma-controller 9.9.9")?;
+    let bytes_before = std::fs::read(&store)?;
+    controller.run_shell(downgrade)?;
+    wait_until("the controller refuses the store", || {
+        let log = controller.journal("stemma-controller")?;
+        ensure!(log.contains("(written by stemma-controller 9.9.9)") && log.contains("run the newer stemma-controller"), "{log}");
+        Ok(())
+    })?;
+    deb.write("/etc/note", "by hand\n")?;
+    wait_for_file(deb, "/etc/note", &format!("{} is pewter\n", deb.name))?;
+    controller.run_ok(&["systemctl", "stop", "stemma-controller.service"])?;
+    ensure!(std::fs::read(&store)? == bytes_before, "the refused store was changed");
+    replace_store_version(&store, &schema, &program)?;
+    controller.run_ok(&["systemctl", "start", "stemma-controller.service"])?;
+    fleet.edit_tier("gilt", &fleet.hosts())
+}
+
+/// An upgrade while the command of a task runs does not interrupt this command. The upgraded agent waits for its end, and
+/// continues with the next task.
+pub(crate) fn upgrade_during_apply(fleet: &mut MachineFleet) -> Result<()> {
+    fleet.apply_release(3)?;
+    for host in fleet.hosts() {
+        wait_for_file(host, "/var/log/long", "begun\n")?;
+    }
+    fleet.run_upgrade_section("Upgrade the controller")?;
+    fleet.run_upgrade_section("Upgrade the agents")?;
+    fleet.rpm_host.run_shell("rpm -U --nodeps /root/packages-2/stemma-agent-*.rpm")?;
+    check_agent_revisions(fleet, 2)?;
+    for host in fleet.hosts() {
+        host.check_unit_state("stemma-agent.service", "active")?;
+        ensure!(!host.outside_path("/etc/last").exists(), "a task did not wait for the command on {}", host.name);
+        host.write("/root/upgraded", "")?;
+    }
+    for host in fleet.hosts() {
+        wait_for_file(host, "/etc/last", "last\n")?;
+        wait_for_file(host, "/var/log/long", "begun\nended\n")?;
+        fleet.wait_until_converged(host)?;
+    }
+    Ok(())
+}
+
+/// Prints the memory use and the systemd exposure of each daemon, and checks the memory use of the agents.
 #[allow(clippy::print_stdout, reason = "this step prints figures")]
 pub(crate) fn measure_memory(fleet: &mut MachineFleet) -> Result<()> {
     for (machine, unit) in
         [(&fleet.controller, "stemma-controller"), (&fleet.deb_host, "stemma-agent"), (&fleet.rpm_host, "stemma-agent")]
     {
         let pid = machine.unit_property(&format!("{unit}.service"), "MainPID")?;
-        let memory = machine.run_shell(&format!("grep -i ^Pss: /proc/{pid}/smaps_rollup"))?;
+        let memory = machine.run_shell(&format!("grep ^Pss: /proc/{pid}/smaps_rollup"))?;
+        let pss_kib: u64 = memory.split_whitespace().nth(1).context("a size")?.parse()?;
         let exposure = machine.run_shell(&format!("systemd-analyze security {unit}.service | tail -1"))?;
-        println!("{}: {} {}", machine.name, memory.split_whitespace().collect::<Vec<_>>().join(" "), exposure.trim());
+        println!("{}: PSS {pss_kib} KiB {}", machine.name, exposure.trim());
+        ensure!(unit != "stemma-agent" || pss_kib <= MAX_AGENT_PSS_KIB, "the agent on {} takes {pss_kib} KiB", machine.name);
     }
     Ok(())
 }
@@ -129,8 +246,9 @@ pub(crate) fn measure_memory(fleet: &mut MachineFleet) -> Result<()> {
 /// The removal of the agent's package stops the agent. A reinstalled agent has its identity, and corrects drift.
 pub(crate) fn reinstall_packages(fleet: &mut MachineFleet) -> Result<()> {
     let (deb, rpm) = (&fleet.deb_host, &fleet.rpm_host);
-    deb.run_shell("dpkg -r stemma-agent")?;
+    fleet.run_upgrade_section("Remove")?;
     rpm.run_shell("rpm -e stemma-agent")?;
+    check_label_map(deb, false)?;
     for host in fleet.hosts() {
         ensure!(!host.outside_path("/usr/bin/stemma-agent").exists());
         let agent_processes = host.run_shell("grep -lx stemma-agent /proc/[0-9]*/comm 2>/dev/null || true")?;
@@ -145,6 +263,7 @@ pub(crate) fn reinstall_packages(fleet: &mut MachineFleet) -> Result<()> {
         host.check_unit_state("stemma-agent.service", "active")?;
         fleet.wait_until_converged(host)?;
     }
+    check_label_map(deb, true)?;
     fleet.edit_tier("nickel", &fleet.hosts())
 }
 
@@ -154,20 +273,20 @@ fn leftover_paths(machine: &Machine) -> Result<String> {
     machine.run_shell("find / -xdev -name '*stemma*' -not -path '/proc/*' -not -path '/sys/*' -not -path '/root/*' -not -path '/var/log/journal/*'")
 }
 
-/// The purge of the packages removes every file of Stemma, and leaves the files of tasks. The .rpm has no purge: the
-/// step runs `stemma-agent leave`, removes the package, and deletes `/etc/stemma`.
+/// The purge of the packages, with the commands of `docs/upgrade.md`, removes every file of Stemma, and leaves the files
+/// of tasks and the labels of other writers. The .rpm has no purge: the step runs `stemma-agent leave`, removes the package, and deletes `/etc/stemma`.
 pub(crate) fn purge_packages(fleet: &mut MachineFleet) -> Result<()> {
     let (controller, deb, rpm) = (&fleet.controller, &fleet.deb_host, &fleet.rpm_host);
     deb.write("/etc/stemma/labels.d/mine", "rack=7\n")?;
-    let output = deb.run_shell("dpkg -P stemma-agent")?;
+    let output = fleet.run_upgrade_section("Purge")?;
     ensure!(output.contains("the files that tasks wrote on this host were not removed"), "{output}");
+    ensure!(output.contains("Copies of that directory in other places were not removed"), "{output}");
+    check_label_map(deb, false)?;
     let output = rpm.run_shell("stemma-agent leave")?;
     ensure!(output.contains("this host has left its fleet"), "{output}");
     rpm.check_unit_state("stemma-agent.service", "inactive")?;
     ensure!(!rpm.outside_path("/var/lib/stemma-agent").exists());
     rpm.run_shell("rpm -e stemma-agent && rm -r /etc/stemma")?;
-    let output = controller.run_shell("dpkg -P stemma-controller stemma")?;
-    ensure!(output.contains("Copies of that directory in other places were not removed"), "{output}");
     for machine in [controller, deb, rpm] {
         let leftovers = leftover_paths(machine)?;
         ensure!(leftovers.is_empty(), "{}: {leftovers}", machine.name);

@@ -11,6 +11,8 @@ use anyhow::{Context, Result, bail, ensure};
 use rustix::process::{Pid, Signal, kill_process};
 use stemma_tests::program::eventually_within;
 
+use super::isolation::{command_in_cgroup, isolated_command, run_name};
+
 /// Maximum time of a boot on a busy machine.
 const MAX_BOOT_TIME: Duration = Duration::from_mins(2);
 
@@ -18,77 +20,75 @@ const MAX_BOOT_TIME: Duration = Duration::from_mins(2);
 const NETWORK_PREFIX: &str = "10.213.77";
 
 /// The packages that are added to a minimal Debian.
-const PACKAGES: &str = "systemd,systemd-sysv,rpm,passwd,hostname,iproute2";
+const PACKAGES: [&str; 7] = ["systemd", "systemd-sysv", "dbus", "rpm", "passwd", "hostname", "iproute2"];
 
-/// Returns the directory of a minimal Debian of the same release as this host. The first call creates the tree below
-/// the target directory, and later runs use the same tree.
-pub(crate) fn prepare_tree(target: &Path) -> Result<PathBuf> {
-    let release = fs::read_to_string("/etc/os-release")?;
+/// The name of the network bridge that connects all machines of a run.
+pub(crate) const BRIDGE: &str = "stemma-boot";
+
+/// Returns the name of this host's Debian release, and the path of its list of apt's sources.
+pub(crate) fn find_debian() -> Result<(String, &'static str)> {
+    let release = fs::read_to_string("/etc/os-release").context("/etc/os-release")?;
     let suite = release.lines().find_map(|line| line.strip_prefix("VERSION_CODENAME=")).context("this host is not a Debian")?;
-    let tree = target.join("boot").join(format!("tree-{suite}"));
-    fs::create_dir_all(tree.parent().context("a directory")?)?;
+    let sources = ["/etc/apt/sources.list.d/debian.sources", "/etc/apt/sources.list"];
+    let sources = sources.into_iter().find(|path| Path::new(path).exists()).context("this host has no list of apt's sources")?;
+    Ok((suite.to_owned(), sources))
+}
+
+/// Returns the directory of a minimal Debian of the same release as this host. The first call builds the tree in the
+/// run's directory `run` and moves it to the directory `parent`. Later runs use the same tree.
+pub(crate) fn prepare_tree(parent: &Path, run: &Path) -> Result<PathBuf> {
+    let (suite, sources) = find_debian()?;
+    // A tree with other packages has another name. The name contains no comma, because the path is an option of a mount.
+    let tree = parent.join(format!("tree-{suite}-{}", PACKAGES.join("+")));
     // The lock ensures that of two concurrent runs only one creates the tree.
     let lock = File::create(tree.with_added_extension("lock"))?;
     lock.lock()?;
     if tree.exists() {
         return Ok(tree);
     }
-    let sources = ["/etc/apt/sources.list.d/debian.sources", "/etc/apt/sources.list"];
-    let sources = sources.into_iter().find(|path| Path::new(path).exists()).context("apt's sources")?;
-    let new_tree = tree.with_added_extension("new");
-    // An interrupted run may have left an incomplete tree.
-    let _ = fs::remove_dir_all(&new_tree);
-    let include = format!("--include={PACKAGES}");
-    let mut command = Command::new("mmdebstrap");
-    command.args(["--quiet", "--variant=minbase", "--mode=root", &include, suite]).arg(&new_tree).arg(sources);
+    let new_tree = run.join("tree");
+    let include = format!("--include={}", PACKAGES.join(","));
+    let mut command = isolated_command("mmdebstrap");
+    command.args(["--quiet", "--variant=minbase", "--mode=root", &include, &suite]).arg(&new_tree).arg(sources);
+    // A killed mmdebstrap leaves its temporary files.
+    command.env("TMPDIR", run);
     run_command(command)?;
     fs::rename(&new_tree, &tree)?;
     Ok(tree)
 }
 
-/// The network bridge that connects all machines of a run.
-pub(crate) struct Bridge(String);
-
-impl Bridge {
-    /// Creates the bridge, and sets it up.
-    pub(crate) fn new() -> Result<Self> {
-        let name = format!("stbr{}", std::process::id() % 100_000);
-        run_ip(&["link", "add", &name, "type", "bridge"])?;
-        let bridge = Self(name);
-        run_ip(&["link", "set", &bridge.0, "up"])?;
-        Ok(bridge)
-    }
+/// Creates the bridge in the network namespace of this process, and sets it up.
+pub(crate) fn create_bridge() -> Result<()> {
+    run_ip(&["link", "add", BRIDGE, "type", "bridge"])?;
+    run_ip(&["link", "set", BRIDGE, "up"])
 }
 
-impl Drop for Bridge {
-    fn drop(&mut self) {
-        let _ = run_ip(&["link", "delete", &self.0]);
-    }
+/// Mounts an empty `/run` in the mount namespace of this process, so that systemd-nspawn does not write to that of this
+/// host.
+pub(crate) fn mount_empty_run() -> Result<()> {
+    let mut mount = Command::new("mount");
+    mount.args(["-t", "tmpfs", "tmpfs", "/run"]);
+    run_command(mount)
 }
 
 /// A container that boots its own systemd. It is off until [`Machine::boot`].
 pub(crate) struct Machine {
-    /// The host name.
+    /// The host name, which is also the name that systemd-nspawn uses.
     pub(crate) name: &'static str,
-    bridge: String,
     directory: PathBuf,
+    /// The name of the machine's cgroup.
+    cgroup: String,
     /// The process of systemd-nspawn, if the machine is on.
     nspawn: Option<Child>,
 }
 
 impl Machine {
     /// Creates a machine that is off. This function mounts its root, an overlay over the Debian in `tree`, below
-    /// the directory `parent`. `machines` lists the names of all machines with the last byte of their addresses, for
+    /// the directory `run`. `machines` lists the names of all machines with the last byte of their addresses, for
     /// the address of this machine and its `/etc/hosts`.
-    pub(crate) fn new(
-        tree: &Path,
-        parent: &Path,
-        bridge: &Bridge,
-        name: &'static str,
-        machines: &[(&'static str, u8)],
-    ) -> Result<Self> {
-        let directory = parent.join(name);
-        let machine = Self { name, bridge: bridge.0.clone(), directory, nspawn: None };
+    pub(crate) fn new(tree: &Path, run: &Path, name: &'static str, machines: &[(&'static str, u8)]) -> Result<Self> {
+        let cgroup = format!("{}/{name}", run_name(run)?);
+        let machine = Self { name, directory: run.join(name), cgroup, nspawn: None };
         for part in ["upper", "work", "root"] {
             fs::create_dir_all(machine.directory.join(part))?;
         }
@@ -101,7 +101,7 @@ impl Machine {
         let network =
             format!("[Match]\nName=host0\n[Network]\nAddress={NETWORK_PREFIX}.{address_byte}/24\nLinkLocalAddressing=no\n");
         let hosts: String =
-            machines.iter().map(|(name, byte)| format!("{NETWORK_PREFIX}.{byte} {name}.boot.test {name}\n")).collect();
+            machines.iter().map(|(name, byte)| format!("{NETWORK_PREFIX}.{byte} {name}.example.net {name}\n")).collect();
         machine.write("/etc/systemd/network/80-container-host0.network", &network)?;
         machine.write("/etc/hosts", &format!("127.0.0.1 localhost\n{hosts}"))?;
         machine.write("/etc/hostname", &format!("{name}\n"))?;
@@ -140,11 +140,11 @@ impl Machine {
     /// Boots the machine, and waits until all units are up.
     pub(crate) fn boot(&mut self) -> Result<()> {
         let log = File::options().create(true).append(true).open(self.directory.join("console.log"))?;
-        let mut nspawn = Command::new("systemd-nspawn");
+        let mut nspawn = command_in_cgroup(&self.cgroup, "systemd-nspawn")?;
         nspawn
             .args(["--boot", "--quiet", "--register=no", "--keep-unit", "--console=pipe", "--resolv-conf=off"])
             .args(["--link-journal=no", "--timezone=off"])
-            .args([format!("--network-bridge={}", self.bridge), format!("--machine={}", self.machine_name())])
+            .args([format!("--network-bridge={BRIDGE}"), format!("--machine={}", self.name)])
             .arg(format!("--hostname={}", self.name))
             .arg("--directory")
             .arg(self.outside_path("/"));
@@ -181,13 +181,7 @@ impl Machine {
 
     /// Connects the machine to the network, or disconnects it.
     pub(crate) fn set_connected(&self, is_connected: bool) -> Result<()> {
-        run_ip(&["link", "set", &format!("vb-{}", self.machine_name()), if is_connected { "up" } else { "down" }])
-    }
-
-    /// Returns the name that nspawn uses. It is short, because the name of a network interface has at most 15
-    /// characters.
-    fn machine_name(&self) -> String {
-        format!("{}{}", std::process::id() % 100_000, self.name.replace('-', "")).chars().take(11).collect()
+        run_ip(&["link", "set", &format!("vb-{}", self.name), if is_connected { "up" } else { "down" }])
     }
 
     /// Returns the id of the machine's systemd process, in the process ids of this host. Fails if the machine is off,
@@ -255,17 +249,6 @@ impl Machine {
     }
 }
 
-impl Drop for Machine {
-    fn drop(&mut self) {
-        if self.nspawn.is_some() {
-            let _ = self.cut_power();
-        }
-        let mut umount = Command::new("umount");
-        umount.arg(self.outside_path("/"));
-        let _ = run_command(umount);
-    }
-}
-
 fn run_ip(words: &[&str]) -> Result<()> {
     let mut command = Command::new("ip");
     command.args(words);
@@ -273,7 +256,7 @@ fn run_ip(words: &[&str]) -> Result<()> {
 }
 
 /// Runs a command that must succeed.
-fn run_command(mut command: Command) -> Result<()> {
+pub(crate) fn run_command(mut command: Command) -> Result<()> {
     let output = command.stdin(Stdio::null()).output().with_context(|| format!("{command:?}"))?;
     ensure!(output.status.success(), "{command:?}: {}\n{}", output.status, String::from_utf8_lossy(&output.stderr));
     Ok(())

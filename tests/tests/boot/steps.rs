@@ -1,4 +1,4 @@
-//! Installation, join, and the behaviour while machines and networks fail.
+//! The behaviour of the fleet while machines, services and networks fail.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -18,7 +18,10 @@ const MAX_WAIT: Duration = Duration::from_mins(2);
 /// process.
 const WATCHDOG_STALL_S: u32 = 10;
 
-/// The manifests of the fleet.
+/// The name of the controller's machine in the network, as in `docs/install.md`.
+pub(crate) const CONTROLLER_NAME: &str = "stemma.example.net";
+
+/// The manifests of the steps after the installation.
 const SITE_MANIFEST: &str = include_str!("site.yaml");
 
 /// Waits until `condition` succeeds, at most for [`MAX_WAIT`]. `description` names the condition in the error.
@@ -55,11 +58,11 @@ impl MachineFleet {
     /// Creates a token, copies it to a host, and runs there the command that `stemma token create` printed. Returns the
     /// output of the command.
     pub(crate) fn join_host(&self, host: &Machine) -> Result<String> {
-        let output = self.stemma("token create --nodegroup prod/web >/root/token")?;
+        let output = self.stemma("token create --nodegroup lab/web >/root/token")?;
         let command = output.lines().last().context("a command")?.trim().replace("FILE", "/root/token");
         host.write("/root/token", &self.controller.read("/root/token")?)?;
-        let expected = "join https://controller.boot.test:9444 ";
-        ensure!(command.starts_with("stemma-agent ") && command.contains(expected), "{output}");
+        let expected = format!("stemma-agent join https://{CONTROLLER_NAME}:9444 ");
+        ensure!(command.starts_with(&expected), "{output}");
         host.run_shell(&command)
     }
 
@@ -84,7 +87,7 @@ impl MachineFleet {
     /// Sets the label `tier` of the cluster, and waits until a task has written the value to `/etc/note` on these
     /// hosts.
     pub(crate) fn edit_tier(&self, tier: &str, hosts: &[&Machine]) -> Result<()> {
-        self.stemma(&format!("label cluster prod tier={tier} --yes"))?;
+        self.stemma(&format!("label cluster lab tier={tier} --yes"))?;
         for host in hosts {
             wait_for_file(host, "/etc/note", &format!("{} is {tier}\n", host.name))?;
         }
@@ -113,55 +116,15 @@ pub(crate) fn boot_machines(fleet: &mut MachineFleet) -> Result<()> {
     Ok(())
 }
 
-/// Installs the packages of both formats, and checks which units their scripts have started.
-pub(crate) fn install_packages(fleet: &mut MachineFleet) -> Result<()> {
-    let (controller, deb, rpm) = (&fleet.controller, &fleet.deb_host, &fleet.rpm_host);
-    let package_dir = fleet.copy_packages(controller, 1)?;
-    let output = controller.run_shell(&format!("dpkg -i {package_dir}/stemma_*.deb {package_dir}/stemma-controller_*.deb"))?;
-    ensure!(
-        output.contains("created a fleet in /var/lib/stemma-controller; this machine is its controller, controller.boot.test"),
-        "{output}"
-    );
-    for unit in ["stemma-controller.service", "stemma-controller-admin.socket", "stemma-controller-agents.socket"] {
-        controller.check_unit_state(unit, "active")?;
-        ensure!(controller.run_ok(&["systemctl", "is-enabled", unit])?.trim() == "enabled", "{unit}");
-    }
-    fleet.stemma("get nodes")?;
-    let sockets = controller.run_shell("ss -ltn")?;
-    ensure!(sockets.contains(":9443") && sockets.contains(":9444"), "{sockets}");
-
-    let package_dir = fleet.copy_packages(deb, 1)?;
-    deb.run_shell(&format!("dpkg -i {package_dir}/stemma-agent_*.deb"))?;
-    let package_dir = fleet.copy_packages(rpm, 1)?;
-    // The RPM database does not contain the Debian packages, so the requirements are checked separately.
-    rpm.run_shell(&format!("rpm -i --nodeps {package_dir}/stemma-agent-*.rpm"))?;
-    let requirements = rpm.run_shell(&format!("rpm -qpR {package_dir}/stemma-agent-*.rpm"))?;
-    for package in ["systemd", "util-linux", "libc.so.6"] {
-        ensure!(requirements.lines().any(|line| line.starts_with(package)), "{package}: {requirements}");
-    }
-    for host in fleet.hosts() {
-        // The unit waits for `stemma-agent join`, which is not a failure.
-        host.check_unit_state("stemma-agent.service", "inactive")?;
-        ensure!(host.run_ok(&["systemctl", "is-enabled", "stemma-labels.service"])?.trim() == "enabled");
-        ensure!(host.run(&["stemma-agent", "run"])?.status.code() == Some(1), "the host has not joined");
-        ensure!(host.outside_path("/usr/share/man/man8/stemma-agent-join.8.gz").exists());
-    }
-    Ok(())
-}
-
-/// Both hosts join with a token and converge.
-pub(crate) fn join_hosts(fleet: &mut MachineFleet) -> Result<()> {
+/// The hosts move from the group of the install page into a group with tasks that the next steps interrupt.
+pub(crate) fn move_hosts(fleet: &mut MachineFleet) -> Result<()> {
     fleet.apply_release(1)?;
-    fleet.stemma("label cluster prod tier=silver --yes")?;
+    fleet.stemma("label cluster lab tier=silver --yes")?;
+    fleet.stemma(&format!("node move {} {} lab/web", fleet.deb_host.name, fleet.rpm_host.name))?;
     for host in fleet.hosts() {
-        let output = fleet.join_host(host)?;
-        ensure!(output.contains("stemma-agent.service is enabled and runs"), "{output}");
-        host.check_unit_state("stemma-agent.service", "active")?;
-    }
-    for host in fleet.hosts() {
-        fleet.wait_until_converged(host)?;
         wait_for_file(host, "/etc/note", &format!("{} is silver\n", host.name))?;
         wait_for_file(host, "/var/log/once", "ran\n")?;
+        fleet.wait_until_converged(host)?;
         wait_until("stemma-applied.target is reached", || host.check_unit_state("stemma-applied.target", "active"))?;
         let explanation =
             // `-x` adds the explanation of each message. The id is that of the message that all tasks have been
@@ -171,6 +134,42 @@ pub(crate) fn join_hosts(fleet: &mut MachineFleet) -> Result<()> {
         ensure!(host.failed_units()?.is_empty(), "{}", host.failed_units()?);
     }
     Ok(())
+}
+
+/// Checks the exit status of a command on a machine.
+fn check_exit_status(machine: &Machine, line: &str, expected: i32) -> Result<()> {
+    let output = machine.run(&["sh", "-c", line])?;
+    ensure!(output.status.code() == Some(expected), "{line} on {}: {output:?}", machine.name);
+    Ok(())
+}
+
+/// The commands on the controller and on a host end with the exit statuses of their manual pages.
+pub(crate) fn check_exit_statuses(fleet: &mut MachineFleet) -> Result<()> {
+    let (controller, deb) = (&fleet.controller, &fleet.deb_host);
+    for (line, expected) in [
+        ("stemma get nodes", 0),
+        ("stemma --server https://127.0.0.1:1 get nodes", 1),
+        ("stemma get nothing", 2),
+        ("stemma get node absent", 3),
+    ] {
+        check_exit_status(controller, line, expected)?;
+    }
+    for (line, expected) in [
+        ("stemma-agent status", 0),
+        ("stemma-agent check", 0),
+        ("stemma-agent explain label tier", 0),
+        ("stemma-agent nothing", 2),
+        ("stemma-agent explain label absent", 3),
+    ] {
+        check_exit_status(deb, line, expected)?;
+    }
+    // While the host is paused, the agent does not correct the file.
+    deb.run_ok(&["stemma-agent", "pause"])?;
+    deb.write("/etc/note", "by hand\n")?;
+    check_exit_status(deb, "stemma-agent check", 6)?;
+    deb.run_ok(&["stemma-agent", "resume"])?;
+    wait_for_file(deb, "/etc/note", &format!("{} is silver\n", deb.name))?;
+    fleet.wait_until_converged(deb)
 }
 
 /// The admin socket refuses a local user other than root.
@@ -234,10 +233,10 @@ pub(crate) fn f14_partition_network(fleet: &mut MachineFleet) -> Result<()> {
     fleet.edit_tier("bronze", &[&fleet.rpm_host])?;
     // The host retains its state and still corrects drift.
     deb.write("/etc/note", "by hand\n")?;
-    wait_for_file(deb, "/etc/note", "deb-1 is gold\n")?;
+    wait_for_file(deb, "/etc/note", &format!("{} is gold\n", deb.name))?;
     deb.check_unit_state("stemma-agent.service", "active")?;
     deb.set_connected(true)?;
-    wait_for_file(deb, "/etc/note", "deb-1 is bronze\n")?;
+    wait_for_file(deb, "/etc/note", &format!("{} is bronze\n", deb.name))?;
     fleet.wait_until_converged(deb)
 }
 
@@ -260,36 +259,78 @@ pub(crate) fn stop_controller(fleet: &mut MachineFleet) -> Result<()> {
     fleet.edit_tier("iron", &fleet.hosts())
 }
 
-/// The watchdog of systemd restarts a controller that stalls, and does not restart a controller that runs.
-pub(crate) fn trigger_watchdog(fleet: &mut MachineFleet) -> Result<()> {
-    let controller = &fleet.controller;
-    let drop_in = "/run/systemd/system/stemma-controller.service.d/quick.conf";
-    controller.run_shell(&format!(
-        "mkdir -p $(dirname {drop_in}) && printf '[Service]\\nWatchdogSec={WATCHDOG_STALL_S}s\\n' > {drop_in} && systemctl daemon-reload && systemctl restart stemma-controller"
+/// The controller restarts three times, while a client of each listener connects in a loop. No connection is refused,
+/// because systemd keeps the sockets open.
+pub(crate) fn restart_under_load(fleet: &mut MachineFleet) -> Result<()> {
+    let (controller, deb) = (&fleet.controller, &fleet.deb_host);
+    // Each loop ends when the file `stop` exists, and then writes its numbers of successes and failures.
+    let start_loop = |machine: &Machine, command: &str| {
+        let script = format!(
+            "good=0 bad=0\nuntil test -e /root/stop; do\n  if {command} 2>>/root/load-errors; then good=$((good + 1)); else bad=$((bad + 1)); fi\n\
+             done\necho $good $bad >/root/load\n"
+        );
+        machine.write("/root/load.sh", &script)?;
+        machine.run_ok(&["systemd-run", "--quiet", "--unit=load", "--property=Nice=10", "bash", "/root/load.sh"])
+    };
+    start_loop(deb, &format!("(exec 3<>/dev/tcp/{CONTROLLER_NAME}/9444)"))?;
+    fleet.stemma(&format!("principal create reader --role viewer --to /root/reader --url https://{CONTROLLER_NAME}:9443"))?;
+    start_loop(controller, "stemma --context /root/reader/context.toml get nodes >/dev/null")?;
+    for tier in ["cobalt", "chrome", "copper"] {
+        let pid = controller.unit_property("stemma-controller.service", "MainPID")?;
+        controller.run_ok(&["systemctl", "restart", "stemma-controller.service"])?;
+        ensure!(controller.unit_property("stemma-controller.service", "MainPID")? != pid, "the controller was not restarted");
+        fleet.edit_tier(tier, &fleet.hosts())?;
+    }
+    for machine in [controller, deb] {
+        machine.write("/root/stop", "")?;
+        wait_until("the loop has ended", || {
+            machine.read("/root/load")?;
+            Ok(())
+        })?;
+        let (numbers, errors) = (machine.read("/root/load")?, machine.run_shell("tail -4 /root/load-errors")?);
+        let (good, bad) = numbers.trim().split_once(' ').context("two numbers")?;
+        ensure!(good != "0" && bad == "0", "{good} connections and {bad} failures on {}:\n{errors}", machine.name);
+        machine.run_shell("rm /root/stop /root/load*")?;
+    }
+    Ok(())
+}
+
+/// The watchdog of systemd restarts a service that stalls, and does not restart one that runs.
+fn check_watchdog(machine: &Machine, unit: &str) -> Result<()> {
+    let drop_in = format!("/run/systemd/system/{unit}.service.d/quick.conf");
+    machine.run_shell(&format!(
+        "mkdir -p $(dirname {drop_in}) && printf '[Service]\\nWatchdogSec={WATCHDOG_STALL_S}s\\n' > {drop_in} && systemctl daemon-reload && systemctl restart {unit}"
     ))?;
-    let pid = controller.unit_property("stemma-controller.service", "MainPID")?;
+    let service = format!("{unit}.service");
+    let pid = machine.unit_property(&service, "MainPID")?;
     // The watchdog is notified four times per timeout. After more than six notifications, more than one timeout has
     // passed.
     let mut notification_times = BTreeSet::new();
     wait_until("the watchdog is notified", || {
-        notification_times.insert(controller.unit_property("stemma-controller.service", "WatchdogTimestampMonotonic")?);
+        notification_times.insert(machine.unit_property(&service, "WatchdogTimestampMonotonic")?);
         ensure!(notification_times.len() > 6, "{notification_times:?}");
         Ok(())
     })?;
-    ensure!(
-        controller.unit_property("stemma-controller.service", "MainPID")? == pid,
-        "the controller was restarted while it ran"
-    );
-    controller.run_ok(&["systemctl", "kill", "--signal=STOP", "--kill-who=main", "stemma-controller"])?;
-    wait_until("the controller is restarted", || {
-        ensure!(
-            controller.unit_property("stemma-controller.service", "MainPID")? != pid,
-            "the stalled controller was not restarted"
-        );
-        controller.check_unit_state("stemma-controller.service", "active")
+    ensure!(machine.unit_property(&service, "MainPID")? == pid, "{unit} was restarted while it ran");
+    machine.run_ok(&["systemctl", "kill", "--signal=STOP", "--kill-who=main", unit])?;
+    wait_until("the service is restarted", || {
+        ensure!(machine.unit_property(&service, "MainPID")? != pid, "the stalled {unit} was not restarted");
+        machine.check_unit_state(&service, "active")
     })?;
-    controller.run_shell(&format!("rm {drop_in} && systemctl daemon-reload && systemctl restart stemma-controller"))?;
+    machine.run_shell(&format!("rm {drop_in} && systemctl daemon-reload && systemctl restart {unit}"))?;
+    Ok(())
+}
+
+/// The watchdog restarts a controller that stalls.
+pub(crate) fn trigger_watchdog(fleet: &mut MachineFleet) -> Result<()> {
+    check_watchdog(&fleet.controller, "stemma-controller")?;
     fleet.edit_tier("tin", &fleet.hosts())
+}
+
+/// The watchdog restarts an agent that stalls.
+pub(crate) fn trigger_agent_watchdog(fleet: &mut MachineFleet) -> Result<()> {
+    check_watchdog(&fleet.deb_host, "stemma-agent")?;
+    fleet.edit_tier("lithium", &[&fleet.deb_host])
 }
 
 /// The agent renames a stored record that is incomplete, and continues with the others.

@@ -6,6 +6,7 @@
 //! is set. So the same source produces the same bytes.
 
 mod contents;
+mod libraries;
 mod licences;
 mod stage;
 
@@ -27,7 +28,8 @@ pub(crate) struct PackagesOptions {
     /// directory.
     #[arg(long, default_value_t = 1)]
     pub(crate) revision: u32,
-    /// Also check with lintian and rpmlint, and build the packages twice to check that both builds have the same bytes.
+    /// Also check with lintian and rpmlint, check the requirements for shared libraries, and build the packages twice to
+    /// check that both builds have the same bytes.
     #[arg(long)]
     pub(crate) check: bool,
 }
@@ -61,6 +63,7 @@ pub(crate) fn run(options: &PackagesOptions) -> Result<()> {
     }
     if options.check {
         lint_packages(&packed)?;
+        libraries::check_libraries(&programs_directory(options)?, &packed)?;
         check_reproducible(options, &packed)?;
     }
     Ok(())
@@ -79,6 +82,11 @@ fn target_directory() -> Result<PathBuf> {
     Ok(metadata["target_directory"].as_str().context("a target directory")?.into())
 }
 
+/// Returns the directory of the built programs that are packed.
+fn programs_directory(options: &PackagesOptions) -> Result<PathBuf> {
+    Ok(target_directory()?.join(if options.dev { "debug" } else { "release" }))
+}
+
 /// Packs the built programs into all packages, which replace those in the output directory. Returns their paths.
 fn build_packages(options: &PackagesOptions, output_dir: &Path) -> Result<Vec<PathBuf>> {
     let version = stage::PackageVersion {
@@ -89,7 +97,7 @@ fn build_packages(options: &PackagesOptions, output_dir: &Path) -> Result<Vec<Pa
     let target_dir = target_directory()?;
     let work = tempfile::tempdir_in(&target_dir)?;
     let stage = stage::PackageStage {
-        programs: target_dir.join(if options.dev { "debug" } else { "release" }),
+        programs: programs_directory(options)?,
         page_generator: target_dir.join("debug/stemma-pages"),
         compression_level: if options.dev { 0 } else { 6 },
         version,

@@ -12,12 +12,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::future::poll_fn;
 use std::rc::Rc;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use log::warn;
 use stemma_core::task::Mode;
 use stemma_wire::message::PartDigest;
 use stemma_wire::message::desired::{Barrier, Profile};
 use stemma_wire::message::observed::{self, Outcome, TaskResult};
+use tokio::time::Instant;
 
 use super::ledger::{Desired, LOCAL_STATE, PROGRESS, REASONS, Reason, TaskProgress, TaskRecord};
 use super::leftovers::{StagingDirs, directory, sweep};
@@ -36,6 +38,10 @@ use refreshes::PendingRefreshes;
 /// Maximum number of tasks that run at once. More tasks at once would not end sooner, because the host also has other
 /// work.
 const MAX_PARALLEL_TASKS: usize = 4;
+
+/// Time for which further tasks that end belong to the same step of a run. Tasks of files block the thread, so the other
+/// events of the agent (its watchdog and its network half) wait for the end of the step.
+const MAX_STEP_DURATION: Duration = Duration::from_secs(10);
 
 /// Number of mends (repairs of drift) within an hour that make a task contended: something else seems to change the
 /// host back. The agent does not mend the task until one of these mends is older than an hour.
@@ -326,8 +332,8 @@ impl TaskRun {
     }
 
     /// Starts all tasks that may start and waits until one ends. Then records every task that has ended by now, and
-    /// starts the tasks that may follow. Returns `false` at once if no task runs. Cancel safe: running tasks continue
-    /// at the next call.
+    /// starts the tasks that may follow, for at most [`MAX_STEP_DURATION`]. Returns `false` at once if no task runs.
+    /// Cancel safe: running tasks continue at the next call.
     ///
     /// # Errors
     /// [`HostError`] from the ledger.
@@ -337,8 +343,12 @@ impl TaskRun {
             return Ok(false);
         }
         poll_fn(|context| self.poll_ended(context)).await;
+        let first_ended_at = Instant::now();
         loop {
             self.start(open)?;
+            if first_ended_at.elapsed() >= MAX_STEP_DURATION {
+                return Ok(true);
+            }
             let has_ended = poll_fn(|context| Poll::Ready(self.poll_ended(context).is_ready())).await;
             if !has_ended {
                 return Ok(true);

@@ -5,6 +5,8 @@ use std::fmt::Write;
 
 use stemma_core::labels::variable_name;
 
+use crate::host::command::quote_environment_value;
+
 /// Returns a map as one flat JSON object with sorted keys, and a line end.
 #[must_use]
 pub fn json(map: &BTreeMap<&str, &str>) -> String {
@@ -39,7 +41,7 @@ pub fn env(labels: &BTreeMap<&str, &str>) -> (String, Vec<String>) {
                 if value.chars().any(char::is_control) {
                     findings.push(format!("label {key} has control characters and is not in labels.env"));
                 } else {
-                    writeln!(text, "{name}=\"{}\"", quote(value)).expect("writing to a String cannot fail");
+                    writeln!(text, "{name}=\"{}\"", quote_environment_value(value)).expect("writing to a String cannot fail");
                 }
             }
             several => {
@@ -84,13 +86,6 @@ fn is_file_name(name: &str) -> bool {
     name.len() <= 71
         && name.starts_with(|c: char| c.is_ascii_alphanumeric())
         && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'.' | b'-'))
-}
-
-/// Escapes a value that is between double quotes in a file for `EnvironmentFile=`. Between such quotes, systemd removes
-/// a backslash only before `"`, `\`, `` ` `` and `$`. So this puts a backslash before these characters only.
-fn quote(value: &str) -> String {
-    let escape_char = |c| matches!(c, '"' | '\\' | '`' | '$').then_some('\\');
-    value.chars().flat_map(|c| escape_char(c).into_iter().chain([c])).collect()
 }
 
 #[cfg(test)]

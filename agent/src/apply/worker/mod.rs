@@ -20,6 +20,7 @@ use stemma_wire::message::WireVersion;
 use stemma_wire::message::channel::{ApplyMessage, SyncMessage};
 use stemma_wire::message::desired::Barrier;
 use stemma_wire::message::observed::{self, LocalState, Report};
+use stemma_wire::watchdog::Watchdog;
 use tokio::time::{Instant, sleep_until};
 
 use super::executor::{RunSummary, TaskRun};
@@ -104,6 +105,8 @@ pub struct ApplyWorker {
     /// The summary of the last run: the number of its tasks, and the outcomes of the tasks that have ended.
     summary: RunSummary,
     stop_when: StopWhen,
+    /// The watchdog of the service manager, which restarts an agent whose main loop hangs.
+    watchdog: Watchdog,
 }
 
 /// The condition on which the main loop of the worker ends.
@@ -239,7 +242,17 @@ impl ApplyWorker {
             on_applied: None,
             summary: RunSummary::default(),
             stop_when,
+            watchdog: Watchdog::disabled(),
         })
+    }
+
+    /// Lets the main loop ping a watchdog. A turn of the loop pings, and a timer among its events makes it turn. So no
+    /// ping is sent while the thread is blocked, or while the handling of an event does not end. The loop turns while
+    /// the command of a task runs, however long that takes.
+    #[must_use]
+    pub fn with_watchdog(mut self, watchdog: Watchdog) -> Self {
+        self.watchdog = watchdog;
+        self
     }
 
     /// Lets the worker watch the files that tasks manage, and the host label map. So it notices drift and changes by
@@ -276,6 +289,7 @@ impl ApplyWorker {
         self.start().await?;
         let mut is_connected = true;
         loop {
+            self.watchdog.ping_if_due();
             if self.is_idle() {
                 if self.stop_when == StopWhen::WhenIdle {
                     return Ok(self.summary);
@@ -314,6 +328,7 @@ impl ApplyWorker {
                 () = or_pending(self.retry_outputs_at.map(sleep_until)) => self.check_map().await,
                 () = or_pending(self.report_running_at.map(sleep_until)) => self.report_running().await,
                 failed = next_hook_event(&mut self.hooks) => self.on_hook_event(failed).await,
+                () = self.watchdog.wait_until_due() => Ok(()),
                 () = &mut stop => return self.finish().await,
             };
             self.survive_state_error(event_result).await?;
@@ -323,6 +338,9 @@ impl ApplyWorker {
     /// Sends the seal key, the identification of the held desired state (which this host accepted last), the stored
     /// results and the local state to the network half of the agent. Then continues with that desired state.
     async fn start(&mut self) -> Result<(), ApplyError> {
+        if let Err(error) = self.site.host.find_left_commands().await {
+            warn!(error = error.sentence().as_str(); "it is not known whether commands of an earlier agent still run");
+        }
         let held = self.site.ledger.accepted()?.map(|accepted| accepted.held_desired());
         self.channel.send(&ApplyMessage::Hello { seal_key: seal_key(&*self.site.host, &self.site.ledger)?, held }).await?;
         self.send_results(&self.site.ledger.results()?).await?;
@@ -463,8 +481,18 @@ impl ApplyWorker {
             for task in run.running() {
                 warn!(task; "stopping: waiting for a running task to end");
             }
-            while run.finish_running().await {
-                run.save_results()?;
+            loop {
+                tokio::select! {
+                    has_ended = run.finish_running() => {
+                        if !has_ended {
+                            break;
+                        }
+                        run.save_results()?;
+                    }
+                    // The service manager expects pings if it was not what stopped the agent.
+                    () = self.watchdog.wait_until_due() => {}
+                }
+                self.watchdog.ping_if_due();
             }
             self.summary = run.summary();
         }

@@ -28,7 +28,7 @@ pub(super) fn exec_error(program: &str, error: io::Error) -> HostError {
 
 /// Returns the first [`MAX_HEAD_BYTES`] of a program. Returns `None` if `program` is not an absolute path, is not a
 /// file, or cannot be read.
-fn read_head(program: &str) -> Option<Vec<u8>> {
+pub(super) fn read_head(program: &str) -> Option<Vec<u8>> {
     let path = Path::new(program);
     if !path.is_absolute() || !path.is_file() {
         return None;
@@ -76,7 +76,7 @@ fn not_executable_message(head: &[u8]) -> String {
 }
 
 /// Returns the path of the interpreter from the first line of a script (`#!PATH`). Returns `None` for any other file.
-fn interpreter(head: &[u8]) -> Option<String> {
+pub(super) fn interpreter(head: &[u8]) -> Option<String> {
     let line = head.strip_prefix(b"#!")?.split(|byte| *byte == b'\n').next()?;
     let name = line.split(|byte| matches!(byte, b' ' | b'\t')).find(|word| !word.is_empty())?;
     Some(String::from_utf8_lossy(name).into_owned())

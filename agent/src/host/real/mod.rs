@@ -9,11 +9,9 @@ use std::time::{Duration, SystemTime};
 
 use ring::rand::{SecureRandom, SystemRandom};
 use rustix::fs::{
-    AtFlags, FlockOperation, Gid, IFlags, Mode, OFlags, ResolveFlags, StatVfsMountFlags, StatxAttributes, StatxFlags, Uid,
-    XattrFlags,
+    AtFlags, Gid, IFlags, Mode, OFlags, ResolveFlags, StatVfsMountFlags, StatxAttributes, StatxFlags, Uid, XattrFlags,
 };
 use rustix::io::Errno;
-use rustix::process::{FlockType, fcntl_getlk};
 
 use super::extras::{ACL, ACL_ALIAS, DEFAULT_ACL, EMPTY_FILE_FLAGS, PRESERVED_FLAGS, REPORTED_FLAGS};
 use super::{
@@ -23,8 +21,11 @@ use super::{
 
 mod accounts;
 mod exec_error;
+mod lock;
+mod prepare;
 pub mod process_setup;
 mod spawn;
+mod units;
 
 /// Rules for the resolution of a path by `openat2`: the kernel follows no symbolic link and no magic link of `/proc`,
 /// and opens nothing outside of the starting directory.
@@ -40,6 +41,9 @@ const MAX_ATTRIBUTE_BYTES: usize = 64 * 1024;
 /// Maximum total size of the extended attributes (names and values) that a new file gets from the old one, in bytes.
 const MAX_ATTRIBUTES_BYTES: usize = 1024 * 1024;
 
+/// Directory that exists if systemd runs this machine (`sd_booted(3)`).
+const SYSTEMD_DIR: &str = "/run/systemd/system";
+
 /// The kernel's list of active swap files and swap partitions.
 const PROC_SWAPS: &str = "/proc/swaps";
 
@@ -51,6 +55,8 @@ pub struct RealHost {
     random: SystemRandom,
     /// Random number of this process ([`Host::session_id`]).
     session: u32,
+    /// Runs commands as units. `None` if systemd does not run the machine, or if this process is not root.
+    units: Option<units::Units>,
 }
 
 /// An open directory, with its path for messages.
@@ -65,6 +71,12 @@ struct RealFile {
     path: String,
 }
 
+/// Returns whether systemd runs the host with this root directory. False for any root other than `/`.
+#[must_use]
+pub fn is_systemd_booted(root: &Path) -> bool {
+    root == Path::new("/") && Path::new(SYSTEMD_DIR).exists()
+}
+
 impl RealHost {
     /// Opens the machine below the directory `root` (`--root`, or `/` by default). Symbolic links in `root` itself are
     /// resolved once, here.
@@ -76,62 +88,18 @@ impl RealHost {
         let root = root.canonicalize().map_err(HostError::io("open", root_text()))?;
         let fd = rustix::fs::open(&root, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
             .map_err(|errno| HostError::io("open", root_text())(errno.into()))?;
-        let mut host = Self { root, fd, random: SystemRandom::new(), session: 0 };
+        let mut host = Self { root, fd, random: SystemRandom::new(), session: 0, units: None };
         host.session = u32::try_from(host.random() >> 32).expect("the upper half of 64 bits");
+        host.units = (is_systemd_booted(&host.root) && rustix::process::geteuid().is_root()).then(units::Units::new);
         Ok(host)
     }
 
-    /// Acquires an exclusive lock on a file. The lock lasts until the returned handle is dropped, this process closes
-    /// another handle of the file, or this process ends. Returns `None` if another process has the lock.
-    ///
-    /// The lock belongs to the process (`fcntl`), not to the open file (`flock`). With `flock`, a forked child would
-    /// share the lock until it executes its program. If this process were killed in that moment, the child would still
-    /// hold the lock.
-    ///
-    /// # Errors
-    /// If the lock file cannot be created or, on a read-only file system, does not exist.
-    pub fn lock(&self, path: &HostPath) -> Result<Option<OwnedFd>, HostError> {
-        let lock_error = |errno: Errno| HostError::io("lock", path.as_str())(errno.into());
-        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-        // The path is relative to the root directory, so it is passed without its leading slash.
-        let (name, mode) = (&path.as_str()[1..], Mode::RUSR | Mode::WUSR);
-        let fd = match rustix::fs::openat2(&self.fd, name, flags, mode, CONFINED_FLAGS) {
-            Err(Errno::ROFS) => return self.lock_read_only(path),
-            result => result.map_err(lock_error)?,
-        };
-        Ok(try_lock(&fd, FlockOperation::NonBlockingLockExclusive).map_err(lock_error)?.then_some(fd))
-    }
-
-    /// Acquires the lock of [`Self::lock`] on a read-only file system. There the file can only be opened for reading,
-    /// which allows only a shared lock, so two processes could get it. Therefore a second check searches for a lock of
-    /// another process, and the function returns `None` if there is one. If two processes lock the file at the same
-    /// time, at least one of the two finds the lock of the other.
-    fn lock_read_only(&self, path: &HostPath) -> Result<Option<OwnedFd>, HostError> {
-        let lock_error = |errno: Errno| HostError::io("lock", path.as_str())(errno.into());
-        let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-        let fd = match open_at(self.fd.as_fd(), &path.as_str()[1..], flags, CONFINED_FLAGS) {
-            // The file is missing and cannot be created.
-            Err(Errno::NOENT) => Err(lock_error(Errno::ROFS)),
-            result => result.map_err(lock_error),
-        }?;
-        let is_only_holder = try_lock(&fd, FlockOperation::NonBlockingLockShared).map_err(lock_error)?
-            && fcntl_getlk(&fd, &FlockType::WriteLock.into()).map_err(lock_error)?.is_none();
-        Ok(is_only_holder.then_some(fd))
-    }
-
-    /// Returns whether another process has the lock of [`Self::lock`]. The check does not acquire the lock, because a
-    /// process that tries to acquire it in that moment would fail. A process that holds the lock must not call this:
-    /// the check closes the file, which ends its lock.
-    ///
-    /// # Errors
-    /// If the lock file exists and cannot be opened.
-    pub fn is_locked(&self, path: &HostPath) -> Result<bool, HostError> {
-        let lock_error = |errno: Errno| HostError::io("look at the lock", path.as_str())(errno.into());
-        let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-        match open_at(self.fd.as_fd(), &path.as_str()[1..], flags, CONFINED_FLAGS) {
-            Ok(fd) => Ok(fcntl_getlk(fd, &FlockType::WriteLock.into()).map_err(lock_error)?.is_some()),
-            Err(Errno::NOENT) => Ok(false),
-            Err(errno) => Err(lock_error(errno)),
+    /// Returns whether this process may end while the commands of tasks run, because systemd restarts the agent and the
+    /// next agent waits for them. Returns `false` if no command of a task runs.
+    pub async fn may_leave_commands(&self) -> bool {
+        match &self.units {
+            Some(units) => units.may_leave_commands().await,
+            None => false,
         }
     }
 }
@@ -151,7 +119,28 @@ impl Host for RealHost {
     }
 
     fn run<'a>(&'a self, command: &'a HostCommand) -> Pending<'a, Result<CommandResult, HostError>> {
-        Box::pin(spawn::run(&self.root, self.fd.as_fd(), command))
+        Box::pin(async move {
+            let unit = self.units.as_ref().and_then(|units| Some((units, units.new_name(&command.purpose)?)));
+            match unit {
+                Some((units, name)) => units.run(&self.root, self.fd.as_fd(), command, &name).await,
+                None => spawn::run(&self.root, self.fd.as_fd(), command).await,
+            }
+        })
+    }
+
+    fn find_left_commands(&self) -> Pending<'_, Result<(), HostError>> {
+        Box::pin(async {
+            match &self.units {
+                Some(units) => units.find_left().await,
+                None => Ok(()),
+            }
+        })
+    }
+
+    fn left_command<'a>(&'a self, task: &'a str) -> Option<Pending<'a, Result<CommandResult, HostError>>> {
+        let units = self.units.as_ref()?;
+        let unit = units.take_left(task)?;
+        Some(Box::pin(units.follow(task, unit)))
     }
 
     fn lock_file(&self, path: &HostPath) -> Result<Option<OwnedFd>, HostError> {
@@ -624,16 +613,6 @@ impl NewFile for RealFile {
 
     fn sync(&mut self) -> Result<(), HostError> {
         self.check_errno("sync", rustix::fs::fsync(&self.fd))
-    }
-}
-
-/// Acquires a lock on a file for this process, without waiting. Returns `false` if another process has a conflicting
-/// lock.
-fn try_lock(fd: &OwnedFd, operation: FlockOperation) -> Result<bool, Errno> {
-    match rustix::fs::fcntl_lock(fd, operation) {
-        Ok(()) => Ok(true),
-        Err(Errno::WOULDBLOCK | Errno::ACCESS) => Ok(false),
-        Err(errno) => Err(errno),
     }
 }
 

@@ -1,33 +1,31 @@
-//! Runs commands. Each command has its own process group, so that the command can be killed with all its children.
+//! Runs commands as child processes. Each command has its own process group, so that the command can be killed with all
+//! its children.
 
-use std::fs::File;
-use std::io::{self, Seek as _, Write as _};
+use std::io;
 use std::os::fd::{AsRawFd as _, BorrowedFd, OwnedFd};
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
 
-use rustix::fs::{MemfdFlags, OFlags, ResolveFlags};
-use rustix::io::Errno;
 use rustix::process::{Pid, Signal, kill_process_group};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::AsyncReadExt;
 use tokio::net::unix::pipe;
-use tokio::process::{Child, ChildStdin};
+use tokio::process::Child;
 use tokio::time::timeout;
 
-use super::accounts::{self, Account};
 use super::exec_error::exec_error;
-use super::process_setup::{OomScoreGuard, PASSWD, detach_command_terminal};
+use super::prepare::{CommandSetup, open_working_dir, prepare};
+use super::process_setup::{OomScoreGuard, detach_command_terminal};
 use crate::host::command::OutputTail;
-use crate::host::{CommandResult, ExitKind, FileKind, HostCommand, HostError, HostPath, NotADirectory};
+use crate::host::{CommandResult, ExitKind, HostCommand, HostError};
 
 /// Time between SIGTERM and SIGKILL for a command that exceeded its time limit.
-const TERMINATE_GRACE: Duration = Duration::from_secs(5);
+pub(super) const TERMINATE_GRACE: Duration = Duration::from_secs(5);
 
 /// Maximum time for which the output is still read after a command has ended. A child of the command may hold the
 /// output open for much longer.
-const OUTPUT_LINGER: Duration = Duration::from_millis(200);
+pub(super) const OUTPUT_LINGER: Duration = Duration::from_millis(200);
 
 /// The process group of a command. The group is killed when this value is dropped, except if the value is `None`.
 struct ProcessGroup(Option<Pid>);
@@ -55,7 +53,7 @@ pub(super) async fn run(root: &Path, root_fd: BorrowedFd<'_>, command: &HostComm
     let program = command.argv.first().map_or("", String::as_str);
     let io_error = |operation| HostError::io(operation, program);
     let (output_reader, output_writer) = io::pipe().map_err(io_error("open a pipe for"))?;
-    let mut prepared = prepare(root, command, output_writer)?;
+    let mut prepared = child_command(prepare(root, command)?, output_writer).map_err(io_error("open a pipe for"))?;
     // The new process enters the directory by this file descriptor, so the descriptor must be open until `spawn`.
     let working_dir = command.cwd.as_ref().map(|cwd| open_working_dir(root_fd, cwd)).transpose()?;
     prepared.current_dir(working_dir.as_ref().map_or_else(|| root.to_owned(), fd_path));
@@ -69,8 +67,7 @@ pub(super) async fn run(root: &Path, root_fd: BorrowedFd<'_>, command: &HostComm
     let mut group = ProcessGroup(child.id().and_then(|id| Pid::from_raw(i32::try_from(id).ok()?)));
     let mut output = pipe::Receiver::from_owned_fd(output_reader.into()).map_err(io_error("read from"))?;
     let mut tail = OutputTail::default();
-    let write_stdin = write_input(child.stdin.take(), &command.input);
-    let end = match timeout(command.timeout, wait(&mut child, &mut output, &mut tail, write_stdin)).await {
+    let end = match timeout(command.timeout, wait(&mut child, &mut output, &mut tail)).await {
         Ok(status) => {
             let end = exit_kind(status.map_err(io_error("wait for"))?);
             let _ = timeout(OUTPUT_LINGER, read_output(&mut output, &mut tail)).await;
@@ -89,144 +86,48 @@ pub(super) async fn run(root: &Path, root_fd: BorrowedFd<'_>, command: &HostComm
     Ok(CommandResult { end, output: tail.into_text() })
 }
 
-/// Opens the working directory of a command. Symbolic links in its path are followed, but cannot lead out of the root.
-/// The error names the first part of the path that is missing or not a directory, if there is one.
-fn open_working_dir(root: BorrowedFd<'_>, cwd: &HostPath) -> Result<OwnedFd, HostError> {
-    let open = |path: &str, flags: OFlags| {
-        let resolution = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
-        super::open_at(root, &path[1..], OFlags::PATH | OFlags::CLOEXEC | flags, resolution)
-    };
-    open(cwd.as_str(), OFlags::DIRECTORY).map_err(|errno| {
-        let path = cwd.as_str().to_owned();
-        let mut partial_path = String::new();
-        for name in cwd.names() {
-            partial_path = format!("{partial_path}/{name}");
-            if open(&partial_path, OFlags::DIRECTORY).is_err() {
-                break;
-            }
-        }
-        match not_a_directory(open(&partial_path, OFlags::NOFOLLOW)) {
-            Some(obstacle) => HostError::BadWorkingDir { path, at: partial_path, found: obstacle },
-            None => HostError::io("enter", path)(errno.into()),
-        }
-    })
-}
-
-/// Returns the kind of obstacle at a path where a directory was expected. `opened` is the result of opening that path
-/// without following a link. Returns `None` if the path is a directory, or if its kind cannot be determined.
-fn not_a_directory(opened: Result<OwnedFd, Errno>) -> Option<NotADirectory> {
-    let file = match opened {
-        Ok(file) => file,
-        Err(Errno::NOENT) => return Some(NotADirectory::Nothing),
-        Err(_) => return None,
-    };
-    match super::file_kind(rustix::fs::fstat(&file).ok()?.st_mode) {
-        FileKind::Directory => None,
-        FileKind::Link => {
-            let target = rustix::fs::readlinkat(&file, "", Vec::new()).ok()?;
-            Some(NotADirectory::Link(target.to_string_lossy().into_owned()))
-        }
-        kind @ (FileKind::File | FileKind::Special) => Some(NotADirectory::Other(kind)),
-    }
-}
-
 /// Returns the path of an open directory in `/proc/self/fd`, by which a new process can enter the directory.
 fn fd_path(dir: &OwnedFd) -> PathBuf {
     PathBuf::from(format!("/proc/self/fd/{}", dir.as_raw_fd()))
 }
 
-/// Prepares a command to be spawned: sets its account, environment, standard input and process group. The pipe `output`
-/// becomes its standard output and standard error. The caller sets the working directory.
-fn prepare(root: &Path, command: &HostCommand, output: io::PipeWriter) -> Result<tokio::process::Command, HostError> {
-    let program = command.argv.first().map_or("", String::as_str);
-    let io_error = |operation| HostError::io(operation, program);
-    let account = command.user.as_deref().map(|user| accounts::find_account(Path::new(PASSWD), user)).transpose()?;
-    let mut prepared = base_command(program, account.as_ref());
-    prepared
-        .args(command.argv.iter().skip(1))
+/// Returns a command of the standard library for a prepared command. The pipe `output` becomes its standard output and
+/// standard error. The caller sets the working directory.
+fn child_command(prepared: CommandSetup, output: io::PipeWriter) -> io::Result<tokio::process::Command> {
+    let CommandSetup { argv, env, input } = prepared;
+    let (program, args) = argv.split_first().map_or(("", [].as_slice()), |(program, args)| (program.as_str(), args));
+    let mut command = tokio::process::Command::new(program);
+    command
+        .args(args)
         .env_clear()
-        .env("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin")
-        .env("HOME", "/root")
-        .env("LANG", "C.UTF-8")
-        .env("STEMMA_ROOT", root)
-        .stdin(input(command).map_err(io_error("make the input of"))?)
-        .stdout(output.try_clone().map_err(io_error("open a pipe for"))?)
+        .envs(env)
+        .stdin(input.map_or_else(Stdio::null, Stdio::from))
+        .stdout(output.try_clone()?)
         .stderr(output)
         .process_group(0);
-    if let Some(account) = &account {
-        let Account { name, home, shell, .. } = account;
-        prepared.env("HOME", home).env("SHELL", shell);
-        if let Some(name) = name {
-            prepared.env("USER", name).env("LOGNAME", name);
-        }
-    }
-    prepared.envs(&command.env);
-    detach_command_terminal(&mut prepared);
-    Ok(prepared)
+    detach_command_terminal(&mut command);
+    Ok(command)
 }
 
-/// Returns the standard input of a command: its script as a file in memory, a pipe for its input, or else `/dev/null`.
-fn input(command: &HostCommand) -> io::Result<Stdio> {
-    let Some(script) = &command.script else {
-        return Ok(if command.input.is_empty() { Stdio::null() } else { Stdio::piped() });
-    };
-    // The script is a complete file in memory, not a pipe. If the agent were killed while it writes into a pipe, the
-    // command would run only a part of the script.
-    let mut file = File::from(rustix::fs::memfd_create(c"script", MemfdFlags::CLOEXEC)?);
-    file.write_all(script.as_bytes())?;
-    file.rewind()?;
-    Ok(file.into())
-}
-
-/// Returns the command that runs a program, through `setpriv` if the account is not that of the agent. `setpriv` sets
-/// all groups of an account with a name, also those from a directory service, and then executes the program. An account
-/// without a name gets only its primary group. The standard library would set only the primary group.
-fn base_command(program: &str, account: Option<&Account>) -> tokio::process::Command {
-    let agent_ids = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
-    match account.filter(|account| (account.user, account.group) != agent_ids) {
-        None => tokio::process::Command::new(program),
-        Some(Account { user, group, name, .. }) => {
-            let mut command = tokio::process::Command::new("setpriv");
-            let groups = if name.is_some() { "--init-groups" } else { "--clear-groups" };
-            command.arg(format!("--reuid={user}")).arg(format!("--regid={group}")).args([groups, "--", program]);
-            command
-        }
-    }
-}
-
-/// Waits for the child to exit. Until then, reads the child's output into `tail` and polls `write_stdin`, which writes
-/// the child's input.
-async fn wait(
-    child: &mut Child,
-    output: &mut pipe::Receiver,
-    tail: &mut OutputTail,
-    write_stdin: impl Future<Output = ()>,
-) -> io::Result<std::process::ExitStatus> {
-    let mut transfer = std::pin::pin!(async { tokio::join!(read_output(output, tail), write_stdin) });
-    let mut is_transfer_open = true;
+/// Waits for the child to exit. Until then, reads the child's output into `tail`.
+async fn wait(child: &mut Child, output: &mut pipe::Receiver, tail: &mut OutputTail) -> io::Result<std::process::ExitStatus> {
+    let mut reading = std::pin::pin!(read_output(output, tail));
+    let mut is_output_open = true;
     loop {
         tokio::select! {
             // The exit is polled first, so that a flood of output cannot hide it.
             biased;
             status = child.wait() => return status,
-            _ = &mut transfer, if is_transfer_open => is_transfer_open = false,
+            () = &mut reading, if is_output_open => is_output_open = false,
         }
     }
 }
 
 /// Reads the output of a command into `tail` until all processes have closed the output.
-async fn read_output(output: &mut pipe::Receiver, tail: &mut OutputTail) {
+pub(super) async fn read_output(output: &mut pipe::Receiver, tail: &mut OutputTail) {
     let mut buffer = [0; 4096];
     while let Ok(length @ 1..) = output.read(&mut buffer).await {
         tail.push(&buffer[..length]);
-    }
-}
-
-/// Writes `bytes` to the standard input of a command, if the input is a pipe, and then closes the pipe.
-async fn write_input(pipe: Option<ChildStdin>, bytes: &[u8]) {
-    if let Some(mut pipe) = pipe {
-        // An error is ignored, because the command has already ended or does not read its input.
-        let _ = pipe.write_all(bytes).await;
     }
 }
 

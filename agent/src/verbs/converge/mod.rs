@@ -14,12 +14,13 @@ use sd_notify::NotifyState;
 use serde_json::json;
 use stemma_wire::clock::SystemClock;
 use stemma_wire::message::observed::{Outcome, TaskResult};
+use stemma_wire::watchdog::Watchdog;
 
 use super::access::check_access;
 use super::membership::{Membership, read_membership};
 use super::status::{escape_terminal, words};
 use super::waits::waiting_tasks;
-use super::{AgentExit, LocalHost, print, print_json, status, unit};
+use super::{AgentExit, LocalHost, print, print_json, status};
 use crate::apply::executor::{RunPurpose, RunSummary, TaskRun, is_observed};
 use crate::apply::ledger::{LOCAL_STATE, Ledger, PROGRESS, REASONS, RECONCILE_DONE, RECONCILE_REQUESTED, TaskRecord};
 use crate::apply::outputs;
@@ -28,7 +29,7 @@ use crate::apply::worker::{ApplyWorker, StopWhen};
 use crate::args::OutputFormat;
 use crate::channel::{ApplyEnd, SyncEnd, pair};
 use crate::config::AgentConfig;
-use crate::host::real::process_setup;
+use crate::host::real::{RealHost, is_systemd_booted, process_setup};
 use crate::host::{HostCommand, or_pending};
 use crate::identity::{HostIdentity, IdentityError};
 use crate::sync;
@@ -69,8 +70,8 @@ pub fn run(root: &Path) -> Result<AgentExit> {
             WakeListener::never()
         });
         let (worker, identity) = new_worker(&local, config, membership, apply_end, listener, StopWhen::OnRequest)?;
-        let mut worker = worker.with_file_watch();
-        if unit::is_systemd_booted(root) {
+        let mut worker = worker.with_file_watch().with_watchdog(Watchdog::from_environment());
+        if is_systemd_booted(root) {
             // After the first converged run in mode `apply`, this command starts the units that wait for the tasks.
             let argv = ["systemctl", "start", "--no-block", "stemma-applied.target"].map(str::to_owned);
             worker = worker.with_applied_command(HostCommand::new(argv.to_vec(), Duration::from_secs(10)));
@@ -82,11 +83,24 @@ pub fn run(root: &Path) -> Result<AgentExit> {
                 result.context("the root half")?;
             }
             error = run_sync(&local, identity, sync_end) => return Err(error).context("the network half"),
+            () = restart_with_commands(&local.host) => {
+                warn!("the agent is restarted while commands run: the next agent waits for their end");
+            }
         }
         notify(&[NotifyState::Stopping]);
         info!("agent stopped");
         Ok(AgentExit::Done)
     })
+}
+
+/// Waits for the signal to stop. Completes if systemd restarts the agent while commands of tasks run in their units. Such
+/// a command may itself restart the agent, for example by an upgrade, so the agent must not wait for its end. Otherwise
+/// never completes.
+async fn restart_with_commands(host: &RealHost) {
+    wait_for_signal().await;
+    if !host.may_leave_commands().await {
+        std::future::pending::<()>().await;
+    }
 }
 
 /// Opens the state and configuration of a host, and returns them with its membership. Fails if the host has not joined.

@@ -141,6 +141,7 @@ fields! {
     token: "a join token's id, never its secret";
     trait_name: "a trait's name";
     traits: "names of traits, separated by commas";
+    unit: "the systemd unit in which a command runs";
     unsaid: "how many such lines were counted but not logged since the last one";
     url: "the address of a controller";
     version: "a version of a program or protocol";

@@ -20,7 +20,7 @@ use crate::apply::rendering::TaskTemplates;
 use crate::apply::task::{ApplyResult, CheckResult, HostTask, Site, TaskError};
 use crate::host::atomic::{Attributes, StagedFile, UnfinishedFile, check_creatable, ensure_dir};
 use crate::host::extras::mode_under_acl;
-use crate::host::{Dir, Extras, FileDetails, FileVersion, Host, HostCommand, HostError, HostPath, Pending, Stat};
+use crate::host::{CommandPurpose, Dir, Extras, FileDetails, FileVersion, Host, HostCommand, HostError, HostPath, Pending, Stat};
 
 /// Maximum size of a file that a task writes or reads, in bytes. It is the maximum size of a blob.
 const MAX_FILE_BYTES: u64 = 64 * 1024 * 1024;
@@ -530,7 +530,7 @@ async fn stage_validated(
     let validation = async {
         let staged_version = dir.version(staged.name())?;
         check_mode_stored(state, desired_file, staged_version.as_ref())?;
-        let output = run_validate(site, state, staged.name()).await?;
+        let output = run_validate(site, task, state, staged.name()).await?;
         // The directory is opened again by its path, because `validate` may have replaced the directory too.
         let current_dir = site.host.parent_dir(&state.path)?;
         if current_dir.as_deref().map(|dir| dir.version(staged.name())).transpose()?.flatten() != staged_version {
@@ -602,14 +602,15 @@ fn stage_file(site: &Site, dir: &dyn Dir, name: &str, desired_file: &DesiredFile
 
 /// Runs the command `validate` on the staged file (the new file under its temporary name), and returns its output.
 /// Returns an empty output if the author set no such command. Fails if the command fails.
-async fn run_validate(site: &Site, state: &FileState, staged: &str) -> Result<String, TaskError> {
+async fn run_validate(site: &Site, task: &HostTask, state: &FileState, staged: &str) -> Result<String, TaskError> {
     if state.validate.is_empty() {
         return Ok(String::new());
     }
     let real_path = site.host.system_path(&state.path);
     let staged = real_path.parent().unwrap_or(Path::new("/")).join(staged).display().to_string();
     let argv = state.validate.iter().map(|item| item.replace(STAGED_PATH_PLACEHOLDER, &staged)).collect();
-    let finished = site.host.run(&HostCommand::new(argv, VALIDATE_TIMEOUT)).await?;
+    let purpose = CommandPurpose::Validation(task.task.id.clone());
+    let finished = site.host.run(&HostCommand { purpose, ..HostCommand::new(argv, VALIDATE_TIMEOUT) }).await?;
     if finished.end.is_success() {
         return Ok(finished.output);
     }

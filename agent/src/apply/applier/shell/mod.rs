@@ -9,6 +9,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use log::info;
 use stemma_core::task::{OnInterrupt, ShellParameters, WordsOrText, check_argument, check_variable, check_words};
 use stemma_wire::message::observed::Outcome;
 
@@ -16,7 +17,7 @@ use super::{Applier, parameters};
 use crate::apply::ledger::{PROGRESS, Step, StepState};
 use crate::apply::rendering::TaskTemplates;
 use crate::apply::task::{ApplyResult, CheckResult, FailureEffect, HostTask, Site, TaskError};
-use crate::host::{CommandResult, ExitKind, HostCommand, HostError, HostPath, Pending};
+use crate::host::{CommandPurpose, CommandResult, ExitKind, HostCommand, HostError, HostPath, Pending};
 
 /// Timeout of a command for which the task sets no timeout, in seconds. Fuel, whose tasks can be imported, has the same
 /// default.
@@ -47,6 +48,7 @@ struct PreparedCommand {
 impl Applier for ShellApplier {
     fn check<'a>(&'a self, site: &'a Site, task: &'a HostTask) -> Pending<'a, Result<CheckResult, TaskError>> {
         Box::pin(async move {
+            await_left_command(site, task).await?;
             let prepared = prepare_command(site, task)?;
             if !prepared.is_guarded() {
                 return check_journal(site, task);
@@ -65,6 +67,10 @@ impl Applier for ShellApplier {
             }
             let result = site.host.run(&prepared.command).await;
             if !prepared.is_guarded() {
+                // The journal entry remains `Begun`, because nobody knows how the command ended.
+                if let Err(error @ HostError::CommandLost { .. }) = result {
+                    return Err(TaskError { effect: FailureEffect::Unknown, ..error.into() });
+                }
                 let is_success = result.as_ref().is_ok_and(|result| result.end.is_success());
                 let journal_result = site.ledger.set_step(&step(if is_success { StepState::Done } else { StepState::Failed }));
                 if let Err(error) = journal_result {
@@ -93,6 +99,23 @@ impl PreparedCommand {
     fn is_guarded(&self) -> bool {
         self.creates.is_some() || self.unless.is_some() || self.only_if.is_some()
     }
+}
+
+/// Waits for the end of the task's command if an earlier agent started it and was then killed or restarted. Records the
+/// end in the journal, as that agent would have done.
+async fn await_left_command(site: &Site, task: &HostTask) -> Result<(), TaskError> {
+    let id = &task.task.id;
+    let Some(left_command) = site.host.left_command(id) else { return Ok(()) };
+    // Other processes on this host see that the task runs.
+    let _guard = site.ledger.mark_applying(id);
+    let result = left_command.await?;
+    info!(task = id.as_str(), status = result.end.sentence().as_str(); "the command that an earlier agent started has ended");
+    // A command with guards has no journal entry. The content of the entry may be older than that of the task.
+    if let Some(step) = site.ledger.step(id)?.filter(|step| step.state == StepState::Begun) {
+        let state = if result.end.is_success() { StepState::Done } else { StepState::Failed };
+        site.ledger.set_step(&Step { state, ..step })?;
+    }
+    Ok(())
 }
 
 /// Checks a command without guards by its journal entry, which each run writes. The task has converged if the command
@@ -219,10 +242,17 @@ fn prepare_command(site: &Site, task: &HostTask) -> Result<PreparedCommand, Task
         user: parameters.user.clone(),
         input: Vec::new(),
         timeout: Duration::from_secs(seconds),
+        purpose: CommandPurpose::Task(task.task.id.clone()),
     };
     let guard = |name: &str, guard: Option<&WordsOrText>| -> Result<Option<HostCommand>, TaskError> {
         guard
-            .map(|guard| Ok(HostCommand { timeout: GUARD_TIMEOUT, ..guard_command(templates, name, guard, base.clone())? }))
+            .map(|guard| {
+                Ok(HostCommand {
+                    timeout: GUARD_TIMEOUT,
+                    purpose: CommandPurpose::Guard(task.task.id.clone()),
+                    ..guard_command(templates, name, guard, base.clone())?
+                })
+            })
             .transpose()
     };
     Ok(PreparedCommand {

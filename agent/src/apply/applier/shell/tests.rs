@@ -7,6 +7,7 @@ use stemma_wire::message::desired::{InputValue, ProfileTask};
 
 use super::*;
 use crate::apply::ledger::Ledger;
+use crate::host::Host as _;
 use crate::host::memory::MemoryHost;
 
 fn site(host: &MemoryHost) -> Site {
@@ -103,6 +104,37 @@ fn apply_journals_failure_when_command_fails() {
     assert_eq!((error.message.as_str(), error.output.as_str()), ("the command ended with status 3", "no"));
     assert_eq!(site(&host).ledger.step("t").unwrap().unwrap().state, StepState::Failed);
     assert!(!is_converged(&host, &task));
+}
+
+/// An earlier agent was killed while its command ran. The command continued, and the check waits for its end. The journal
+/// entry may be of an older definition of the task.
+#[test]
+fn check_records_end_of_command_left_by_earlier_agent() {
+    let old = task(&json!({"parameters": {"command": ["deploy", "{{ labels.tier }}"]}}), "gold");
+    let new = task(&json!({"parameters": {"command": ["deploy", "{{ labels.tier }}"]}}), "silver");
+    for (end, is_old_converged) in [(ExitKind::Status(0), true), (ExitKind::Status(1), false), (ExitKind::Signal(9), false)] {
+        for (checked, is_converged) in [(&old, is_old_converged), (&new, false)] {
+            let host = MemoryHost::new();
+            site(&host).ledger.set_step(&Step { task: "t".into(), content: old.content, state: StepState::Begun }).unwrap();
+            host.leave_command("t", end);
+            assert_eq!(check(&host, checked).unwrap() == CheckResult::Converged, is_converged, "{end:?}");
+            let expected = if is_old_converged { StepState::Done } else { StepState::Failed };
+            assert_eq!(site(&host).ledger.step("t").unwrap().unwrap().state, expected);
+            assert_eq!(host.commands_run().len(), 0);
+        }
+    }
+}
+
+/// The command continues although the agent was killed. Its guard is checked only after its end.
+#[test]
+fn guards_are_checked_after_command_left_by_earlier_agent() {
+    let host = MemoryHost::new();
+    let task = task(&json!({"parameters": {"command": ["deploy"], "creates": "/made"}}), "gold");
+    host.leave_command("t", ExitKind::Status(0));
+    host.put("/made", "");
+    assert!(is_converged(&host, &task));
+    assert!(host.left_command("t").is_none(), "the check has waited for the command");
+    assert_eq!(site(&host).ledger.step("t").unwrap(), None);
 }
 
 /// The disk becomes full while the command runs, so the end of the command cannot be written to the journal.

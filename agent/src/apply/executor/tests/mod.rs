@@ -352,7 +352,7 @@ fn task_waits_an_hour_when_file_is_contended() {
     host.put("/f", "theirs");
     assert_eq!(converge(&host, &set), pairs(&[("f", Outcome::Drifted)]));
     assert_eq!(host.text("/f").as_deref(), Some("theirs"));
-    host.advance_time(std::time::Duration::from_hours(1));
+    host.advance_time(Duration::from_hours(1));
     assert_eq!(converge(&host, &set), pairs(&[("f", Outcome::Changed)]));
 }
 

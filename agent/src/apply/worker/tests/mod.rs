@@ -18,6 +18,7 @@ use crate::host::memory::MemoryHost;
 use crate::host::{CommandResult, ExitKind};
 
 mod report;
+mod watchdog;
 
 /// Runs the root half of the agent (the part that applies tasks) with these messages until it sends nothing for two
 /// seconds. Returns the messages that the root half sends, or none if the host crashes at the start.

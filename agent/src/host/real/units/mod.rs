@@ -1,0 +1,454 @@
+//! Runs commands as transient units of systemd, so that the limits of the agent's unit apply to the agent alone, and a
+//! command survives the agent. `docs/agent.md` describes the units.
+//!
+//! The name of a unit is in the journal before the unit starts, and contains the task and the process that started it.
+//! So a later agent finds each unit that an agent left ([`Units::find_left`]), also after a SIGKILL. It waits for the
+//! units of tasks, and stops the others, which only check the host.
+
+mod name;
+mod systemd;
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::ffi::CStr;
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd};
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use log::{debug, info, warn};
+use rustix::process::Signal;
+use sd_notify::NotifyState;
+use tokio::net::unix::pipe;
+use tokio::time::{sleep, timeout};
+
+use self::name::{PATTERNS, ProcessId, key, parse, unit_name};
+use self::systemd::{Systemd, UnitChanges, UnitEnd, UnitRequest};
+use super::exec_error::exec_error;
+use super::prepare::{CommandSetup, memory_file, open_working_dir, prepare};
+use super::spawn::{OUTPUT_LINGER, TERMINATE_GRACE, read_output};
+use crate::host::command::{OutputTail, quote_environment_value};
+use crate::host::{CommandPurpose, CommandResult, ExitKind, HostCommand, HostError};
+
+/// The unit of the agent.
+const AGENT_UNIT: &str = "stemma-agent.service";
+
+/// Time after the limit of a command at which systemd ends its unit, if no agent did.
+const TIME_LIMIT_MARGIN: Duration = Duration::from_mins(1);
+
+/// Interval at which a lost connection to systemd is established again.
+const RECONNECT_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Interval at which systemd is asked for the state of a running unit.
+const POLL_INTERVAL: Duration = Duration::from_secs(10);
+
+/// The exit status by which systemd reports that it cannot execute a program (`EXIT_EXEC`).
+const EXIT_EXEC: i32 = 203;
+
+/// The variables that systemd sets for each process of a unit.
+const SYSTEMD_VARIABLES: [&str; 2] = ["INVOCATION_ID", "SYSTEMD_EXEC_PID"];
+
+/// The label of the memory file with the environment.
+const ENVIRONMENT_LABEL: &CStr = c"environment";
+
+/// The runner of commands as units.
+pub(super) struct Units {
+    owner: ProcessId,
+    /// The number of the next unit.
+    next_number: Cell<u64>,
+    /// The connection over the bus, from the first command on.
+    systemd: RefCell<Option<Systemd>>,
+    /// The units of tasks that an earlier agent left, by the key of the task.
+    left: RefCell<BTreeMap<String, String>>,
+    /// The pipes with the output of those units, which the service manager stored, by unit.
+    outputs: RefCell<BTreeMap<String, OwnedFd>>,
+    /// The number of running units of tasks.
+    running_tasks: Cell<usize>,
+}
+
+/// Counts a running unit of a task.
+struct TaskCount<'a>(&'a Cell<usize>);
+
+impl<'a> TaskCount<'a> {
+    fn new(count: &'a Cell<usize>) -> Self {
+        count.set(count.get() + 1);
+        Self(count)
+    }
+}
+
+impl Drop for TaskCount<'_> {
+    fn drop(&mut self) {
+        self.0.set(self.0.get() - 1);
+    }
+}
+
+impl Units {
+    pub(super) fn new() -> Self {
+        Self {
+            owner: ProcessId::current(),
+            next_number: Cell::new(1),
+            systemd: RefCell::new(None),
+            left: RefCell::default(),
+            outputs: RefCell::default(),
+            running_tasks: Cell::new(0),
+        }
+    }
+
+    /// Returns the name of a new unit, or `None` for a command that is not a unit.
+    pub(super) fn new_name(&self, purpose: &CommandPurpose) -> Option<String> {
+        unit_name(purpose, self.owner, self.next_number.replace(self.next_number.get() + 1))
+    }
+
+    /// Runs a command as a unit with this name. Returns how the command ended and the end of its output. Kills the other
+    /// processes of the unit, unless the command succeeded. The unit continues if the returned future is dropped.
+    pub(super) async fn run(
+        &self,
+        root: &Path,
+        root_fd: BorrowedFd<'_>,
+        command: &HostCommand,
+        unit: &str,
+    ) -> Result<CommandResult, HostError> {
+        let program = command.argv.first().map_or("", String::as_str);
+        let io_error = |operation| HostError::io(operation, program);
+        let prepared = prepare(root, command)?;
+        if let Some(cwd) = &command.cwd {
+            // The error names the part of the path that is missing. The error of systemd would be only a status.
+            open_working_dir(root_fd, cwd)?;
+        }
+        let executable = find_program(&prepared).map_err(|error| exec_error(program, error))?;
+        let environment = environment_file(&prepared.env)?;
+        let (output_reader, output_writer) = io::pipe().map_err(io_error("open a pipe for"))?;
+        let stdin = prepared.input.map_or_else(|| File::open("/dev/null"), Ok).map_err(io_error("make the input of"))?;
+        let description = describe(&command.purpose);
+        let is_task = matches!(command.purpose, CommandPurpose::Task(_));
+        let request = UnitRequest {
+            name: unit,
+            description: &description,
+            program: &executable,
+            argv: &prepared.argv,
+            environment_file: &format!("/proc/{}/fd/{}", std::process::id(), environment.as_raw_fd()),
+            unset: &SYSTEMD_VARIABLES.into_iter().filter(|&name| !command.env.contains_key(name)).collect::<Vec<_>>(),
+            working_dir: command.cwd.as_ref().map_or("/", |cwd| cwd.as_str()),
+            stdin: stdin.as_fd(),
+            output: output_writer.as_fd(),
+            time_limit: command.timeout.saturating_add(TIME_LIMIT_MARGIN),
+            is_quiet: !matches!(command.purpose, CommandPurpose::Task(_) | CommandPurpose::Hook(_)),
+        };
+        let unit_error = |error: zbus::Error| HostError::io("start a unit for", program)(io::Error::other(error));
+        let systemd = self.connect().await.map_err(unit_error)?;
+        let mut changes = systemd.watch(unit).await.map_err(unit_error)?;
+        if is_task {
+            store_output(unit, &output_reader);
+        }
+        log_start(&command.purpose, unit);
+        if let Err(error) = systemd.start(&request).await {
+            remove_output(unit);
+            return Err(unit_error(error));
+        }
+        let _running = is_task.then(|| TaskCount::new(&self.running_tasks));
+        // While the writing end of the pipe is open in the agent, a read of the output would never reach the end.
+        drop((output_writer, stdin));
+        let mut output = pipe::Receiver::from_owned_fd(output_reader.into()).map_err(io_error("read from"))?;
+        let mut tail = OutputTail::default();
+        let end = match timeout(command.timeout, self.wait(unit, &mut changes, &mut output, &mut tail)).await {
+            Ok(end) => {
+                let _ = timeout(OUTPUT_LINGER, read_output(&mut output, &mut tail)).await;
+                end
+            }
+            Err(_) => {
+                self.terminate(unit, &mut changes).await;
+                self.discard(unit, false).await;
+                remove_output(unit);
+                return Ok(CommandResult { end: ExitKind::TimedOut, output: tail.into_text() });
+            }
+        };
+        drop(environment);
+        if is_task {
+            remove_output(unit);
+        }
+        if end == UnitEnd::Exited(EXIT_EXEC)
+            && let Some(error) = execution_error(&executable)
+        {
+            self.discard(unit, false).await;
+            return Err(exec_error(program, error));
+        }
+        self.finish(unit, end, tail).await
+    }
+
+    /// Finds the units of commands that an earlier agent left. Remembers those of tasks, and stops the others.
+    pub(super) async fn find_left(&self) -> Result<(), HostError> {
+        self.take_stored_outputs();
+        let bus_error = |error: zbus::Error| HostError::io("list units of", "systemd")(io::Error::other(error));
+        let systemd = self.connect().await.map_err(bus_error)?;
+        for unit in systemd.list(&PATTERNS).await.map_err(bus_error)? {
+            let Some(parsed) = parse(&unit).filter(|parsed| !parsed.owner.is_alive()) else { continue };
+            if parsed.is_task {
+                self.left.borrow_mut().insert(parsed.key, unit);
+            } else {
+                warn!(unit = unit.as_str(); "the agent that ran this unit has ended: it is stopped");
+                self.discard(&unit, false).await;
+            }
+        }
+        // The service manager keeps the pipes of units that have ended until they are removed.
+        let left: Vec<String> = self.left.borrow().values().cloned().collect();
+        self.outputs.borrow_mut().retain(|unit, _| {
+            let is_left = left.contains(unit);
+            if !is_left {
+                remove_output(unit);
+            }
+            is_left
+        });
+        Ok(())
+    }
+
+    /// Returns the unit of a task that an earlier agent left, and forgets it.
+    pub(super) fn take_left(&self, task: &str) -> Option<String> {
+        self.left.borrow_mut().remove(&key(task))
+    }
+
+    /// Waits for the end of the unit of a task that an earlier agent left, and returns its result.
+    pub(super) async fn follow(&self, task: &str, unit: String) -> Result<CommandResult, HostError> {
+        let bus_error = |error: zbus::Error| HostError::io("follow the unit", &*unit)(io::Error::other(error));
+        let _running = TaskCount::new(&self.running_tasks);
+        let mut tail = OutputTail::default();
+        let stored_output = self.outputs.borrow_mut().remove(&unit);
+        let mut output = stored_output.and_then(|output| pipe::Receiver::from_owned_fd(output).ok());
+        let systemd = self.connect().await.map_err(bus_error)?;
+        let mut changes = systemd.watch(&unit).await.map_err(bus_error)?;
+        let end = match systemd.end(&unit).await.map_err(bus_error)? {
+            Some(end) => end,
+            None => {
+                info!(task, unit = unit.as_str(); "an earlier agent started the command of this task: waiting for its end");
+                match &mut output {
+                    Some(output) => self.wait(&unit, &mut changes, output, &mut tail).await,
+                    None => self.await_end(&unit, &mut changes).await,
+                }
+            }
+        };
+        if let Some(output) = &mut output {
+            let _ = timeout(OUTPUT_LINGER, read_output(output, &mut tail)).await;
+        }
+        remove_output(&unit);
+        self.finish(&unit, end, tail).await
+    }
+
+    /// Returns whether this process may end while the commands of tasks run, because systemd restarts the agent and the
+    /// next agent waits for them. Returns `false` if no command of a task runs.
+    pub(super) async fn may_leave_commands(&self) -> bool {
+        if self.running_tasks.get() == 0 {
+            return false;
+        }
+        match self.connect().await {
+            Ok(systemd) => systemd.is_restarting(AGENT_UNIT).await.unwrap_or(false),
+            Err(_) => false,
+        }
+    }
+
+    /// Returns a connection to systemd. Keeps one over the bus for further calls.
+    async fn connect(&self) -> zbus::Result<Systemd> {
+        if let Some(systemd) = self.systemd.borrow().as_ref().filter(|systemd| !systemd.is_closed()) {
+            return Ok(systemd.clone());
+        }
+        let systemd = Systemd::connect().await?;
+        *self.systemd.borrow_mut() = systemd.is_on_bus().then(|| systemd.clone());
+        Ok(systemd)
+    }
+
+    /// Waits for the end of a unit. Until then, reads its output into `tail`.
+    async fn wait(&self, unit: &str, changes: &mut UnitChanges, output: &mut pipe::Receiver, tail: &mut OutputTail) -> UnitEnd {
+        let mut reading = std::pin::pin!(read_output(output, tail));
+        let mut end = std::pin::pin!(self.await_end(unit, changes));
+        let mut is_output_open = true;
+        loop {
+            tokio::select! {
+                // The end is polled first, so that a flood of output cannot hide it.
+                biased;
+                end = &mut end => return end,
+                () = &mut reading, if is_output_open => is_output_open = false,
+            }
+        }
+    }
+
+    /// Waits for the end of a unit. Asks systemd for its state from time to time, because signals are lost if the bus is
+    /// restarted, or if systemd executes itself again and so gets another name on the bus.
+    async fn await_end(&self, unit: &str, changes: &mut UnitChanges) -> UnitEnd {
+        loop {
+            match timeout(POLL_INTERVAL, changes.end()).await {
+                Ok(Some(end)) => return end,
+                Ok(None) => sleep(RECONNECT_INTERVAL).await,
+                Err(_) => {}
+            }
+            match self.refresh(unit).await {
+                Ok((_, Some(end))) => return end,
+                Ok((new_changes, None)) => *changes = new_changes,
+                Err(error) => warn!(unit, error:% = error; "systemd cannot be asked for the end of a command; it is asked again"),
+            }
+        }
+    }
+
+    /// Returns the changes of a unit from this moment on, and its end if it has ended.
+    async fn refresh(&self, unit: &str) -> zbus::Result<(UnitChanges, Option<UnitEnd>)> {
+        let mut systemd = self.connect().await?;
+        if !systemd.is_current().await {
+            *self.systemd.borrow_mut() = None;
+            systemd = self.connect().await?;
+        }
+        // The changes are collected before the state is read, so that no change is lost in between.
+        let changes = systemd.watch(unit).await?;
+        Ok((changes, systemd.end(unit).await?))
+    }
+
+    /// Ends all processes of a unit by SIGTERM. If the unit has not ended after [`TERMINATE_GRACE`], sends SIGKILL.
+    async fn terminate(&self, unit: &str, changes: &mut UnitChanges) {
+        self.kill(unit, Signal::TERM).await;
+        if timeout(TERMINATE_GRACE, self.await_end(unit, changes)).await.is_err() {
+            self.kill(unit, Signal::KILL).await;
+            let _ = timeout(TERMINATE_GRACE, self.await_end(unit, changes)).await;
+        }
+    }
+
+    async fn kill(&self, unit: &str, signal: Signal) {
+        if let Ok(systemd) = self.connect().await {
+            // The error is ignored, because the processes of the unit may have ended by themselves.
+            let _ = systemd.kill(unit, signal.as_raw()).await;
+        }
+    }
+
+    /// Returns the result of a unit that has ended, and discards the unit. A unit with a daemon that the successful
+    /// command started remains.
+    async fn finish(&self, unit: &str, end: UnitEnd, tail: OutputTail) -> Result<CommandResult, HostError> {
+        let end = match end {
+            UnitEnd::Exited(status) => ExitKind::Status(status),
+            UnitEnd::Killed(signal) => ExitKind::Signal(signal),
+            UnitEnd::Unknown => return Err(HostError::CommandLost { unit: unit.to_owned() }),
+        };
+        self.discard(unit, end.is_success()).await;
+        Ok(CommandResult { end, output: tail.into_text() })
+    }
+
+    /// Discards a unit that has ended. If `keeps_processes`, a unit with processes remains. Otherwise they are killed.
+    async fn discard(&self, unit: &str, keeps_processes: bool) {
+        let discarded = async {
+            let systemd = self.connect().await?;
+            if keeps_processes && systemd.has_processes(unit).await? {
+                info!(unit; "a program that the command started continues in its unit");
+                return zbus::Result::Ok(());
+            }
+            let _ = systemd.kill(unit, Signal::KILL.as_raw()).await;
+            systemd.discard(unit).await
+        };
+        if let Err(error) = discarded.await {
+            debug!(unit, error:% = error; "the unit cannot be discarded");
+        }
+    }
+
+    /// Takes the pipes that an earlier process of the agent's unit stored in the service manager.
+    #[expect(unsafe_code, reason = "the service manager passes descriptors by their numbers")]
+    fn take_stored_outputs(&self) {
+        let Ok(stored) = sd_notify::listen_fds_with_names() else { return };
+        for (number, unit) in stored {
+            // SAFETY: the service manager passed this descriptor, and nothing else in the process uses it.
+            let output = unsafe { OwnedFd::from_raw_fd(number) };
+            self.outputs.borrow_mut().insert(unit, output);
+        }
+    }
+}
+
+/// Stores the reading end of a unit's output in the service manager, so that the command can write while the agent is
+/// restarted. Does nothing if the agent is not a service.
+fn store_output(unit: &str, output: &io::PipeReader) {
+    // Without `FDPOLL=0`, the service manager would drop the output of a command that has ended.
+    let state = [NotifyState::FdStore, NotifyState::FdName(unit), NotifyState::Custom("FDPOLL=0\n")];
+    if let Err(error) = sd_notify::notify_with_fds(&state, &[output.as_fd()]) {
+        debug!(unit, error:% = error; "the output of the command cannot be stored in the service manager");
+    }
+}
+
+/// Removes the output of a unit from the service manager.
+fn remove_output(unit: &str) {
+    let _ = sd_notify::notify(&[NotifyState::FdStoreRemove, NotifyState::FdName(unit)]);
+}
+
+/// Logs the name of a unit before it starts.
+fn log_start(purpose: &CommandPurpose, unit: &str) {
+    match purpose {
+        CommandPurpose::Task(task) => info!(task = task.as_str(), unit; "the command of a task starts"),
+        CommandPurpose::Hook(name) => info!(name = name.as_str(), unit; "a hook starts"),
+        CommandPurpose::Guard(task) | CommandPurpose::Validation(task) => {
+            debug!(task = task.as_str(), unit; "a check of a task starts");
+        }
+        CommandPurpose::Agent => {}
+    }
+}
+
+/// Returns the description of a unit.
+fn describe(purpose: &CommandPurpose) -> String {
+    match purpose {
+        CommandPurpose::Task(task) => format!("Stemma: command of task {task}"),
+        CommandPurpose::Guard(task) => format!("Stemma: guard of task {task}"),
+        CommandPurpose::Validation(task) => format!("Stemma: validation of task {task}"),
+        CommandPurpose::Hook(name) => format!("Stemma: hook {name}"),
+        CommandPurpose::Agent => "Stemma: command of the agent".to_owned(),
+    }
+}
+
+/// Returns the absolute path of a command's program. A name without a slash is searched in the command's `PATH`.
+fn find_program(prepared: &CommandSetup) -> io::Result<String> {
+    let program = prepared.argv.first().map_or("", String::as_str);
+    if program.starts_with('/') {
+        return Ok(program.to_owned());
+    }
+    let directories = prepared.env.get("PATH").map_or("", String::as_str);
+    let candidates =
+        directories.split(':').filter(|directory| directory.starts_with('/')).map(|directory| Path::new(directory).join(program));
+    let is_program =
+        |path: &PathBuf| path.metadata().is_ok_and(|metadata| metadata.is_file() && metadata.permissions().mode() & 0o111 != 0);
+    let found = candidates.into_iter().find(|path| !program.contains('/') && is_program(path));
+    found.map(|path| path.display().to_string()).ok_or_else(|| io::Error::from_raw_os_error(libc::ENOENT))
+}
+
+/// Returns the error with which a program cannot be executed, or `None` if nothing speaks against it. systemd reports
+/// only a status, with which a program can also exit by itself.
+fn execution_error(program: &str) -> Option<io::Error> {
+    let metadata = match std::fs::metadata(program) {
+        Ok(metadata) => metadata,
+        Err(error) => return Some(error),
+    };
+    if !metadata.is_file() || metadata.permissions().mode() & 0o111 == 0 {
+        return Some(io::Error::from_raw_os_error(libc::EACCES));
+    }
+    let head = super::exec_error::read_head(program)?;
+    match super::exec_error::interpreter(&head) {
+        Some(interpreter) if !Path::new(&interpreter).exists() => Some(io::Error::from_raw_os_error(libc::ENOENT)),
+        Some(_) => None,
+        None if head.starts_with(b"\x7fELF") => None,
+        None => Some(io::Error::from_raw_os_error(libc::ENOEXEC)),
+    }
+}
+
+/// Returns a file in memory with the environment, in the format of `EnvironmentFile=`. The environment is not a property
+/// of the unit, because every user of the host can read properties.
+fn environment_file(env: &BTreeMap<String, String>) -> Result<File, HostError> {
+    let mut text = String::new();
+    for (name, value) in env {
+        if !is_variable_name(name) {
+            let error =
+                io::Error::new(io::ErrorKind::InvalidInput, "systemd passes only names of letters, digits and `_`: rename it");
+            return Err(HostError::io("pass the environment variable", name)(error));
+        }
+        text.push_str(&format!("{name}=\"{}\"\n", quote_environment_value(value)));
+    }
+    memory_file(ENVIRONMENT_LABEL, text.as_bytes()).map_err(HostError::io("make", "the environment of a command"))
+}
+
+/// Returns whether systemd passes an environment variable with this name.
+fn is_variable_name(name: &str) -> bool {
+    !name.is_empty()
+        && !name.starts_with(|c: char| c.is_ascii_digit())
+        && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,129 @@
+//! Steps about the units in which commands run: their limits, and what happens to them when the agent ends.
+
+use anyhow::{Result, ensure};
+
+use super::MachineFleet;
+use super::machine::Machine;
+use super::steps::{wait_for_file, wait_until};
+
+/// The manifests of these steps, with placeholders.
+const MANIFESTS: &str = "kind: Release\nname: units\nversion: \"VERSION\"\nroles: {web: {tags: [web]}}\ntags: {web: {}}\ntasks:\nTASKS\n\
+                         ---\n{kind: Cluster, name: lab, release: units@VERSION, host_labels: {patterns: [tier]}}\n";
+
+/// Applies a release with these tasks to the cluster of the hosts.
+fn apply_tasks(fleet: &MachineFleet, version: u32, tasks: &str) -> Result<()> {
+    let manifests = MANIFESTS.replace("VERSION", &version.to_string()).replace("TASKS", tasks);
+    fleet.controller.write("/root/units.yaml", &manifests)?;
+    fleet.stemma("apply --yes -f /root/units.yaml")?;
+    Ok(())
+}
+
+/// Returns the names of the units of tasks that are loaded on a machine.
+fn task_units(host: &Machine) -> Result<Vec<String>> {
+    let list = host.run_shell("systemctl list-units --all --plain --no-legend --no-pager 'stemma-task-*'")?;
+    Ok(list.lines().filter_map(|line| line.split_whitespace().next()).map(str::to_owned).collect())
+}
+
+/// None of the limits of the agent's unit applies to a command or to a daemon that it starts (case 33 of the reported
+/// bugs). The expected limits are those of a service without settings.
+pub(crate) fn run_outside_of_agent_limits(fleet: &mut MachineFleet) -> Result<()> {
+    let script = "cat /proc/self/limits /proc/self/oom_score_adj > /root/limits; grep -E '^(NoNewPrivs|Seccomp_filters|CapBnd)' /proc/self/status \
+                  > /root/status; setsid sleep 1000 >/dev/null 2>&1 </dev/null & echo $! > /root/daemon";
+    let tasks = format!(
+        "  - {{id: probe, type: shell, tags: [web], parameters: {{script: \"{script}\", env: {{PASSWORD: \"not shown\"}}}}}}"
+    );
+    apply_tasks(fleet, 1, &tasks)?;
+    for host in fleet.hosts() {
+        fleet.wait_until_converged(host)?;
+        // The same values in a service that is started by hand.
+        host.run_shell(
+            "systemd-run --quiet --wait sh -c 'cat /proc/self/limits /proc/self/oom_score_adj > /root/limits.service; grep -E \
+             \"^(NoNewPrivs|Seccomp_filters|CapBnd)\" /proc/self/status > /root/status.service'",
+        )?;
+        for file in ["limits", "status"] {
+            let (command, service) = (host.read(&format!("/root/{file}"))?, host.read(&format!("/root/{file}.service"))?);
+            ensure!(command == service, "{file} of a command on {}:\n{command}\n{service}", host.name);
+        }
+        let units = task_units(host)?;
+        let [unit] = units.as_slice() else { anyhow::bail!("{units:?}") };
+        ensure!(unit.starts_with("stemma-task-probe-"), "{unit}");
+        // The daemon that the command started runs in the unit of the command, and not in that of the agent.
+        let control_group = host.unit_property(unit, "ControlGroup")?;
+        let daemon = host.run_shell("cat /proc/$(cat /root/daemon)/cgroup")?;
+        ensure!(daemon.contains(&control_group), "{daemon}");
+        let named = host.run_shell(&format!("journalctl --no-pager -u stemma-agent TASK=probe UNIT={unit} -o cat"))?;
+        ensure!(named.contains("the command of a task starts"), "{named}");
+        // Every user can read the properties of a unit.
+        let properties = host.run_shell(&format!("systemctl show {unit}; cat /run/systemd/transient/{unit}"))?;
+        ensure!(!properties.contains("not shown"), "{properties}");
+        host.run_ok(&["systemctl", "stop", unit])?;
+        ensure!(task_units(host)?.is_empty());
+    }
+    Ok(())
+}
+
+/// The command of a task continues when the agent is killed. The next agent waits for its end, and the command runs
+/// once. A guard of a killed agent is stopped and runs again.
+pub(crate) fn find_commands_of_killed_agent(fleet: &mut MachineFleet) -> Result<()> {
+    let tasks = "  - {id: long, type: shell, tags: [web], parameters: {script: \"echo begun >> /root/long; until test -e /root/end; do echo line; sleep 0.1; \
+                 done; echo ended >> /root/long\"}}\n  - {id: checked, type: shell, tags: [web], requires: [long], parameters: {command: [touch, \
+                 /root/checked], unless: \"echo guard >> /root/guards; test -e /root/end-guard || sleep 50; exit 1\"}}";
+    apply_tasks(fleet, 2, tasks)?;
+    for host in fleet.hosts() {
+        wait_for_file(host, "/root/long", "begun\n")?;
+        kill_agent(host)?;
+        let units = task_units(host)?;
+        ensure!(units.len() == 1, "{units:?}");
+        host.write("/root/end", "")?;
+        wait_for_file(host, "/root/long", "begun\nended\n")?;
+        wait_for_file(host, "/root/guards", "guard\n")?;
+        host.write("/root/end-guard", "")?;
+        kill_agent(host)?;
+        wait_for_file(host, "/root/guards", "guard\nguard\n")?;
+        fleet.wait_until_converged(host)?;
+        ensure!(host.read("/root/long")? == "begun\nended\n", "the command ran again on {}", host.name);
+        wait_until("no unit of a command is left", || {
+            let left =
+                host.run_shell("systemctl list-units --all --plain --no-legend --no-pager 'stemma-task-*' 'stemma-guard-*'")?;
+            ensure!(left.is_empty(), "{left}");
+            Ok(())
+        })?;
+        ensure!(host.unit_property("stemma-agent.service", "NFileDescriptorStore")? == "0", "an output pipe is left");
+    }
+    Ok(())
+}
+
+/// Kills the agent, and waits until systemd has started another one.
+fn kill_agent(host: &Machine) -> Result<()> {
+    let old = host.unit_property("stemma-agent.service", "MainPID")?;
+    host.run_ok(&["systemctl", "kill", "--signal=KILL", "--kill-who=main", "stemma-agent"])?;
+    wait_until("the agent is started again", || {
+        let new = host.unit_property("stemma-agent.service", "MainPID")?;
+        ensure!(new != "0" && new != old, "the main process is {new}");
+        host.check_unit_state("stemma-agent.service", "active")
+    })
+}
+
+/// An agent that one of its own tasks upgrades survives the upgrade, and the task succeeds once.
+pub(crate) fn f35_upgrade_agent_by_task(fleet: &mut MachineFleet) -> Result<()> {
+    for host in fleet.hosts() {
+        fleet.copy_packages(host, 2)?;
+    }
+    let old_pids = fleet.hosts().map(|host| host.unit_property("stemma-agent.service", "MainPID"));
+    let tasks = "  - {id: upgrade, type: shell, tags: [web], parameters: {script: \"echo begun >> /root/upgrade; if test -e /var/lib/dpkg/info/stemma-agent.list; \
+                 then dpkg -i /root/packages-2/stemma-agent_*.deb; else rpm -U --replacepkgs --nodeps /root/packages-2/stemma-agent-*.rpm; fi && echo ended >> \
+                 /root/upgrade\"}}";
+    apply_tasks(fleet, 3, tasks)?;
+    for (host, old_pid) in fleet.hosts().into_iter().zip(old_pids) {
+        wait_for_file(host, "/root/upgrade", "begun\nended\n")?;
+        fleet.wait_until_converged(host)?;
+        ensure!(host.read("/root/upgrade")? == "begun\nended\n", "the task ran again on {}", host.name);
+        let new_pid = host.unit_property("stemma-agent.service", "MainPID")?;
+        ensure!(new_pid != old_pid?, "the old agent runs on {}", host.name);
+        let status = host.run_shell("stemma-agent status")?;
+        ensure!(!status.contains("unknown"), "{status}");
+    }
+    // The steps that follow need the tasks of the earlier release.
+    fleet.apply_release(3)?;
+    fleet.hosts().into_iter().try_for_each(|host| fleet.wait_until_converged(host))
+}
