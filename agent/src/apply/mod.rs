@@ -4,6 +4,7 @@ pub mod applier;
 pub mod executor;
 pub mod hooks;
 pub mod ledger;
+pub mod left_commands;
 pub mod leftovers;
 pub mod orphans;
 pub mod outputs;

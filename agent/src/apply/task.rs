@@ -10,6 +10,7 @@ use stemma_wire::message::desired::{InputValue, ProfileTask};
 use stemma_wire::message::observed::Outcome;
 
 use super::ledger::Ledger;
+use super::left_commands::LeftCommands;
 use crate::config::HostLabelMapConfig;
 use crate::host::{Host, HostError, HostPath};
 use crate::paths::DEFAULT_HOST_LABEL_MAP;
@@ -21,6 +22,8 @@ pub struct Site {
     pub host: Rc<dyn Host>,
     /// The records on disk of the agent's root half: the process that runs as root and applies tasks.
     pub ledger: Rc<Ledger>,
+    /// The commands of tasks that an earlier agent left running.
+    pub left: Rc<LeftCommands>,
     /// The path of the host label map (a file of labels). The agent writes this file itself, so no task may write it.
     pub label_map: HostPath,
 }
@@ -29,7 +32,7 @@ impl Site {
     /// Creates a site with the default path of the host label map.
     #[must_use]
     pub fn new(host: Rc<dyn Host>, ledger: Rc<Ledger>) -> Self {
-        Self { host, ledger, label_map: HostPath::from_static(DEFAULT_HOST_LABEL_MAP) }
+        Self { host, ledger, left: Rc::default(), label_map: HostPath::from_static(DEFAULT_HOST_LABEL_MAP) }
     }
 
     /// Sets the path of the host label map to the configured path.

@@ -6,6 +6,8 @@ use std::time::Duration;
 
 use stemma_wire::message::observed::TRUNCATION_MARK;
 
+use super::{HostError, Pending};
+
 /// Maximum size of the stored output of a command, in bytes. The protocol has the same limit. If the output is longer,
 /// its end is stored.
 pub const MAX_OUTPUT_BYTES: usize = 4096;
@@ -35,6 +37,9 @@ pub struct HostCommand {
     pub timeout: Duration,
     /// The part of the desired state for which the command runs.
     pub purpose: CommandPurpose,
+    /// The name of the unit in which the command runs ([`Host::new_unit`](super::Host::new_unit)). `None` if the host
+    /// chooses a name.
+    pub unit: Option<String>,
 }
 
 /// The part of the desired state for which a command runs. On a host with systemd, it decides whether the command is a
@@ -51,6 +56,16 @@ pub enum CommandPurpose {
     Validation(String),
     /// The hook with this name.
     Hook(String),
+}
+
+/// The command of a task that an earlier agent left running.
+pub struct LeftCommand {
+    /// The id of the task.
+    pub task: String,
+    /// True if the ledger has the unit of the command as the one whose end is not recorded.
+    pub is_recorded: bool,
+    /// Waits for the end of the command, with the errors of [`Host::run`](super::Host::run).
+    pub result: Pending<'static, Result<CommandResult, HostError>>,
 }
 
 /// The result of a command.
@@ -80,7 +95,7 @@ impl HostCommand {
     #[must_use]
     pub const fn new(argv: Vec<String>, timeout: Duration) -> Self {
         let purpose = CommandPurpose::Agent;
-        Self { argv, cwd: None, env: BTreeMap::new(), user: None, script: None, input: Vec::new(), timeout, purpose }
+        Self { argv, cwd: None, env: BTreeMap::new(), user: None, script: None, input: Vec::new(), timeout, purpose, unit: None }
     }
 }
 

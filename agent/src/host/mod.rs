@@ -14,6 +14,7 @@ pub mod memory;
 pub mod path;
 pub mod real;
 
+use std::collections::BTreeMap;
 use std::future::Future;
 use std::io;
 use std::os::fd::OwnedFd;
@@ -23,7 +24,7 @@ use std::time::{Duration, SystemTime};
 
 use stemma_core::task::{AGENT_CONFIG_FILE, AGENT_RUN_DIR, AGENT_STATE_DIR, MAX_ACCOUNT_ID, is_at_or_below};
 
-pub use command::{CommandPurpose, CommandResult, ExitKind, HostCommand};
+pub use command::{CommandPurpose, CommandResult, ExitKind, HostCommand, LeftCommand};
 pub use extras::Extras;
 pub use path::{HostPath, PathRefused};
 
@@ -119,21 +120,20 @@ pub trait Host {
     /// command cannot be started. A command that fails is not an error.
     fn run<'a>(&'a self, command: &'a HostCommand) -> Pending<'a, Result<CommandResult, HostError>>;
 
-    /// Finds the units of commands that an agent left running when it was killed or restarted. Remembers those of tasks
-    /// for [`Self::left_command`], and stops the others. The caller must ensure that no other agent applies tasks.
-    /// This default, for hosts on which commands are not units, does nothing.
+    /// Returns the name of a new unit in which [`Self::run`] can run a command with this purpose. Returns `None` if the
+    /// command will be a child process. This default is for hosts on which no command is a unit.
+    fn new_unit(&self, _purpose: &CommandPurpose) -> Option<String> {
+        None
+    }
+
+    /// Finds the units of commands that an earlier agent left running when it was killed or restarted. Returns those of
+    /// tasks, and stops the others. `started` has the unit whose end is not recorded, by task. The caller must ensure
+    /// that no other agent applies tasks. This default, for hosts on which no command is a unit, finds none.
     ///
     /// # Errors
     /// [`HostError::Io`] if systemd cannot be asked.
-    fn find_left_commands(&self) -> Pending<'_, Result<(), HostError>> {
-        Box::pin(async { Ok(()) })
-    }
-
-    /// Returns a future that waits for the end of the command of a task that an earlier agent left
-    /// ([`Self::find_left_commands`]), with the errors of [`Self::run`]. Returns `None` if there is no such command. Each
-    /// command is returned once.
-    fn left_command<'a>(&'a self, _task: &'a str) -> Option<Pending<'a, Result<CommandResult, HostError>>> {
-        None
+    fn find_left_commands(&self, _started: BTreeMap<String, String>) -> Pending<'_, Result<Vec<LeftCommand>, HostError>> {
+        Box::pin(async { Ok(Vec::new()) })
     }
 
     /// Returns the path of a file on the real system, with the `--root` directory in front. A command needs this path,

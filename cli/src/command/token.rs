@@ -4,7 +4,7 @@
 
 use std::path::Path;
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, bail, ensure};
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 use stemma_core::digest::Hex;
@@ -130,12 +130,19 @@ fn join_instructions(response: &Value, hash: Option<&str>) -> String {
 fn script_text(response: &Value, token: &str, hash: Option<&str>) -> Result<String> {
     let url = response.get("agents").and_then(Value::as_str).context("the response contains no URL of the agents' listener")?;
     let hash = hash.context("the hash of the fleet's root certificate is unknown")?;
+    // The token is a line of the script, so it must contain no character with a meaning there.
+    ensure!(is_plain_token(token), "the controller's response contains no valid token");
     Ok(format!(
         "#!/bin/sh\n# Joins this host, as root: {}. This file contains the token.\n\
          stemma-agent join {} --token-file - --ca-hash {hash} <<'TOKEN'\n{token}\nTOKEN\n",
         printable(&token_scope(response)),
         shell_quoted(url),
     ))
+}
+
+/// Returns whether a token has only the characters of a token: letters, digits, `-`, `_` and `.`.
+fn is_plain_token(token: &str) -> bool {
+    !token.is_empty() && token.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte))
 }
 
 /// Returns the instructions for a script at `path` that joins hosts.

@@ -40,8 +40,12 @@ impl FleetPlan {
         let configured = config.names.iter().map(ToString::to_string).chain(args.names.iter().cloned());
         let mut names = without_repetition(configured);
         if names.is_empty() {
-            names = without_repetition(args.fallback_names.iter().cloned());
-            names.iter().try_for_each(|name| name.parse::<ServerName>().map(drop))?;
+            // A machine may have one name that a certificate cannot contain, and another that it can.
+            let is_valid = |name: &&String| name.parse::<ServerName>().is_ok();
+            names = without_repetition(args.fallback_names.iter().filter(is_valid).cloned());
+            if names.is_empty() {
+                args.fallback_names.iter().try_for_each(|name| name.parse::<ServerName>().map(drop))?;
+            }
         }
         Ok(Self { directory: config.data_dir, names })
     }
@@ -103,6 +107,7 @@ mod tests {
             (Some(with_names), &fallback[..], &["a.example", "10.0.0.1"][..]),
             (Some(with_names), &["--name", "b.example", "--name", "a.example"], &["a.example", "10.0.0.1", "b.example"]),
             (Some(without_names), &fallback, &["host.example", "host"]),
+            (Some(without_names), &["--fallback-name", "my_host!", "--fallback-name", "host"], &["host"]),
             (Some(without_names), &["--name", "b.example", "--fallback-name", "host"], &["b.example"]),
             (Some(without_names), &[], &[]),
             (None, &["--data-dir", "/srv/data", "--name", "b.example"], &["b.example"]),

@@ -63,7 +63,7 @@ mod tests {
     async fn wait_ends_only_at_later_step() {
         let progress = ReconcileProgress::default();
         progress.record_step();
-        assert!(timeout(Duration::from_hours(1), progress.wait()).await.is_err(), "no step was made meanwhile");
+        assert!(timeout(Duration::from_hours(1), progress.wait()).await.is_err(), "no step was made after the call");
         let record_later = async {
             tokio::time::sleep(Duration::from_secs(1)).await;
             progress.record_step();

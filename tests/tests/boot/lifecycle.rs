@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
+use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 use redb::{Database, TableDefinition};
@@ -296,5 +297,35 @@ pub(crate) fn purge_packages(fleet: &mut MachineFleet) -> Result<()> {
     for host in fleet.hosts() {
         file_states(host)?;
     }
+    Ok(())
+}
+
+/// A controller that is installed in an image creates its fleet at the first boot, with the names of its configuration.
+/// A further boot changes nothing.
+pub(crate) fn boot_image_with_controller(fleet: &mut MachineFleet) -> Result<()> {
+    let package_dir = fleet.copy_packages(&fleet.controller, 2)?;
+    let controller = &mut fleet.controller;
+    controller.cut_power()?;
+    let mut install = Command::new("chroot");
+    install.arg(controller.outside_path("/")).args([
+        "sh",
+        "-c",
+        &format!("dpkg -i {package_dir}/stemma_*.deb {package_dir}/stemma-controller_*.deb"),
+    ]);
+    let output = install.output()?;
+    let output = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
+    ensure!(output.contains("it creates its fleet at its first boot"), "{output}");
+    ensure!(!controller.outside_path("/var/lib/stemma-controller/store.redb").exists(), "the image contains a fleet");
+    let config = controller.read("/etc/stemma/controller.toml")?;
+    controller.write("/etc/stemma/controller.toml", &format!("names = [\"fleet.example.net\"]\n{config}"))?;
+    controller.boot()?;
+    controller.check_unit_state("stemma-controller.service", "active")?;
+    ensure!(!controller.outside_path("/etc/stemma/create-fleet").exists(), "a further boot would create a fleet");
+    let output = controller.run_shell("stemma get nodes && stemma token create 2>&1 >/root/token")?;
+    ensure!(output.contains("stemma-agent join https://fleet.example.net:9444 "), "{output}");
+    let authority = controller.read("/var/lib/stemma-controller/ca.pem")?;
+    controller.reboot()?;
+    controller.check_unit_state("stemma-controller.service", "active")?;
+    ensure!(controller.read("/var/lib/stemma-controller/ca.pem")? == authority, "a further boot has created another fleet");
     Ok(())
 }

@@ -69,6 +69,7 @@ const STEPS: &[(&str, Step)] = &[
     ("memory_and_exposure_are_printed", lifecycle::measure_memory),
     ("removed_agent_stops_and_continues_when_reinstalled", lifecycle::reinstall_packages),
     ("purge_leaves_only_files_of_tasks", lifecycle::purge_packages),
+    ("image_with_controller_creates_fleet_at_first_boot", lifecycle::boot_image_with_controller),
 ];
 
 /// A test, with the name under which runners list and select it.

@@ -97,6 +97,9 @@ pub const REFRESHES: RecordName<BTreeSet<String>> = RecordName::new(RecordKind::
 pub const STAGING_DIRS: RecordName<BTreeMap<String, BTreeSet<u32>>> = RecordName::new(RecordKind::StagingDirs, "staging-dirs");
 /// The files that tasks wrote: the id of the task, by the path of the file.
 pub const WRITTEN_FILES: RecordName<BTreeMap<String, String>> = RecordName::new(RecordKind::WrittenFiles, "written-files");
+/// The units in which the commands of tasks run, by task. A unit is recorded before it starts, and removed when the end
+/// of its command is recorded.
+pub const STARTED_UNITS: RecordName<BTreeMap<String, String>> = RecordName::new(RecordKind::StartedUnits, "started-units");
 /// The next free sequence number of a result.
 const SEQUENCE: RecordName<u64> = RecordName::new(RecordKind::Sequence, "sequence");
 /// Number of results that were dropped before a controller stored them, and that no finding has reported yet.
@@ -234,6 +237,20 @@ impl Ledger {
     /// [`HostError`]. If the state of the step is `Begun`, the caller must then not start the command of the task.
     pub fn set_step(&self, step: &Step) -> Result<(), HostError> {
         self.write(&*self.steps, &encode_file_name(&step.task), RecordKind::Step, step)
+    }
+
+    /// Records the unit in which the command of a task runs, or removes it from the record (`None`). The record is durable
+    /// when this function returns.
+    ///
+    /// # Errors
+    /// [`HostError`]. If a unit could not be recorded, the caller must not start it.
+    pub fn set_started_unit(&self, task: &str, unit: Option<&str>) -> Result<(), HostError> {
+        let mut units = self.get(&STARTED_UNITS)?.unwrap_or_default();
+        match unit {
+            Some(unit) => units.insert(task.to_owned(), unit.to_owned()),
+            None => units.remove(task),
+        };
+        self.put(&STARTED_UNITS, &units)
     }
 
     /// Marks a task as being applied by this process, so that other commands on this host can wait for its end. If the

@@ -49,6 +49,7 @@ pub(super) enum RecordKind {
     StagingDirs = 18,
     DroppedResults = 19,
     WrittenFiles = 20,
+    StartedUnits = 21,
 }
 
 impl RecordKind {
@@ -75,7 +76,8 @@ impl RecordKind {
             | Self::SecretPath
             | Self::StagingDirs
             | Self::DroppedResults
-            | Self::WrittenFiles => 1,
+            | Self::WrittenFiles
+            | Self::StartedUnits => 1,
         }
     }
 }
@@ -356,5 +358,6 @@ mod tests {
         assert_encoding(RecordKind::StagingDirs, [18, 1], &dirs, "01 02 2f64 02 00 ac02");
         assert_encoding(RecordKind::DroppedResults, [19, 1], &300_u64, "ac02");
         assert_encoding(RecordKind::WrittenFiles, [20, 1], &single_pair("/m", "motd"), "01 02 2f6d 04 6d6f7464");
+        assert_encoding(RecordKind::StartedUnits, [21, 1], &single_pair("motd", "u"), "01 04 6d6f7464 01 75");
     }
 }

@@ -33,7 +33,7 @@ use super::verify::NodeVerifier;
 use super::wake::WakeListener;
 use crate::channel::{ApplyEnd, ChannelError};
 use crate::config::AgentConfig;
-use crate::host::{HostCommand, HostError, or_pending};
+use crate::host::{HostCommand, HostError, Pending, or_pending};
 use crate::watch::{FileWatch, WatchedPaths};
 use bodies::BodyDownloads;
 use disk::StuckReason;
@@ -105,6 +105,8 @@ pub struct ApplyWorker {
     /// The summary of the last run: the number of its tasks, and the outcomes of the tasks that have ended.
     summary: RunSummary,
     stop_when: StopWhen,
+    /// Waits for the ends of the commands that an earlier agent left. `None` if there is none.
+    left_ends: Option<Pending<'static, ()>>,
     /// The watchdog of the service manager, which restarts an agent whose main loop hangs.
     watchdog: Watchdog,
 }
@@ -242,6 +244,7 @@ impl ApplyWorker {
             on_applied: None,
             summary: RunSummary::default(),
             stop_when,
+            left_ends: None,
             watchdog: Watchdog::disabled(),
         })
     }
@@ -328,6 +331,10 @@ impl ApplyWorker {
                 () = or_pending(self.retry_outputs_at.map(sleep_until)) => self.check_map().await,
                 () = or_pending(self.report_running_at.map(sleep_until)) => self.report_running().await,
                 failed = next_hook_event(&mut self.hooks) => self.on_hook_event(failed).await,
+                () = or_pending(self.left_ends.as_mut()) => {
+                    self.left_ends = None;
+                    Ok(())
+                }
                 () = self.watchdog.wait_until_due() => Ok(()),
                 () = &mut stop => return self.finish().await,
             };
@@ -338,9 +345,11 @@ impl ApplyWorker {
     /// Sends the seal key, the identification of the held desired state (which this host accepted last), the stored
     /// results and the local state to the network half of the agent. Then continues with that desired state.
     async fn start(&mut self) -> Result<(), ApplyError> {
-        if let Err(error) = self.site.host.find_left_commands().await {
-            warn!(error = error.sentence().as_str(); "it is not known whether commands of an earlier agent still run");
+        self.site.left.search();
+        if let Err(error) = self.site.left.find(&*self.site.host, &self.site.ledger).await {
+            warn!(error = error.sentence().as_str(); "it is not known whether commands of an earlier agent run; no command begins before that");
         }
+        self.left_ends = self.site.left.all_ends();
         let held = self.site.ledger.accepted()?.map(|accepted| accepted.held_desired());
         self.channel.send(&ApplyMessage::Hello { seal_key: seal_key(&*self.site.host, &self.site.ledger)?, held }).await?;
         self.send_results(&self.site.ledger.results()?).await?;

@@ -13,7 +13,9 @@ use std::path::PathBuf;
 use std::rc::Rc;
 use std::time::{Duration, SystemTime};
 
-use super::{CommandResult, Dir, ExitKind, Extras, FileKind, Host, HostCommand, HostError, HostPath, Pending, ReplaceBlocker};
+use super::{
+    CommandResult, Dir, ExitKind, Extras, FileKind, Host, HostCommand, HostError, HostPath, LeftCommand, Pending, ReplaceBlocker,
+};
 use tree::MemoryDir;
 
 /// The entries of a directory: the index in `MachineState::nodes`, by the name of the entry.
@@ -421,9 +423,10 @@ impl Host for MemoryHost {
         })
     }
 
-    fn left_command<'a>(&'a self, task: &'a str) -> Option<Pending<'a, Result<CommandResult, HostError>>> {
-        let result = self.0.left_commands.borrow_mut().remove(task)?;
-        Some(Box::pin(async { Ok(result) }))
+    fn find_left_commands(&self, _started: BTreeMap<String, String>) -> Pending<'_, Result<Vec<LeftCommand>, HostError>> {
+        let left = std::mem::take(&mut *self.0.left_commands.borrow_mut());
+        let command = |(task, result)| LeftCommand { task, is_recorded: true, result: Box::pin(async { Ok(result) }) };
+        Box::pin(async move { Ok(left.into_iter().map(command).collect()) })
     }
 
     fn system_path(&self, path: &HostPath) -> PathBuf {

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::ffi::{CStr, CString};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
 use std::time::{Duration, SystemTime};
 
 use ring::rand::{SecureRandom, SystemRandom};
@@ -15,8 +16,8 @@ use rustix::io::Errno;
 
 use super::extras::{ACL, ACL_ALIAS, DEFAULT_ACL, EMPTY_FILE_FLAGS, PRESERVED_FLAGS, REPORTED_FLAGS};
 use super::{
-    CommandResult, Dir, Extras, FileDetails, FileKind, FileVersion, Host, HostCommand, HostError, HostPath, NewFile, Pending,
-    ReplaceBlocker, Stat,
+    CommandPurpose, CommandResult, Dir, Extras, FileDetails, FileKind, FileVersion, Host, HostCommand, HostError, HostPath,
+    LeftCommand, NewFile, Pending, ReplaceBlocker, Stat,
 };
 
 mod accounts;
@@ -56,7 +57,7 @@ pub struct RealHost {
     /// Random number of this process ([`Host::session_id`]).
     session: u32,
     /// Runs commands as units. `None` if systemd does not run the machine, or if this process is not root.
-    units: Option<units::Units>,
+    units: Option<Rc<units::Units>>,
 }
 
 /// An open directory, with its path for messages.
@@ -90,7 +91,8 @@ impl RealHost {
             .map_err(|errno| HostError::io("open", root_text())(errno.into()))?;
         let mut host = Self { root, fd, random: SystemRandom::new(), session: 0, units: None };
         host.session = u32::try_from(host.random() >> 32).expect("the upper half of 64 bits");
-        host.units = (is_systemd_booted(&host.root) && rustix::process::geteuid().is_root()).then(units::Units::new);
+        host.units =
+            (is_systemd_booted(&host.root) && rustix::process::geteuid().is_root()).then(|| Rc::new(units::Units::new()));
         Ok(host)
     }
 
@@ -120,27 +122,25 @@ impl Host for RealHost {
 
     fn run<'a>(&'a self, command: &'a HostCommand) -> Pending<'a, Result<CommandResult, HostError>> {
         Box::pin(async move {
-            let unit = self.units.as_ref().and_then(|units| Some((units, units.new_name(&command.purpose)?)));
-            match unit {
-                Some((units, name)) => units.run(&self.root, self.fd.as_fd(), command, &name).await,
+            let unit = command.unit.clone().or_else(|| self.new_unit(&command.purpose));
+            match self.units.as_ref().zip(unit) {
+                Some((units, unit)) => units.run(&self.root, self.fd.as_fd(), command, &unit).await,
                 None => spawn::run(&self.root, self.fd.as_fd(), command).await,
             }
         })
     }
 
-    fn find_left_commands(&self) -> Pending<'_, Result<(), HostError>> {
-        Box::pin(async {
-            match &self.units {
-                Some(units) => units.find_left().await,
-                None => Ok(()),
-            }
-        })
+    fn new_unit(&self, purpose: &CommandPurpose) -> Option<String> {
+        self.units.as_ref()?.new_name(purpose)
     }
 
-    fn left_command<'a>(&'a self, task: &'a str) -> Option<Pending<'a, Result<CommandResult, HostError>>> {
-        let units = self.units.as_ref()?;
-        let unit = units.take_left(task)?;
-        Some(Box::pin(units.follow(task, unit)))
+    fn find_left_commands(&self, started: BTreeMap<String, String>) -> Pending<'_, Result<Vec<LeftCommand>, HostError>> {
+        Box::pin(async move {
+            match &self.units {
+                Some(units) => units.find_left(&started).await,
+                None => Ok(Vec::new()),
+            }
+        })
     }
 
     fn lock_file(&self, path: &HostPath) -> Result<Option<OwnedFd>, HostError> {

@@ -44,6 +44,9 @@ const RECONCILE_START_TIMEOUT: Duration = Duration::from_secs(30);
 /// longer than [`RECONCILE_START_TIMEOUT`], because the request is repeated after that time.
 const EXTEND_START_US: u32 = 60_000_000;
 
+/// Interval at which a stopping agent checks whether it may leave its commands to the next agent.
+const LEAVE_INTERVAL: Duration = Duration::from_millis(500);
+
 /// Interval at which `once` polls the progress of the running agent.
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
@@ -93,13 +96,14 @@ pub fn run(root: &Path) -> Result<AgentExit> {
     })
 }
 
-/// Waits for the signal to stop. Completes if systemd restarts the agent while commands of tasks run in their units. Such
-/// a command may itself restart the agent, for example by an upgrade, so the agent must not wait for its end. Otherwise
-/// never completes.
+/// Waits for the signal to stop. Then completes when systemd restarts the agent while commands of tasks run in their units.
+/// Such a command may itself restart the agent, for example by an upgrade, so the agent must not wait for its end. In a
+/// stop without a restart, never completes.
 async fn restart_with_commands(host: &RealHost) {
     wait_for_signal().await;
-    if !host.may_leave_commands().await {
-        std::future::pending::<()>().await;
+    // A command of a task may begin after the signal, for example after its guard.
+    while !host.may_leave_commands().await {
+        tokio::time::sleep(LEAVE_INTERVAL).await;
     }
 }
 

@@ -9,7 +9,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use log::info;
+use log::debug;
 use stemma_core::task::{OnInterrupt, ShellParameters, WordsOrText, check_argument, check_variable, check_words};
 use stemma_wire::message::observed::Outcome;
 
@@ -48,7 +48,10 @@ struct PreparedCommand {
 impl Applier for ShellApplier {
     fn check<'a>(&'a self, site: &'a Site, task: &'a HostTask) -> Pending<'a, Result<CheckResult, TaskError>> {
         Box::pin(async move {
-            await_left_command(site, task).await?;
+            site.left.find(&*site.host, &site.ledger).await?;
+            if let Some(failure) = site.left.await_ends(&task.task.id).await {
+                return Err(TaskError { output: failure.output, ..TaskError::new(failure.message) });
+            }
             let prepared = prepare_command(site, task)?;
             if !prepared.is_guarded() {
                 return check_journal(site, task);
@@ -59,7 +62,11 @@ impl Applier for ShellApplier {
 
     fn apply<'a>(&'a self, site: &'a Site, task: &'a HostTask) -> Pending<'a, Result<ApplyResult, TaskError>> {
         Box::pin(async move {
-            let prepared = prepare_command(site, task)?;
+            let mut prepared = prepare_command(site, task)?;
+            prepared.command.unit = site.host.new_unit(&prepared.command.purpose);
+            if let Some(unit) = &prepared.command.unit {
+                site.ledger.set_started_unit(&task.task.id, Some(unit))?;
+            }
             // The journal has an entry of a command without guards: begun before its run, and done or failed after it.
             let step = |state| Step { task: task.task.id.clone(), content: task.content, state };
             if !prepared.is_guarded() {
@@ -77,6 +84,7 @@ impl Applier for ShellApplier {
                     return Err(unjournalled_error(result, &error));
                 }
             }
+            forget_unit(site, task, prepared.command.unit.is_some());
             apply_result(result?)
         })
     }
@@ -101,21 +109,13 @@ impl PreparedCommand {
     }
 }
 
-/// Waits for the end of the task's command if an earlier agent started it and was then killed or restarted. Records the
-/// end in the journal, as that agent would have done.
-async fn await_left_command(site: &Site, task: &HostTask) -> Result<(), TaskError> {
-    let id = &task.task.id;
-    let Some(left_command) = site.host.left_command(id) else { return Ok(()) };
-    // Other processes on this host see that the task runs.
-    let _guard = site.ledger.mark_applying(id);
-    let result = left_command.await?;
-    info!(task = id.as_str(), status = result.end.sentence().as_str(); "the command that an earlier agent started has ended");
-    // A command with guards has no journal entry. The content of the entry may be older than that of the task.
-    if let Some(step) = site.ledger.step(id)?.filter(|step| step.state == StepState::Begun) {
-        let state = if result.end.is_success() { StepState::Done } else { StepState::Failed };
-        site.ledger.set_step(&Step { state, ..step })?;
+/// Removes the unit of a task from the record after the end of its command. An error is only logged: systemd no longer
+/// has the unit, so the entry has no effect.
+fn forget_unit(site: &Site, task: &HostTask, has_unit: bool) {
+    let id = task.task.id.as_str();
+    if has_unit && let Err(error) = site.ledger.set_started_unit(id, None) {
+        debug!(task = id, error = error.sentence().as_str(); "the unit of a task remains in the record");
     }
-    Ok(())
 }
 
 /// Checks a command without guards by its journal entry, which each run writes. The task has converged if the command
@@ -243,6 +243,7 @@ fn prepare_command(site: &Site, task: &HostTask) -> Result<PreparedCommand, Task
         input: Vec::new(),
         timeout: Duration::from_secs(seconds),
         purpose: CommandPurpose::Task(task.task.id.clone()),
+        unit: None,
     };
     let guard = |name: &str, guard: Option<&WordsOrText>| -> Result<Option<HostCommand>, TaskError> {
         guard

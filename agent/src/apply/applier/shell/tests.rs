@@ -7,12 +7,18 @@ use stemma_wire::message::desired::{InputValue, ProfileTask};
 
 use super::*;
 use crate::apply::ledger::Ledger;
-use crate::host::Host as _;
 use crate::host::memory::MemoryHost;
 
 fn site(host: &MemoryHost) -> Site {
     let ledger = Ledger::open(Rc::new(host.clone())).unwrap();
     Site::new(Rc::new(host.clone()), Rc::new(ledger))
+}
+
+/// Returns the site of an agent that has just started, after another agent was killed.
+fn restarted_site(host: &MemoryHost) -> Site {
+    let site = site(host);
+    site.left.search();
+    site
 }
 
 /// Returns a shell task `t` with these fields. The task reads the label `tier`, whose value is the argument `tier`.
@@ -117,9 +123,14 @@ fn check_records_end_of_command_left_by_earlier_agent() {
             let host = MemoryHost::new();
             site(&host).ledger.set_step(&Step { task: "t".into(), content: old.content, state: StepState::Begun }).unwrap();
             host.leave_command("t", end);
-            assert_eq!(check(&host, checked).unwrap() == CheckResult::Converged, is_converged, "{end:?}");
+            let site = restarted_site(&host);
+            if !is_old_converged {
+                let error = block_on(ShellApplier.check(&site, checked)).unwrap_err();
+                assert!(error.message.contains("the command that an earlier agent started"), "{error:?}");
+            }
+            assert_eq!(block_on(ShellApplier.check(&site, checked)).unwrap() == CheckResult::Converged, is_converged, "{end:?}");
             let expected = if is_old_converged { StepState::Done } else { StepState::Failed };
-            assert_eq!(site(&host).ledger.step("t").unwrap().unwrap().state, expected);
+            assert_eq!(site.ledger.step("t").unwrap().unwrap().state, expected);
             assert_eq!(host.commands_run().len(), 0);
         }
     }
@@ -132,9 +143,10 @@ fn guards_are_checked_after_command_left_by_earlier_agent() {
     let task = task(&json!({"parameters": {"command": ["deploy"], "creates": "/made"}}), "gold");
     host.leave_command("t", ExitKind::Status(0));
     host.put("/made", "");
-    assert!(is_converged(&host, &task));
-    assert!(host.left_command("t").is_none(), "the check has waited for the command");
-    assert_eq!(site(&host).ledger.step("t").unwrap(), None);
+    let site = restarted_site(&host);
+    assert_eq!(block_on(ShellApplier.check(&site, &task)).unwrap(), CheckResult::Converged);
+    assert!(site.left.all_ends().is_none(), "the check has waited for the command");
+    assert_eq!(site.ledger.step("t").unwrap(), None);
 }
 
 /// The disk becomes full while the command runs, so the end of the command cannot be written to the journal.

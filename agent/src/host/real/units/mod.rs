@@ -1,9 +1,9 @@
 //! Runs commands as transient units of systemd, so that the limits of the agent's unit apply to the agent alone, and a
 //! command survives the agent. `docs/agent.md` describes the units.
 //!
-//! The name of a unit is in the journal before the unit starts, and contains the task and the process that started it.
-//! So a later agent finds each unit that an agent left ([`Units::find_left`]), also after a SIGKILL. It waits for the
-//! units of tasks, and stops the others, which only check the host.
+//! The name of a unit is known before the unit starts: the agent logs it, and records it for a task. So a later agent
+//! finds each unit that an agent left ([`Units::find_left`]), also after a SIGKILL. It waits for the units of tasks, and
+//! stops the others, which only check the host.
 
 mod name;
 mod systemd;
@@ -16,6 +16,7 @@ use std::io;
 use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
 use std::time::Duration;
 
 use log::{debug, info, warn};
@@ -24,13 +25,13 @@ use sd_notify::NotifyState;
 use tokio::net::unix::pipe;
 use tokio::time::{sleep, timeout};
 
-use self::name::{PATTERNS, ProcessId, key, parse, unit_name};
-use self::systemd::{Systemd, UnitChanges, UnitEnd, UnitRequest};
+use self::name::{PATTERNS, ProcessId, owner, unit_name};
+use self::systemd::{Systemd, UnitChanges, UnitEnd, UnitRequest, has_bus, is_refusal};
 use super::exec_error::exec_error;
 use super::prepare::{CommandSetup, memory_file, open_working_dir, prepare};
 use super::spawn::{OUTPUT_LINGER, TERMINATE_GRACE, read_output};
 use crate::host::command::{OutputTail, quote_environment_value};
-use crate::host::{CommandPurpose, CommandResult, ExitKind, HostCommand, HostError};
+use crate::host::{CommandPurpose, CommandResult, ExitKind, HostCommand, HostError, LeftCommand};
 
 /// The unit of the agent.
 const AGENT_UNIT: &str = "stemma-agent.service";
@@ -42,13 +43,19 @@ const TIME_LIMIT_MARGIN: Duration = Duration::from_mins(1);
 const RECONNECT_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Interval at which systemd is asked for the state of a running unit.
-const POLL_INTERVAL: Duration = Duration::from_secs(10);
+const POLL_INTERVAL: Duration = Duration::from_secs(5);
+
+/// The number of kept units from which on those without processes are removed.
+const MIN_SWEEP_UNITS: usize = 8;
 
 /// The exit status by which systemd reports that it cannot execute a program (`EXIT_EXEC`).
 const EXIT_EXEC: i32 = 203;
 
 /// The variables that systemd sets for each process of a unit.
-const SYSTEMD_VARIABLES: [&str; 2] = ["INVOCATION_ID", "SYSTEMD_EXEC_PID"];
+const SYSTEMD_VARIABLES: [&str; 4] = ["INVOCATION_ID", "MEMORY_PRESSURE_WATCH", "MEMORY_PRESSURE_WRITE", "SYSTEMD_EXEC_PID"];
+
+/// The description of the unit of a task begins with this text. The id of the task follows.
+const TASK_DESCRIPTION: &str = "Stemma: command of task ";
 
 /// The label of the memory file with the environment.
 const ENVIRONMENT_LABEL: &CStr = c"environment";
@@ -60,10 +67,10 @@ pub(super) struct Units {
     next_number: Cell<u64>,
     /// The connection over the bus, from the first command on.
     systemd: RefCell<Option<Systemd>>,
-    /// The units of tasks that an earlier agent left, by the key of the task.
-    left: RefCell<BTreeMap<String, String>>,
-    /// The pipes with the output of those units, which the service manager stored, by unit.
-    outputs: RefCell<BTreeMap<String, OwnedFd>>,
+    /// The units that have ended and still hold programs of their commands.
+    kept: RefCell<Vec<String>>,
+    /// The number of kept units at which those without processes are removed.
+    sweep_at: Cell<usize>,
     /// The number of running units of tasks.
     running_tasks: Cell<usize>,
 }
@@ -90,14 +97,17 @@ impl Units {
             owner: ProcessId::current(),
             next_number: Cell::new(1),
             systemd: RefCell::new(None),
-            left: RefCell::default(),
-            outputs: RefCell::default(),
+            kept: RefCell::default(),
+            sweep_at: Cell::new(MIN_SWEEP_UNITS),
             running_tasks: Cell::new(0),
         }
     }
 
-    /// Returns the name of a new unit, or `None` for a command that is not a unit.
+    /// Returns the name of a new unit, or `None` for a command that is not a unit, also if the machine has no system bus.
     pub(super) fn new_name(&self, purpose: &CommandPurpose) -> Option<String> {
+        if !has_bus() {
+            return None;
+        }
         unit_name(purpose, self.owner, self.next_number.replace(self.next_number.get() + 1))
     }
 
@@ -112,12 +122,14 @@ impl Units {
     ) -> Result<CommandResult, HostError> {
         let program = command.argv.first().map_or("", String::as_str);
         let io_error = |operation| HostError::io(operation, program);
+        self.sweep_kept().await;
         let prepared = prepare(root, command)?;
+        let working_dir = command.cwd.as_ref().map_or("/", |cwd| cwd.as_str());
         if let Some(cwd) = &command.cwd {
             // The error names the part of the path that is missing. The error of systemd would be only a status.
             open_working_dir(root_fd, cwd)?;
         }
-        let executable = find_program(&prepared).map_err(|error| exec_error(program, error))?;
+        let executable = find_program(&prepared, working_dir).map_err(|error| exec_error(program, error))?;
         let environment = environment_file(&prepared.env)?;
         let (output_reader, output_writer) = io::pipe().map_err(io_error("open a pipe for"))?;
         let stdin = prepared.input.map_or_else(|| File::open("/dev/null"), Ok).map_err(io_error("make the input of"))?;
@@ -130,7 +142,7 @@ impl Units {
             argv: &prepared.argv,
             environment_file: &format!("/proc/{}/fd/{}", std::process::id(), environment.as_raw_fd()),
             unset: &SYSTEMD_VARIABLES.into_iter().filter(|&name| !command.env.contains_key(name)).collect::<Vec<_>>(),
-            working_dir: command.cwd.as_ref().map_or("/", |cwd| cwd.as_str()),
+            working_dir,
             stdin: stdin.as_fd(),
             output: output_writer.as_fd(),
             time_limit: command.timeout.saturating_add(TIME_LIMIT_MARGIN),
@@ -143,95 +155,104 @@ impl Units {
             store_output(unit, &output_reader);
         }
         log_start(&command.purpose, unit);
-        if let Err(error) = systemd.start(&request).await {
-            remove_output(unit);
-            return Err(unit_error(error));
-        }
         let _running = is_task.then(|| TaskCount::new(&self.running_tasks));
+        if let Err(error) = systemd.start(&request).await {
+            if is_refusal(&error) {
+                remove_output(unit);
+                return Err(unit_error(error));
+            }
+            // The unit may run, or may start later. So its end is awaited, and the environment remains open.
+            warn!(unit, error:% = error; "it is not known whether systemd has started a unit; its end is awaited");
+        }
         // While the writing end of the pipe is open in the agent, a read of the output would never reach the end.
         drop((output_writer, stdin));
         let mut output = pipe::Receiver::from_owned_fd(output_reader.into()).map_err(io_error("read from"))?;
         let mut tail = OutputTail::default();
         let end = match timeout(command.timeout, self.wait(unit, &mut changes, &mut output, &mut tail)).await {
-            Ok(end) => {
-                let _ = timeout(OUTPUT_LINGER, read_output(&mut output, &mut tail)).await;
-                end
-            }
-            Err(_) => {
-                self.terminate(unit, &mut changes).await;
-                self.discard(unit, false).await;
-                remove_output(unit);
-                return Ok(CommandResult { end: ExitKind::TimedOut, output: tail.into_text() });
-            }
+            Ok(end) => end,
+            Err(_) => self.time_out(unit, &mut changes).await,
         };
         drop(environment);
-        if is_task {
-            remove_output(unit);
-        }
         if end == UnitEnd::Exited(EXIT_EXEC)
             && let Some(error) = execution_error(&executable)
         {
-            self.discard(unit, false).await;
+            remove_output(unit);
+            self.discard(unit).await;
             return Err(exec_error(program, error));
         }
-        self.finish(unit, end, tail).await
+        self.finish(unit, end, Some(&mut output), tail).await
     }
 
-    /// Finds the units of commands that an earlier agent left. Remembers those of tasks, and stops the others.
-    pub(super) async fn find_left(&self) -> Result<(), HostError> {
-        self.take_stored_outputs();
-        let bus_error = |error: zbus::Error| HostError::io("list units of", "systemd")(io::Error::other(error));
+    /// Finds the units of commands that an earlier agent left. Returns those of tasks, and stops the others. `started` has
+    /// the unit whose end is not recorded, by task.
+    ///
+    /// A unit that is not in `started` and has ended holds only a program that its command started.
+    pub(super) async fn find_left(self: &Rc<Self>, started: &BTreeMap<String, String>) -> Result<Vec<LeftCommand>, HostError> {
+        if !has_bus() {
+            return Ok(Vec::new());
+        }
+        let bus_error = |error: zbus::Error| HostError::io("list the units of", "systemd")(io::Error::other(error));
         let systemd = self.connect().await.map_err(bus_error)?;
-        for unit in systemd.list(&PATTERNS).await.map_err(bus_error)? {
-            let Some(parsed) = parse(&unit).filter(|parsed| !parsed.owner.is_alive()) else { continue };
-            if parsed.is_task {
-                self.left.borrow_mut().insert(parsed.key, unit);
-            } else {
-                warn!(unit = unit.as_str(); "the agent that ran this unit has ended: it is stopped");
-                self.discard(&unit, false).await;
+        let mut left = Vec::new();
+        for (unit, description) in systemd.list(&PATTERNS).await.map_err(bus_error)? {
+            if owner(&unit).is_none_or(ProcessId::is_alive) {
+                continue;
+            }
+            let task = description.strip_prefix(TASK_DESCRIPTION);
+            let is_recorded = task.is_some_and(|task| started.get(task) == Some(&unit));
+            let end = systemd.end(&unit).await.map_err(bus_error)?;
+            match task {
+                Some(task) if is_recorded || end.is_none() => left.push((task.to_owned(), is_recorded, unit)),
+                // A successful command may have left a program, whatever it ran for.
+                _ if end == Some(UnitEnd::Exited(0)) => self.kept.borrow_mut().push(unit),
+                Some(_) => self.discard(&unit).await,
+                None => {
+                    warn!(unit = unit.as_str(); "the agent that ran this unit has ended: it is stopped");
+                    self.discard(&unit).await;
+                }
             }
         }
-        // The service manager keeps the pipes of units that have ended until they are removed.
-        let left: Vec<String> = self.left.borrow().values().cloned().collect();
-        self.outputs.borrow_mut().retain(|unit, _| {
-            let is_left = left.contains(unit);
-            if !is_left {
-                remove_output(unit);
-            }
-            is_left
+        self.sweep_at.set(0);
+        self.sweep_kept().await;
+        let mut outputs = stored_outputs();
+        let commands = left.into_iter().map(|(task, is_recorded, unit)| {
+            let output = outputs.remove(&unit);
+            let result = Rc::clone(self).follow(task.clone(), unit, output);
+            LeftCommand { task, is_recorded, result: Box::pin(result) }
         });
-        Ok(())
-    }
-
-    /// Returns the unit of a task that an earlier agent left, and forgets it.
-    pub(super) fn take_left(&self, task: &str) -> Option<String> {
-        self.left.borrow_mut().remove(&key(task))
+        let commands: Vec<LeftCommand> = commands.collect();
+        // The service manager keeps the pipes of other units until they are removed.
+        for unit in outputs.keys() {
+            remove_output(unit);
+        }
+        Ok(commands)
     }
 
     /// Waits for the end of the unit of a task that an earlier agent left, and returns its result.
-    pub(super) async fn follow(&self, task: &str, unit: String) -> Result<CommandResult, HostError> {
-        let bus_error = |error: zbus::Error| HostError::io("follow the unit", &*unit)(io::Error::other(error));
+    async fn follow(self: Rc<Self>, task: String, unit: String, output: Option<OwnedFd>) -> Result<CommandResult, HostError> {
         let _running = TaskCount::new(&self.running_tasks);
         let mut tail = OutputTail::default();
-        let stored_output = self.outputs.borrow_mut().remove(&unit);
-        let mut output = stored_output.and_then(|output| pipe::Receiver::from_owned_fd(output).ok());
-        let systemd = self.connect().await.map_err(bus_error)?;
-        let mut changes = systemd.watch(&unit).await.map_err(bus_error)?;
-        let end = match systemd.end(&unit).await.map_err(bus_error)? {
-            Some(end) => end,
-            None => {
-                info!(task, unit = unit.as_str(); "an earlier agent started the command of this task: waiting for its end");
-                match &mut output {
+        let mut output = output.and_then(|output| pipe::Receiver::from_owned_fd(output).ok());
+        let (mut changes, end) = loop {
+            match self.refresh(&unit).await {
+                Ok(found) => break found,
+                Err(error) => {
+                    warn!(unit = unit.as_str(), error:% = error; "systemd cannot be asked for a command; it is asked again");
+                    sleep(RECONNECT_INTERVAL).await;
+                }
+            }
+        };
+        let end = match (end, &mut output) {
+            (Some(end), _) => end,
+            (None, output) => {
+                info!(task = task.as_str(), unit = unit.as_str(); "an earlier agent started the command of this task: waiting for its end");
+                match output {
                     Some(output) => self.wait(&unit, &mut changes, output, &mut tail).await,
                     None => self.await_end(&unit, &mut changes).await,
                 }
             }
         };
-        if let Some(output) = &mut output {
-            let _ = timeout(OUTPUT_LINGER, read_output(output, &mut tail)).await;
-        }
-        remove_output(&unit);
-        self.finish(&unit, end, tail).await
+        self.finish(&unit, end, output.as_mut(), tail).await
     }
 
     /// Returns whether this process may end while the commands of tasks run, because systemd restarts the agent and the
@@ -246,13 +267,13 @@ impl Units {
         }
     }
 
-    /// Returns a connection to systemd. Keeps one over the bus for further calls.
+    /// Returns a connection to systemd, and keeps it for further calls.
     async fn connect(&self) -> zbus::Result<Systemd> {
         if let Some(systemd) = self.systemd.borrow().as_ref().filter(|systemd| !systemd.is_closed()) {
             return Ok(systemd.clone());
         }
         let systemd = Systemd::connect().await?;
-        *self.systemd.borrow_mut() = systemd.is_on_bus().then(|| systemd.clone());
+        *self.systemd.borrow_mut() = Some(systemd.clone());
         Ok(systemd)
     }
 
@@ -300,13 +321,20 @@ impl Units {
         Ok((changes, systemd.end(unit).await?))
     }
 
-    /// Ends all processes of a unit by SIGTERM. If the unit has not ended after [`TERMINATE_GRACE`], sends SIGKILL.
-    async fn terminate(&self, unit: &str, changes: &mut UnitChanges) {
-        self.kill(unit, Signal::TERM).await;
-        if timeout(TERMINATE_GRACE, self.await_end(unit, changes)).await.is_err() {
-            self.kill(unit, Signal::KILL).await;
-            let _ = timeout(TERMINATE_GRACE, self.await_end(unit, changes)).await;
+    /// Ends a unit that has reached its time limit: sends SIGTERM to all its processes, and SIGKILL if the unit has not
+    /// ended after [`TERMINATE_GRACE`]. Returns the end of the unit, which may have been earlier, if its signal was lost.
+    /// Returns [`UnitEnd::Unknown`] if the unit may still run.
+    async fn time_out(&self, unit: &str, changes: &mut UnitChanges) -> UnitEnd {
+        if let Ok((_, Some(end))) = self.refresh(unit).await {
+            return end;
         }
+        for signal in [Signal::TERM, Signal::KILL] {
+            self.kill(unit, signal).await;
+            if timeout(TERMINATE_GRACE, self.await_end(unit, changes)).await.is_ok() {
+                return UnitEnd::TimedOut;
+            }
+        }
+        UnitEnd::Unknown
     }
 
     async fn kill(&self, unit: &str, signal: Signal) {
@@ -316,26 +344,52 @@ impl Units {
         }
     }
 
-    /// Returns the result of a unit that has ended, and discards the unit. A unit with a daemon that the successful
-    /// command started remains.
-    async fn finish(&self, unit: &str, end: UnitEnd, tail: OutputTail) -> Result<CommandResult, HostError> {
+    /// Returns the result of a unit that has ended, with the rest of its output, and discards the unit. A unit with a
+    /// program that the successful command started is kept.
+    async fn finish(
+        &self,
+        unit: &str,
+        end: UnitEnd,
+        output: Option<&mut pipe::Receiver>,
+        mut tail: OutputTail,
+    ) -> Result<CommandResult, HostError> {
+        // If it is not known whether the unit has processes, it is treated as if it has.
+        let has_processes = match self.connect().await {
+            Ok(systemd) => systemd.has_processes(unit).await.unwrap_or(true),
+            Err(_) => true,
+        };
+        match output {
+            Some(output) if has_processes => {
+                let _ = timeout(OUTPUT_LINGER, read_output(output, &mut tail)).await;
+            }
+            Some(output) => drain(output, &mut tail),
+            None => {}
+        }
+        remove_output(unit);
         let end = match end {
             UnitEnd::Exited(status) => ExitKind::Status(status),
             UnitEnd::Killed(signal) => ExitKind::Signal(signal),
+            UnitEnd::TimedOut => ExitKind::TimedOut,
+            UnitEnd::NotStarted => {
+                self.discard(unit).await;
+                let reason = format!("systemd could not start it: `journalctl -u {unit}` shows the reason");
+                return Err(HostError::io("start the unit", unit)(io::Error::other(reason)));
+            }
             UnitEnd::Unknown => return Err(HostError::CommandLost { unit: unit.to_owned() }),
         };
-        self.discard(unit, end.is_success()).await;
+        if end.is_success() && has_processes {
+            info!(unit; "a program that the command started continues in its unit");
+            self.kept.borrow_mut().push(unit.to_owned());
+        } else {
+            self.discard(unit).await;
+        }
         Ok(CommandResult { end, output: tail.into_text() })
     }
 
-    /// Discards a unit that has ended. If `keeps_processes`, a unit with processes remains. Otherwise they are killed.
-    async fn discard(&self, unit: &str, keeps_processes: bool) {
+    /// Kills the processes of a unit, and removes the unit.
+    async fn discard(&self, unit: &str) {
         let discarded = async {
             let systemd = self.connect().await?;
-            if keeps_processes && systemd.has_processes(unit).await? {
-                info!(unit; "a program that the command started continues in its unit");
-                return zbus::Result::Ok(());
-            }
             let _ = systemd.kill(unit, Signal::KILL.as_raw()).await;
             systemd.discard(unit).await
         };
@@ -344,16 +398,41 @@ impl Units {
         }
     }
 
-    /// Takes the pipes that an earlier process of the agent's unit stored in the service manager.
-    #[expect(unsafe_code, reason = "the service manager passes descriptors by their numbers")]
-    fn take_stored_outputs(&self) {
-        let Ok(stored) = sd_notify::listen_fds_with_names() else { return };
-        for (number, unit) in stored {
-            // SAFETY: the service manager passed this descriptor, and nothing else in the process uses it.
-            let output = unsafe { OwnedFd::from_raw_fd(number) };
-            self.outputs.borrow_mut().insert(unit, output);
+    /// Removes the kept units whose programs have ended, if there are many kept units.
+    async fn sweep_kept(&self) {
+        if self.kept.borrow().len() < self.sweep_at.get() {
+            return;
         }
+        let kept = self.kept.take();
+        let Ok(systemd) = self.connect().await else {
+            self.kept.borrow_mut().extend(kept);
+            return;
+        };
+        for unit in kept {
+            if systemd.has_processes(&unit).await.unwrap_or(true) {
+                self.kept.borrow_mut().push(unit);
+            } else {
+                self.discard(&unit).await;
+            }
+        }
+        self.sweep_at.set((2 * self.kept.borrow().len()).max(MIN_SWEEP_UNITS));
     }
+}
+
+/// Reads what a pipe contains now into `tail`.
+fn drain(output: &pipe::Receiver, tail: &mut OutputTail) {
+    let mut buffer = [0; 4096];
+    while let Ok(length @ 1..) = output.try_read(&mut buffer) {
+        tail.push(&buffer[..length]);
+    }
+}
+
+/// Takes the pipes that an earlier process of the agent's unit stored in the service manager, by unit.
+#[expect(unsafe_code, reason = "the service manager passes descriptors by their numbers")]
+fn stored_outputs() -> BTreeMap<String, OwnedFd> {
+    let Ok(stored) = sd_notify::listen_fds_with_names() else { return BTreeMap::new() };
+    // SAFETY: the service manager passed these descriptors, and nothing else in the process uses them.
+    stored.map(|(number, unit)| (unit, unsafe { OwnedFd::from_raw_fd(number) })).collect()
 }
 
 /// Stores the reading end of a unit's output in the service manager, so that the command can write while the agent is
@@ -386,7 +465,7 @@ fn log_start(purpose: &CommandPurpose, unit: &str) {
 /// Returns the description of a unit.
 fn describe(purpose: &CommandPurpose) -> String {
     match purpose {
-        CommandPurpose::Task(task) => format!("Stemma: command of task {task}"),
+        CommandPurpose::Task(task) => format!("{TASK_DESCRIPTION}{task}"),
         CommandPurpose::Guard(task) => format!("Stemma: guard of task {task}"),
         CommandPurpose::Validation(task) => format!("Stemma: validation of task {task}"),
         CommandPurpose::Hook(name) => format!("Stemma: hook {name}"),
@@ -394,18 +473,19 @@ fn describe(purpose: &CommandPurpose) -> String {
     }
 }
 
-/// Returns the absolute path of a command's program. A name without a slash is searched in the command's `PATH`.
-fn find_program(prepared: &CommandSetup) -> io::Result<String> {
-    let program = prepared.argv.first().map_or("", String::as_str);
-    if program.starts_with('/') {
-        return Ok(program.to_owned());
+/// Returns the absolute path of a command's program. A name without a slash is searched in the command's `PATH`, and any
+/// other relative path begins in the working directory.
+fn find_program(setup: &CommandSetup, working_dir: &str) -> io::Result<String> {
+    let program = setup.argv.first().map_or("", String::as_str);
+    if program.contains('/') {
+        return Ok(Path::new(working_dir).join(program).display().to_string());
     }
-    let directories = prepared.env.get("PATH").map_or("", String::as_str);
-    let candidates =
-        directories.split(':').filter(|directory| directory.starts_with('/')).map(|directory| Path::new(directory).join(program));
-    let is_program =
-        |path: &PathBuf| path.metadata().is_ok_and(|metadata| metadata.is_file() && metadata.permissions().mode() & 0o111 != 0);
-    let found = candidates.into_iter().find(|path| !program.contains('/') && is_program(path));
+    let directories = setup.env.get("PATH").map_or("", String::as_str).split(':').filter(|directory| directory.starts_with('/'));
+    let is_program = |path: &PathBuf| {
+        !program.is_empty()
+            && path.metadata().is_ok_and(|metadata| metadata.is_file() && metadata.permissions().mode() & 0o111 != 0)
+    };
+    let found = directories.map(|directory| Path::new(directory).join(program)).find(is_program);
     found.map(|path| path.display().to_string()).ok_or_else(|| io::Error::from_raw_os_error(libc::ENOENT))
 }
 

@@ -2,13 +2,15 @@
 
 use std::collections::BTreeMap;
 use std::os::fd::BorrowedFd;
+use std::path::Path;
 use std::time::Duration;
 
 use futures_util::StreamExt as _;
+use tokio::time::{sleep, timeout};
 use zbus::connection::Builder;
 use zbus::message::Type;
 use zbus::names::OwnedUniqueName;
-use zbus::{Connection, DynamicType, Fd, MatchRule, Message, MessageStream, OwnedObjectPath, Result, Variant};
+use zbus::{Connection, DynamicType, Error, Fd, MatchRule, Message, MessageStream, OwnedObjectPath, Result, Variant};
 
 /// The name of systemd on the bus.
 const SYSTEMD: &str = "org.freedesktop.systemd1";
@@ -21,11 +23,14 @@ const UNIT: &str = "org.freedesktop.systemd1.Unit";
 const SERVICE: &str = "org.freedesktop.systemd1.Service";
 const PROPERTIES: &str = "org.freedesktop.DBus.Properties";
 
-/// The socket on which systemd serves root without a bus. It works while the bus is stopped or restarted.
-const PRIVATE_SOCKET: &str = "unix:path=/run/systemd/private";
+/// The socket of the system bus.
+const BUS_SOCKET: &str = "/run/dbus/system_bus_socket";
 
-/// Maximum time of a call.
+/// Maximum time of a call, and of the connection to the bus.
 const CALL_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// Interval at which a bus that has just started is asked for systemd, which connects to it a moment later.
+const OWNER_INTERVAL: Duration = Duration::from_millis(100);
 
 /// `CLD_EXITED`: the value of `ExecMainCode` for a process that exited by itself. Other values mean a signal.
 const CLD_EXITED: i32 = 1;
@@ -35,14 +40,19 @@ const CLD_EXITED: i32 = 1;
 const SYSTEMD_STATUSES: std::ops::RangeInclusive<i32> = 200..=245;
 
 /// A unit in a list of systemd: its name, and properties that the agent does not need.
-type ListedUnit<'a> = (String, &'a str, &'a str, &'a str, &'a str, &'a str, OwnedObjectPath, u32, &'a str, OwnedObjectPath);
+type ListedUnit<'a> = (String, String, &'a str, &'a str, &'a str, &'a str, OwnedObjectPath, u32, &'a str, OwnedObjectPath);
 
-/// A connection to systemd.
+/// A connection to systemd over the system bus.
 #[derive(Clone)]
 pub(super) struct Systemd {
     connection: Connection,
-    /// The unique name of systemd on the bus. `None` on systemd's private socket.
-    owner: Option<OwnedUniqueName>,
+    /// The unique name of systemd on the bus.
+    owner: OwnedUniqueName,
+}
+
+/// Returns whether this machine has a system bus.
+pub(super) fn has_bus() -> bool {
+    Path::new(BUS_SOCKET).exists()
 }
 
 /// What a transient unit runs, and with which limits.
@@ -76,7 +86,11 @@ pub(super) enum UnitEnd {
     Exited(i32),
     /// This signal ended the main process.
     Killed(i32),
-    /// The unit is gone, and its end is not known.
+    /// The unit ran longer than its time limit.
+    TimedOut,
+    /// systemd could not start the process, for example because a resource was missing.
+    NotStarted,
+    /// The unit is gone, or could not be ended, and its end is not known.
     Unknown,
 }
 
@@ -90,6 +104,8 @@ struct UnitState {
     code: i32,
     /// `ExecMainStatus`: the exit status or the signal.
     status: i32,
+    /// `Result`: the reason why the unit has failed.
+    result: String,
 }
 
 /// The changes of a unit, from before its start to its end.
@@ -99,31 +115,27 @@ pub(super) struct UnitChanges {
 }
 
 impl Systemd {
-    /// Connects to systemd over the system bus, or over its private socket if the bus cannot be used.
+    /// Connects to systemd over the system bus.
+    ///
+    /// # Errors
+    /// If the bus or systemd does not answer within [`CALL_TIMEOUT`].
     pub(super) async fn connect() -> Result<Self> {
-        match Self::connect_to_bus().await {
-            Ok(systemd) => Ok(systemd),
-            Err(error) => Self::connect_directly().await.map_err(|_| error),
-        }
-    }
-
-    async fn connect_to_bus() -> Result<Self> {
-        let connection = Builder::system().method_timeout(CALL_TIMEOUT).build().await?;
-        let owner = name_owner(&connection).await?;
-        let systemd = Self { connection, owner: Some(owner) };
-        // Without a subscription, systemd sends no signals to the bus.
-        systemd.call_manager("Subscribe", &()).await?;
-        Ok(systemd)
-    }
-
-    async fn connect_directly() -> Result<Self> {
-        let connection = Builder::address(PRIVATE_SOCKET).p2p().method_timeout(CALL_TIMEOUT).build().await?;
-        Ok(Self { connection, owner: None })
-    }
-
-    /// Returns whether the connection is over the bus. On the private socket, the signals of all units arrive.
-    pub(super) const fn is_on_bus(&self) -> bool {
-        self.owner.is_some()
+        let connected = async {
+            let connection = Builder::system().method_timeout(CALL_TIMEOUT).build().await?;
+            let owner = loop {
+                match name_owner(&connection).await {
+                    Err(Error::FDO(error)) if matches!(*error, zbus::fdo::Error::NameHasNoOwner(_)) => {
+                        sleep(OWNER_INTERVAL).await;
+                    }
+                    owner => break owner?,
+                }
+            };
+            let systemd = Self { connection, owner };
+            // Without a subscription, systemd sends no signals to the bus.
+            systemd.call_manager("Subscribe", &()).await?;
+            Ok(systemd)
+        };
+        timeout(CALL_TIMEOUT, connected).await.map_err(|error| Error::from(std::io::Error::from(error))).flatten()
     }
 
     /// Returns whether the connection has ended.
@@ -133,10 +145,7 @@ impl Systemd {
 
     /// Returns whether signals of systemd still arrive. systemd gets another name on the bus when it executes itself again.
     pub(super) async fn is_current(&self) -> bool {
-        match &self.owner {
-            Some(owner) => name_owner(&self.connection).await.is_ok_and(|current| current == *owner),
-            None => !self.is_closed(),
-        }
+        name_owner(&self.connection).await.is_ok_and(|current| current == self.owner)
     }
 
     async fn call<B: serde::Serialize + DynamicType>(
@@ -146,8 +155,7 @@ impl Systemd {
         method: &str,
         body: &B,
     ) -> Result<Message> {
-        let destination = self.owner.is_some().then_some(SYSTEMD);
-        self.connection.call_method(destination, path, Some(interface), method, body).await
+        self.connection.call_method(Some(SYSTEMD), path, Some(interface), method, body).await
     }
 
     async fn call_manager<B: serde::Serialize + DynamicType>(&self, method: &str, body: &B) -> Result<Message> {
@@ -156,33 +164,42 @@ impl Systemd {
 
     /// Begins to collect the changes of a unit.
     pub(super) async fn watch(&self, unit: &str) -> Result<UnitChanges> {
-        let mut rule =
-            MatchRule::builder().msg_type(Type::Signal).path(unit_path(unit)).interface(PROPERTIES).member("PropertiesChanged");
-        if let Some(owner) = &self.owner {
-            // Any process may send a signal with such a path, so the sender is checked too.
-            rule = rule.sender(owner.clone());
-        }
+        // Any process may send a signal with such a path, so the sender is checked too.
+        let rule = MatchRule::builder()
+            .msg_type(Type::Signal)
+            .sender(self.owner.clone())
+            .path(unit_path(unit))
+            .interface(PROPERTIES)
+            .member("PropertiesChanged");
         let stream = MessageStream::for_match_rule(rule.build()?, &self.connection, None).await?;
         Ok(UnitChanges { stream, state: UnitState { has_job: true, ..UnitState::default() } })
     }
 
     /// Starts a transient unit. Returns when systemd has accepted it, which is before its process starts.
+    ///
+    /// The job of the start ignores the order of units. Otherwise it would wait for the end of a stop of the agent, which
+    /// in turn waits for the command.
+    ///
+    /// # Errors
+    /// If [`is_refusal`] is false for the error, systemd may still start the unit.
     pub(super) async fn start(&self, request: &UnitRequest<'_>) -> Result<()> {
         let auxiliary: [(&str, Vec<(&str, Variant<'_>)>); 0] = [];
-        self.call_manager("StartTransientUnit", &(request.name, "fail", properties(request), &auxiliary[..])).await?;
+        self.call_manager("StartTransientUnit", &(request.name, "ignore-dependencies", properties(request), &auxiliary[..]))
+            .await?;
         Ok(())
     }
 
     /// Returns the end of a unit, or `None` if it has not ended.
     pub(super) async fn end(&self, unit: &str) -> Result<Option<UnitEnd>> {
         let mut state = UnitState::default();
-        for (interface, names) in [(UNIT, ["SubState", "Job"]), (SERVICE, ["ExecMainCode", "ExecMainStatus"])] {
-            for name in names {
-                let reply = self.call(&unit_path(unit), PROPERTIES, "Get", &(interface, name)).await?;
-                let body = reply.body();
-                let value: Variant<'_> = body.deserialize()?;
-                state.update(name, &value);
-            }
+        // The job is read before the state: a unit that is `dead` after its job has ended did not start or is stopped.
+        for (interface, name) in
+            [(UNIT, "Job"), (UNIT, "SubState"), (SERVICE, "ExecMainCode"), (SERVICE, "ExecMainStatus"), (SERVICE, "Result")]
+        {
+            let reply = self.call(&unit_path(unit), PROPERTIES, "Get", &(interface, name)).await?;
+            let body = reply.body();
+            let value: Variant<'_> = body.deserialize()?;
+            state.update(name, &value);
         }
         Ok(state.end())
     }
@@ -207,13 +224,13 @@ impl Systemd {
         Ok(!processes.is_empty())
     }
 
-    /// Returns the names of the loaded units that match one of these patterns.
-    pub(super) async fn list(&self, patterns: &[&str]) -> Result<Vec<String>> {
+    /// Returns the names and descriptions of the loaded units that match one of these patterns.
+    pub(super) async fn list(&self, patterns: &[&str]) -> Result<Vec<(String, String)>> {
         let states: [&str; 0] = [];
         let reply = self.call_manager("ListUnitsByPatterns", &(&states[..], patterns)).await?;
         let body = reply.body();
         let units: Vec<ListedUnit<'_>> = body.deserialize()?;
-        Ok(units.into_iter().map(|unit| unit.0).collect())
+        Ok(units.into_iter().map(|unit| (unit.0, unit.1)).collect())
     }
 
     /// Returns whether systemd restarts a unit at this moment. Returns `false` if it stops or starts the unit.
@@ -255,23 +272,47 @@ impl UnitState {
             ("Job", value) => self.has_job = job(value).is_some_and(|(id, _)| id != 0),
             ("ExecMainCode", Variant::I32(code)) => self.code = *code,
             ("ExecMainStatus", Variant::I32(status)) => self.status = *status,
+            ("Result", Variant::Str(result)) => self.result = result.to_string(),
             _ => {}
         }
     }
 
     /// Returns the end of the unit, or `None` if it has not ended. A unit without a process is `dead` before its start
     /// too, but then systemd has a job for it.
+    ///
+    /// A unit remains `exited` until it is stopped. So systemd or a person has stopped a unit that is `failed` or `dead`
+    /// after an exit with status 0: a handler of SIGTERM may exit so, and the command has not succeeded.
     fn end(&self) -> Option<UnitEnd> {
-        let has_ended = match self.sub_state.as_str() {
-            "exited" | "failed" => true,
-            "dead" => !self.has_job,
-            _ => false,
-        };
-        has_ended.then_some(match self.code {
+        let is_exit_0 = self.code == CLD_EXITED && self.status == 0;
+        match self.sub_state.as_str() {
+            "failed" if self.result == "timeout" => Some(UnitEnd::TimedOut),
+            "failed" if self.code == 0 => Some(UnitEnd::NotStarted),
+            "failed" if is_exit_0 => Some(UnitEnd::Killed(libc::SIGTERM)),
+            "dead" if self.has_job => None,
+            "dead" if is_exit_0 => Some(UnitEnd::Unknown),
+            "exited" | "failed" | "dead" => Some(self.main_end()),
+            _ => None,
+        }
+    }
+
+    /// Returns how the main process ended.
+    fn main_end(&self) -> UnitEnd {
+        match self.code {
             0 => UnitEnd::Unknown,
             CLD_EXITED => UnitEnd::Exited(self.status),
             _ => UnitEnd::Killed(self.status),
-        })
+        }
+    }
+}
+
+/// Returns whether systemd has refused a call, so that it had no effect. After any other error, such as a lost
+/// connection, the call may have had its effect.
+pub(super) fn is_refusal(error: &Error) -> bool {
+    use zbus::fdo::Error::{Disconnected, NoReply, TimedOut, Timeout, ZBus};
+    match error {
+        Error::MethodError(..) => true,
+        Error::FDO(error) => !matches!(**error, Disconnected(_) | NoReply(_) | TimedOut(_) | Timeout(_) | ZBus(_)),
+        _ => false,
     }
 }
 
@@ -314,6 +355,8 @@ fn properties<'a>(request: &UnitRequest<'a>) -> Vec<(&'static str, Variant<'a>)>
         ("StandardOutputFileDescriptor", Variant::Fd(Fd::Borrowed(request.output))),
         ("StandardErrorFileDescriptor", Variant::Fd(Fd::Borrowed(request.output))),
         ("IgnoreSIGPIPE", Variant::new(false)),
+        // A killed child of the command does not end the command.
+        ("OOMPolicy", Variant::new("continue")),
     ];
     if request.is_quiet {
         // `LOG_WARNING`.
@@ -348,19 +391,42 @@ mod tests {
 
     #[test]
     fn unit_state_has_end_only_after_job() {
-        let state = |sub_state: &str, has_job, code, status| UnitState { sub_state: sub_state.into(), has_job, code, status };
+        let state = |sub_state: &str, has_job, code, status, result: &str| UnitState {
+            sub_state: sub_state.into(),
+            has_job,
+            code,
+            status,
+            result: result.into(),
+        };
         for (state, end) in [
-            (state("", true, 0, 0), None),
-            (state("dead", true, 0, 0), None),
-            (state("start", true, 0, 0), None),
-            (state("running", false, 0, 0), None),
-            (state("exited", false, 1, 7), Some(UnitEnd::Exited(7))),
-            (state("failed", false, 2, 9), Some(UnitEnd::Killed(9))),
-            (state("failed", false, 3, 11), Some(UnitEnd::Killed(11))),
-            (state("failed", false, 1, 203), Some(UnitEnd::Exited(203))),
-            (state("dead", false, 0, 0), Some(UnitEnd::Unknown)),
+            (state("", true, 0, 0, "success"), None),
+            (state("dead", true, 0, 0, "success"), None),
+            (state("start", true, 0, 0, "success"), None),
+            (state("running", false, 0, 0, "success"), None),
+            (state("exited", false, 1, 7, "success"), Some(UnitEnd::Exited(7))),
+            (state("exited", false, 1, 0, "success"), Some(UnitEnd::Exited(0))),
+            (state("failed", false, 2, 9, "signal"), Some(UnitEnd::Killed(9))),
+            (state("failed", false, 3, 11, "core-dump"), Some(UnitEnd::Killed(11))),
+            (state("failed", false, 1, 203, "exit-code"), Some(UnitEnd::Exited(203))),
+            (state("failed", false, 0, 0, "resources"), Some(UnitEnd::NotStarted)),
+            (state("failed", false, 2, 15, "timeout"), Some(UnitEnd::TimedOut)),
+            (state("failed", false, 1, 0, "oom-kill"), Some(UnitEnd::Killed(15))),
+            (state("dead", false, 0, 0, "success"), Some(UnitEnd::Unknown)),
+            (state("dead", false, 1, 0, "success"), Some(UnitEnd::Unknown)),
+            (state("dead", false, 2, 15, "success"), Some(UnitEnd::Killed(15))),
         ] {
             assert_eq!(state.end(), end, "{state:?}");
         }
+    }
+
+    /// After a refusal nothing was started, so the command may be tried again. After any other error it may run.
+    #[test]
+    fn refusal_is_distinguished_from_lost_reply() {
+        assert!(is_refusal(&Error::FDO(Box::new(zbus::fdo::Error::InvalidArgs("no such property".into())))));
+        assert!(is_refusal(&Error::FDO(Box::new(zbus::fdo::Error::AccessDenied("not root".into())))));
+        for error in [zbus::fdo::Error::NoReply(String::new()), zbus::fdo::Error::Disconnected(String::new())] {
+            assert!(!is_refusal(&Error::FDO(Box::new(error))));
+        }
+        assert!(!is_refusal(&Error::from(std::io::Error::from(std::io::ErrorKind::ConnectionReset))));
     }
 }

@@ -1,0 +1,165 @@
+//! The commands of tasks that an earlier agent left running when it was killed or restarted. They run in units of their
+//! own, so this agent waits for their end and records it, before anything else of their tasks runs.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use futures_util::FutureExt as _;
+use futures_util::future::{Shared, join_all};
+use log::{info, warn};
+
+use super::ledger::{Ledger, STARTED_UNITS, Step, StepState};
+use crate::host::{CommandResult, Host, HostError, LeftCommand, Pending};
+
+/// The commands that an earlier agent left, by task.
+pub struct LeftCommands {
+    /// False if the host must still be asked for the commands. No command of a task may be started before that.
+    is_known: Cell<bool>,
+    commands: RefCell<BTreeMap<String, Vec<Shared<Pending<'static, LeftEnd>>>>>,
+}
+
+/// The end of a command that an earlier agent left. `None` if it succeeded, or if its end is not known.
+type LeftEnd = Option<LeftFailure>;
+
+/// A command that an earlier agent left, and that failed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LeftFailure {
+    /// One sentence about the failure.
+    pub message: String,
+    /// The end of the command's output.
+    pub output: String,
+}
+
+impl Default for LeftCommands {
+    /// Returns the commands of a process that does not apply tasks: none.
+    fn default() -> Self {
+        Self { is_known: Cell::new(true), commands: RefCell::default() }
+    }
+}
+
+impl LeftCommands {
+    /// Lets the next [`Self::find`] ask the host for the commands. The caller must be the only process that applies
+    /// tasks.
+    pub fn search(&self) {
+        self.is_known.set(false);
+    }
+
+    /// Asks the host for the commands, if this must still be done, and begins to wait for their ends. Removes from the
+    /// record of started units those that systemd no longer has. The end of such a command is not known.
+    ///
+    /// # Errors
+    /// [`HostError`]. The next call asks again.
+    pub async fn find(&self, host: &dyn Host, ledger: &Rc<Ledger>) -> Result<(), HostError> {
+        if self.is_known.get() {
+            return Ok(());
+        }
+        let mut started = ledger.get(&STARTED_UNITS)?.unwrap_or_default();
+        let left = host.find_left_commands(started.clone()).await?;
+        self.is_known.set(true);
+        started.retain(|task, _| left.iter().any(|command| command.task == *task));
+        let mut commands = self.commands.borrow_mut();
+        for command in left {
+            let task = command.task.clone();
+            let end: Pending<'static, LeftEnd> = Box::pin(record_end(ledger.clone(), command));
+            commands.entry(task).or_default().push(end.shared());
+        }
+        if ledger.get(&STARTED_UNITS)?.is_some_and(|recorded| recorded != started) {
+            ledger.put(&STARTED_UNITS, &started)?;
+        }
+        Ok(())
+    }
+
+    /// Returns a future that waits for the ends of all commands, so that they are recorded even if no task is checked.
+    /// Returns `None` if there is no command.
+    pub fn all_ends(&self) -> Option<Pending<'static, ()>> {
+        let ends: Vec<_> = self.commands.borrow().values().flatten().cloned().collect();
+        if ends.is_empty() { None } else { Some(Box::pin(async { drop(join_all(ends).await) })) }
+    }
+
+    /// Waits for the ends of the commands of a task. Returns the first failure, and each failure only once.
+    pub async fn await_ends(&self, task: &str) -> Option<LeftFailure> {
+        let ends = self.commands.borrow().get(task).cloned()?;
+        let failure = join_all(ends).await.into_iter().flatten().next();
+        self.commands.borrow_mut().remove(task);
+        failure
+    }
+}
+
+/// Waits for the end of a command, and records it in the journal, as the agent that started it would have done.
+async fn record_end(ledger: Rc<Ledger>, command: LeftCommand) -> LeftEnd {
+    let LeftCommand { task, is_recorded, result } = command;
+    // Other processes on this host see that the task runs.
+    let _guard = ledger.mark_applying(&task);
+    let result = result.await;
+    if is_recorded && let Err(error) = record_result(&ledger, &task, &result) {
+        warn!(task = task.as_str(), error = error.sentence().as_str(); "the end of a command could not be recorded");
+    }
+    match result {
+        Ok(result) if result.end.is_success() => {
+            info!(task = task.as_str(); "the command that an earlier agent started has succeeded");
+            None
+        }
+        Ok(result) => {
+            let message = format!("the command that an earlier agent started {}", result.end.sentence());
+            Some(LeftFailure { message, output: result.output })
+        }
+        Err(error) => {
+            warn!(task = task.as_str(), error = error.sentence().as_str(); "the end of a command is not known");
+            None
+        }
+    }
+}
+
+/// Records the end of a command in the journal entry of its task. The entry of a command whose end is not known remains
+/// `Begun`. A command with guards has no entry.
+fn record_result(ledger: &Ledger, task: &str, result: &Result<CommandResult, HostError>) -> Result<(), HostError> {
+    if let Ok(result) = result
+        && let Some(step) = ledger.step(task)?.filter(|step| step.state == StepState::Begun)
+    {
+        let state = if result.end.is_success() { StepState::Done } else { StepState::Failed };
+        ledger.set_step(&Step { state, ..step })?;
+    }
+    ledger.set_started_unit(task, None)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::host::ExitKind;
+    use crate::host::memory::MemoryHost;
+
+    fn ledger(host: &MemoryHost) -> Rc<Ledger> {
+        Rc::new(Ledger::open(Rc::new(host.clone())).unwrap())
+    }
+
+    /// The task is no longer in the profile, so nothing checks it.
+    #[tokio::test]
+    async fn all_ends_records_command_without_check() {
+        let host = MemoryHost::new();
+        let (ledger, left) = (ledger(&host), LeftCommands::default());
+        ledger.set_step(&Step { task: "t".into(), content: [1; 32], state: StepState::Begun }).unwrap();
+        ledger.set_started_unit("t", Some("unit")).unwrap();
+        ledger.set_started_unit("gone", Some("other")).unwrap();
+        host.leave_command("t", ExitKind::Status(0));
+        left.find(&host, &ledger).await.unwrap();
+        assert!(left.all_ends().is_none(), "a process that applies no tasks finds no command");
+        left.search();
+        left.find(&host, &ledger).await.unwrap();
+        left.all_ends().unwrap().await;
+        assert_eq!(ledger.step("t").unwrap().unwrap().state, StepState::Done);
+        assert_eq!(ledger.get(&STARTED_UNITS).unwrap(), Some(BTreeMap::new()));
+    }
+
+    #[tokio::test]
+    async fn await_ends_returns_failure_once() {
+        let host = MemoryHost::new();
+        let (ledger, left) = (ledger(&host), LeftCommands::default());
+        host.leave_command("t", ExitKind::Status(3));
+        left.search();
+        left.find(&host, &ledger).await.unwrap();
+        let failure = left.await_ends("t").await.unwrap();
+        assert_eq!(failure.message, "the command that an earlier agent started ended with status 3");
+        assert_eq!(left.await_ends("t").await, None);
+    }
+}
