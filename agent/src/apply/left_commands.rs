@@ -1,21 +1,23 @@
 //! The commands of tasks that an earlier agent left running when it was killed or restarted. They run in units of their
 //! own, so this agent waits for their end and records it, before anything else of their tasks runs.
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use futures_util::FutureExt as _;
 use futures_util::future::{Shared, join_all};
 use log::{info, warn};
+use tokio::sync::Mutex;
 
 use super::ledger::{Ledger, STARTED_UNITS, Step, StepState};
 use crate::host::{CommandResult, Host, HostError, LeftCommand, Pending};
 
 /// The commands that an earlier agent left, by task.
 pub struct LeftCommands {
-    /// False if the host must still be asked for the commands. No command of a task may be started before that.
-    is_known: Cell<bool>,
+    /// False if the host must still be asked for the commands. No command of a task may be started before that. The lock
+    /// is held while the host is asked, because the host passes each output only once.
+    is_known: Mutex<bool>,
     commands: RefCell<BTreeMap<String, Vec<Shared<Pending<'static, LeftEnd>>>>>,
 }
 
@@ -34,15 +36,15 @@ pub struct LeftFailure {
 impl Default for LeftCommands {
     /// Returns the commands of a process that does not apply tasks: none.
     fn default() -> Self {
-        Self { is_known: Cell::new(true), commands: RefCell::default() }
+        Self { is_known: Mutex::new(true), commands: RefCell::default() }
     }
 }
 
 impl LeftCommands {
     /// Lets the next [`Self::find`] ask the host for the commands. The caller must be the only process that applies
     /// tasks.
-    pub fn search(&self) {
-        self.is_known.set(false);
+    pub async fn search(&self) {
+        *self.is_known.lock().await = false;
     }
 
     /// Asks the host for the commands, if this must still be done, and begins to wait for their ends. Removes from the
@@ -51,13 +53,14 @@ impl LeftCommands {
     /// # Errors
     /// [`HostError`]. The next call asks again.
     pub async fn find(&self, host: &dyn Host, ledger: &Rc<Ledger>) -> Result<(), HostError> {
-        if self.is_known.get() {
+        let mut is_known = self.is_known.lock().await;
+        if *is_known {
             return Ok(());
         }
         let mut started = ledger.get(&STARTED_UNITS)?.unwrap_or_default();
         let left = host.find_left_commands(started.clone()).await?;
-        self.is_known.set(true);
-        started.retain(|task, _| left.iter().any(|command| command.task == *task));
+        *is_known = true;
+        started.retain(|task, _| left.iter().any(|command| command.is_recorded && command.task == *task));
         let mut commands = self.commands.borrow_mut();
         for command in left {
             let task = command.task.clone();
@@ -144,7 +147,7 @@ mod tests {
         host.leave_command("t", ExitKind::Status(0));
         left.find(&host, &ledger).await.unwrap();
         assert!(left.all_ends().is_none(), "a process that applies no tasks finds no command");
-        left.search();
+        left.search().await;
         left.find(&host, &ledger).await.unwrap();
         left.all_ends().unwrap().await;
         assert_eq!(ledger.step("t").unwrap().unwrap().state, StepState::Done);
@@ -156,7 +159,7 @@ mod tests {
         let host = MemoryHost::new();
         let (ledger, left) = (ledger(&host), LeftCommands::default());
         host.leave_command("t", ExitKind::Status(3));
-        left.search();
+        left.search().await;
         left.find(&host, &ledger).await.unwrap();
         let failure = left.await_ends("t").await.unwrap();
         assert_eq!(failure.message, "the command that an earlier agent started ended with status 3");

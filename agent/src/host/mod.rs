@@ -533,8 +533,8 @@ pub enum HostError {
         /// The limit, in bytes.
         limit: usize,
     },
-    /// The unit of a command has ended, and systemd no longer knows how.
-    #[error("the unit {unit} has ended, and systemd does not know how; `journalctl -u {unit}` may")]
+    /// It is not known how the unit of a command ended, or whether it has ended.
+    #[error("it is not known whether and how the unit {unit} ended; `journalctl -u {unit}` may show it")]
     CommandLost {
         /// The name of the unit.
         unit: String,

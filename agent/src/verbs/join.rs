@@ -48,6 +48,7 @@ pub fn join(root: &Path, args: &JoinArgs) -> Result<AgentExit> {
     // The directory of label files must exist, so that the agent can watch it from the start.
     ensure_dir(&*local.host, &HostPath::from_static("/etc/stemma/labels.d"), 0o755)?;
     let name = options.name.clone();
+    local.site.ledger.begin_membership().context("the stored desired state of an earlier membership")?;
     let result = super::converge::runtime()?.block_on(join_fleet(&*local.host, options, Arc::new(SystemClock)));
     let identity = result.map_err(|error| anyhow!(error.explanation()))?;
     print(&joined_message(&identity, &name))?;

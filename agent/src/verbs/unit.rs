@@ -5,23 +5,20 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail};
 
-use crate::host::real::is_systemd_booted;
-
-/// Name of the agent's unit.
-const UNIT: &str = "stemma-agent.service";
+use crate::host::real::{AGENT_UNIT, is_systemd_booted};
 
 /// Returns whether systemd runs the host with this root directory and has the agent's unit.
 fn is_installed(root: &Path) -> Result<bool> {
-    Ok(is_systemd_booted(root) && systemctl(&["cat", UNIT])?.is_none())
+    Ok(is_systemd_booted(root) && systemctl(&["cat", AGENT_UNIT])?.is_none())
 }
 
 /// Enables the agent's unit and starts it, if the unit is installed. Returns whether it is installed.
 pub(super) fn start(root: &Path) -> Result<bool> {
     let has_unit = is_installed(root)?;
     if has_unit {
-        run_systemctl(&["enable", UNIT])?;
+        run_systemctl(&["enable", AGENT_UNIT])?;
         // The unit is restarted, not started, because an agent that already runs uses the old identity.
-        run_systemctl(&["restart", UNIT])?;
+        run_systemctl(&["restart", AGENT_UNIT])?;
     }
     Ok(has_unit)
 }
@@ -29,7 +26,7 @@ pub(super) fn start(root: &Path) -> Result<bool> {
 /// Stops the agent's unit and disables it, if the unit is installed.
 pub(super) fn stop(root: &Path) -> Result<()> {
     if is_installed(root)? {
-        run_systemctl(&["disable", "--now", UNIT])?;
+        run_systemctl(&["disable", "--now", AGENT_UNIT])?;
     }
     Ok(())
 }
@@ -38,7 +35,7 @@ pub(super) fn stop(root: &Path) -> Result<()> {
 fn run_systemctl(args: &[&str]) -> Result<()> {
     match systemctl(args)? {
         None => Ok(()),
-        Some(text) => bail!("`systemctl {}` failed: {text}; `journalctl -u {UNIT}` says more", args.join(" ")),
+        Some(text) => bail!("`systemctl {}` failed: {text}; `journalctl -u {AGENT_UNIT}` says more", args.join(" ")),
     }
 }
 

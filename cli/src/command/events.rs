@@ -241,12 +241,10 @@ async fn poll(
     is_first: bool,
 ) -> Result<Vec<(String, String)>> {
     let mut received = Vec::new();
+    let skips_missing = args.wanted == WaitCondition::Deleted;
     for name in names {
-        received.push(match read_objects(api, kind, std::slice::from_ref(name), &FilterArgs::default(), false).await {
-            Ok(mut list) => list.pop(),
-            Err(error) if Exit::from_error(&error) == Exit::NotFound && args.wanted == WaitCondition::Deleted => None,
-            Err(error) => return Err(error),
-        });
+        let mut list = read_objects(api, kind, std::slice::from_ref(name), &FilterArgs::default(), skips_missing).await?;
+        received.push(list.pop());
     }
     if is_first {
         check_field_name(kind, &args.wanted, &received.iter().flatten().collect::<Vec<_>>())?;

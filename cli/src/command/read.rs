@@ -315,8 +315,13 @@ async fn read_by_names(
     let mut objects = Vec::new();
     let mut unique_names = BTreeSet::new();
     for requested_name in names.iter().filter(|name| unique_names.insert(*name)) {
-        let object = match read_object(api, kind, requested_name).await {
-            Err(error) if skips_missing && Exit::from_error(&error) == Exit::NotFound => continue,
+        let object = match manifest::read_with_owners(api, kind, requested_name).await {
+            Err(error) if Exit::from_error(&error) == Exit::NotFound => {
+                if skips_missing {
+                    continue;
+                }
+                return Err(with_suggestion(api, kind, requested_name, error).await);
+            }
             result => result?,
         };
         if kind.is_filtered(filter) {

@@ -4,11 +4,12 @@
 
 use std::path::Path;
 
-use anyhow::{Context as _, Result, bail, ensure};
+use anyhow::{Context as _, Result, bail};
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 use stemma_core::digest::Hex;
 use stemma_wire::endpoint::Endpoint;
+use stemma_wire::message::enroll::check_token;
 
 use crate::api::{ApiClient, WriteRequest, ca_hash, random_bytes};
 use crate::args::{FilterArgs, GlobalArgs, KindArg, Output, TokenCommand};
@@ -130,19 +131,14 @@ fn join_instructions(response: &Value, hash: Option<&str>) -> String {
 fn script_text(response: &Value, token: &str, hash: Option<&str>) -> Result<String> {
     let url = response.get("agents").and_then(Value::as_str).context("the response contains no URL of the agents' listener")?;
     let hash = hash.context("the hash of the fleet's root certificate is unknown")?;
-    // The token is a line of the script, so it must contain no character with a meaning there.
-    ensure!(is_plain_token(token), "the controller's response contains no valid token");
+    // The token is a line of the script. A valid token contains no character with a meaning there.
+    check_token(token).context("the controller's response contains no valid token id")?;
     Ok(format!(
         "#!/bin/sh\n# Joins this host, as root: {}. This file contains the token.\n\
          stemma-agent join {} --token-file - --ca-hash {hash} <<'TOKEN'\n{token}\nTOKEN\n",
         printable(&token_scope(response)),
         shell_quoted(url),
     ))
-}
-
-/// Returns whether a token has only the characters of a token: letters, digits, `-`, `_` and `.`.
-fn is_plain_token(token: &str) -> bool {
-    !token.is_empty() && token.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte))
 }
 
 /// Returns the instructions for a script at `path` that joins hosts.
@@ -195,18 +191,21 @@ mod tests {
             assert!(text.starts_with(first) && text.ends_with(command), "{text}");
         }
     }
+
     #[test]
     fn script_text_contains_token_and_quotes_url() {
         let response = json!({"nodegroup": "prod/web", "uses": 10, "expires_at": "2020-01-01T00:00:00+00:00",
             "agents": "https://[fd00::1]:9444"});
-        let text = script_text(&response, "ab.cd", Some("12")).unwrap();
+        let token = format!("{}.{}", "a".repeat(16), "b".repeat(64));
+        let text = script_text(&response, &token, Some("12")).unwrap();
         let lines: Vec<&str> = text.lines().collect();
         assert!(
             lines[1].starts_with("# Joins this host, as root: good for 10 hosts, into the group prod/web, until 2020"),
             "{text}"
         );
-        let expected = ["stemma-agent join 'https://[fd00::1]:9444' --token-file - --ca-hash 12 <<'TOKEN'", "ab.cd", "TOKEN"];
+        let expected = ["stemma-agent join 'https://[fd00::1]:9444' --token-file - --ca-hash 12 <<'TOKEN'", &token, "TOKEN"];
         assert_eq!(lines[2..], expected);
-        assert!(script_text(&json!({}), "ab.cd", Some("12")).is_err() && script_text(&response, "ab.cd", None).is_err());
+        assert!(script_text(&json!({}), &token, Some("12")).is_err() && script_text(&response, &token, None).is_err());
+        assert!(script_text(&response, "ab.cd", Some("12")).is_err());
     }
 }

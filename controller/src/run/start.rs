@@ -348,7 +348,7 @@ impl ServeContext {
         tasks.spawn(agents_end.wait());
         tasks.spawn(admin::close_revoked(api, admin_connections));
         tasks.spawn(root_server);
-        let watched_threads = vec![agents_thread.runtime()];
+        let agents_runtime = agents_thread.runtime();
         let mut threads = vec![agents_thread];
         let mut watched_reconciler = None;
         if options.publishing == PublishMode::Reconciler {
@@ -357,7 +357,7 @@ impl ServeContext {
             tasks.spawn(reconciler_end.wait());
             watched_reconciler = Some(Arc::clone(&components.reconciler));
         }
-        tasks.spawn(watchdog::feed_watchdog(Watchdog::from_environment(), watched_threads, watched_reconciler));
+        tasks.spawn(watchdog::feed_watchdog(Watchdog::from_environment(), agents_runtime, watched_reconciler));
         Ok(Controller { components, config, admin, agents, stop, streams, threads, admin_task, tasks })
     }
 }

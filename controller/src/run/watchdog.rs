@@ -17,15 +17,13 @@ use tokio::runtime::Handle;
 
 use crate::reconcile::Reconciler;
 
-/// Pings the watchdog whenever a ping is due, after each of the threads has run an empty task and the reconciler has
-/// made progress. While one of them hangs, no ping is sent. Never returns.
-pub(super) async fn feed_watchdog(mut watchdog: Watchdog, threads: Vec<Handle>, reconciler: Option<Arc<Reconciler>>) -> String {
+/// Pings the watchdog whenever a ping is due, after the agents' thread has run an empty task and the reconciler, if there
+/// is one, has made progress. While one of them hangs, no ping is sent. Never returns.
+pub(super) async fn feed_watchdog(mut watchdog: Watchdog, agents_thread: Handle, reconciler: Option<Arc<Reconciler>>) -> String {
     loop {
         watchdog.wait_until_due().await;
-        for runtime in &threads {
-            // A thread that has ended is reported by its `ThreadEnd`.
-            let _done_or_ended = runtime.spawn(async {}).await;
-        }
+        // A thread that has ended is reported by its `ThreadEnd`.
+        let _done_or_ended = agents_thread.spawn(async {}).await;
         if let Some(reconciler) = &reconciler {
             reconciler.wait_for_progress().await;
         }
@@ -61,7 +59,7 @@ mod tests {
         })
         .unwrap();
         let (watchdog, ping_notify) = observed_watchdog(Duration::from_millis(4));
-        let feeding = feed_watchdog(watchdog, vec![worker.runtime()], None);
+        let feeding = feed_watchdog(watchdog, worker.runtime(), None);
         let checks = async {
             let early_ping = timeout(Duration::from_millis(200), ping_notify.notified()).await;
             assert!(early_ping.is_err(), "the watchdog was pinged although a thread hangs");
@@ -83,7 +81,7 @@ mod tests {
         let requests_lock = site.lock_requests().await;
         let (watchdog, ping_notify) = observed_watchdog(Duration::from_mins(1));
         let reconciler = Arc::clone(site.reconciler());
-        let feeding = feed_watchdog(watchdog, vec![Handle::current()], Some(Arc::clone(&reconciler)));
+        let feeding = feed_watchdog(watchdog, Handle::current(), Some(Arc::clone(&reconciler)));
         let checks = async {
             let early_ping = timeout(Duration::from_hours(1), ping_notify.notified()).await;
             assert!(early_ping.is_err(), "the watchdog was pinged although the reconciler hangs");

@@ -150,6 +150,10 @@ fn f13_agent_reports_damaged_identity_and_keeps_state() -> Result<()> {
     let (fleet, mut agent) = fleet_with_host()?;
     let identity = agent.path("var/lib/stemma-agent/identity.json");
     let valid_identity = std::fs::read(&identity)?;
+    // A later state than the first one that the store has sent. The new node below must not be taken for a host that knows
+    // a later copy of the store.
+    fleet.stemma(&["label", "nodegroup", "c/g", "rack=r1"])?;
+    eventually("a later state", || check_file_contains(&agent.path("run/stemma/labels.json"), "r1"))?;
     let credentials = agent.path("var/lib/stemma-agent/sync/credentials.json");
     for (damage, path, bytes) in [
         ("the key", &credentials, b"{}".to_vec()),
@@ -191,9 +195,27 @@ fn f13_agent_reports_damaged_identity_and_keeps_state() -> Result<()> {
     let new_agent = fleet.join("n1", "c/g")?;
     fleet.stemma(&["label", "nodegroup", "c/g", "tier=silver"])?;
     eventually("an edit arrives again", || check_file_contains(&new_agent.path("run/stemma/labels.json"), "silver"))
-        .with_context(|| new_agent.log())?;
+        .with_context(|| format!("{}\n{}", new_agent.log(), fleet.log()))?;
     ensure!(new_agent.path("var/lib/stemma-agent/identity.json.set-aside").exists());
     Ok(())
+}
+
+/// The new node gets the same desired state as the old one, so no task has a new result. The controller still learns how
+/// the tasks ended.
+#[test]
+fn f13_new_node_converges_when_state_is_unchanged() -> Result<()> {
+    let fleet = TempFleet::start()?;
+    let file = fleet.dir().join("host.yaml");
+    std::fs::write(&file, MANIFEST.replace("exec sleep 60", "true"))?;
+    fleet.stemma(&["apply", "-f", &file.to_string_lossy()])?;
+    let mut agent = fleet.join("n1", "c/g")?;
+    fleet.stemma(&["wait", "node/n1", "--for", "state=converged"])?;
+    agent.kill()?;
+    std::fs::write(agent.path("var/lib/stemma-agent/identity.json"), "")?;
+    fleet.stemma(&["delete", "node", "n1"])?;
+    let new_agent = fleet.join("n1", "c/g")?;
+    let waited = fleet.stemma(&["wait", "node/n1", "--for", "state=converged", "--timeout", "60s"]);
+    waited.with_context(|| format!("{}\n{}", new_agent.log(), fleet.log())).map(drop)
 }
 
 /// A file of 3 MiB arrives completely on the host, and the controller rejects no request.

@@ -7,9 +7,15 @@ use anyhow::{Context, Result, ensure};
 
 use super::contents::PACKAGES;
 
-/// The shared libraries that a program may need, each as the first part of its file name, with the Debian package that
-/// contains it.
-const LIBRARIES: [(&str, &str); 4] = [("libc", "libc6"), ("libm", "libc6"), ("ld-linux", "libc6"), ("libgcc_s", "libgcc-s1")];
+/// The shared libraries that a program may need, each as the part of its file name before `.so`, with the Debian package
+/// that contains it.
+const LIBRARIES: [(&str, &str); 5] = [
+    ("libc", "libc6"),
+    ("libm", "libc6"),
+    ("libgcc_s", "libgcc-s1"),
+    ("ld-linux-x86-64", "libc6"),
+    ("ld-linux-aarch64", "libc6"),
+];
 
 /// Checks the packages in `packed`, whose programs are in the directory `programs`. Fails if a program needs a library
 /// that is not in [`LIBRARIES`], or that its .deb or .rpm does not require.
@@ -40,8 +46,7 @@ pub(super) fn check_libraries(programs: &Path, packed: &[PathBuf]) -> Result<()>
 /// Returns the Debian package of a library, such as `libgcc_s.so.1`. Returns `None` if no program may need the library.
 fn debian_package_of(library: &str) -> Option<&'static str> {
     let (name, _) = library.split_once(".so")?;
-    let is_library = |known: &str| name == known || (known == "ld-linux" && name.starts_with("ld-linux-"));
-    LIBRARIES.iter().find(|(known, _)| is_library(known)).map(|(_, package)| *package)
+    LIBRARIES.iter().find(|(known, _)| *known == name).map(|(_, package)| *package)
 }
 
 /// Returns the path of a package in one format. Its version begins after the name and `separator`.

@@ -63,7 +63,7 @@ pub(crate) fn run(options: &PackagesOptions) -> Result<()> {
     }
     if options.check {
         lint_packages(&packed)?;
-        libraries::check_libraries(&programs_directory(options)?, &packed)?;
+        libraries::check_libraries(&programs_directory(options, &target_directory()?), &packed)?;
         check_reproducible(options, &packed)?;
     }
     Ok(())
@@ -82,9 +82,9 @@ fn target_directory() -> Result<PathBuf> {
     Ok(metadata["target_directory"].as_str().context("a target directory")?.into())
 }
 
-/// Returns the directory of the built programs that are packed.
-fn programs_directory(options: &PackagesOptions) -> Result<PathBuf> {
-    Ok(target_directory()?.join(if options.dev { "debug" } else { "release" }))
+/// Returns the directory of the built programs that are packed, below cargo's target directory.
+fn programs_directory(options: &PackagesOptions, target_dir: &Path) -> PathBuf {
+    target_dir.join(if options.dev { "debug" } else { "release" })
 }
 
 /// Packs the built programs into all packages, which replace those in the output directory. Returns their paths.
@@ -97,7 +97,7 @@ fn build_packages(options: &PackagesOptions, output_dir: &Path) -> Result<Vec<Pa
     let target_dir = target_directory()?;
     let work = tempfile::tempdir_in(&target_dir)?;
     let stage = stage::PackageStage {
-        programs: programs_directory(options)?,
+        programs: programs_directory(options, &target_dir),
         page_generator: target_dir.join("debug/stemma-pages"),
         compression_level: if options.dev { 0 } else { 6 },
         version,

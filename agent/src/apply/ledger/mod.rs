@@ -22,6 +22,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use stemma_core::digest::{Hex, sha256};
 use stemma_wire::message::observed::{LocalState, Report};
+use uuid::Uuid;
 
 use crate::host::atomic::{Attributes, StagedFile, ensure_dir, replace, sweep};
 use crate::host::{Dir, Host, HostError, HostPath};
@@ -67,6 +68,9 @@ impl<T> RecordName<T> {
 
 /// The last accepted desired state. Code reads this record with [`Ledger::accepted`], which checks that it is readable.
 pub const ACCEPTED: RecordName<AcceptedState> = RecordName::new(RecordKind::Accepted, "accepted");
+/// The uuid of the node for which the last desired state was accepted, on a host that has joined again. It is
+/// [`Uuid::nil`] from the join until the first accepted state. It is absent on a host that has joined once.
+pub const ACCEPTED_NODE: RecordName<Uuid> = RecordName::new(RecordKind::AcceptedNode, "accepted-node");
 /// The outcomes that the agent last reported, for the tasks in the current profile. An outcome can be of an earlier
 /// task set.
 pub const PROGRESS: RecordName<TaskProgress> = RecordName::new(RecordKind::Progress, "progress");
@@ -221,6 +225,23 @@ impl Ledger {
     /// [`HostError`].
     pub fn accepted(&self) -> Result<Option<AcceptedState>, HostError> {
         Ok(self.get(&ACCEPTED)?.filter(AcceptedState::is_readable))
+    }
+
+    /// Returns whether the last desired state was accepted for another node than this one. A host that joins again under
+    /// a new node still has the state of the old one.
+    ///
+    /// # Errors
+    /// [`HostError`].
+    pub fn is_of_other_node(&self, node: Uuid) -> Result<bool, HostError> {
+        Ok(self.get(&ACCEPTED_NODE)?.is_some_and(|accepted_for| accepted_for != node))
+    }
+
+    /// Records that the host joins as a new node. The caller does this before it stores the new identity.
+    ///
+    /// # Errors
+    /// [`HostError`].
+    pub fn begin_membership(&self) -> Result<(), HostError> {
+        if self.accepted()?.is_some() { self.put(&ACCEPTED_NODE, &Uuid::nil()) } else { Ok(()) }
     }
 
     /// Returns the journal entry of a task, or `None` if there is none or it is unusable.

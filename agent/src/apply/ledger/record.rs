@@ -50,6 +50,7 @@ pub(super) enum RecordKind {
     DroppedResults = 19,
     WrittenFiles = 20,
     StartedUnits = 21,
+    AcceptedNode = 22,
 }
 
 impl RecordKind {
@@ -77,7 +78,8 @@ impl RecordKind {
             | Self::StagingDirs
             | Self::DroppedResults
             | Self::WrittenFiles
-            | Self::StartedUnits => 1,
+            | Self::StartedUnits
+            | Self::AcceptedNode => 1,
         }
     }
 }
@@ -359,5 +361,6 @@ mod tests {
         assert_encoding(RecordKind::DroppedResults, [19, 1], &300_u64, "ac02");
         assert_encoding(RecordKind::WrittenFiles, [20, 1], &single_pair("/m", "motd"), "01 02 2f6d 04 6d6f7464");
         assert_encoding(RecordKind::StartedUnits, [21, 1], &single_pair("motd", "u"), "01 04 6d6f7464 01 75");
+        assert_encoding(RecordKind::AcceptedNode, [22, 1], &uuid::Uuid::from_bytes([7; 16]), &format!("10 {}", "07".repeat(16)));
     }
 }

@@ -345,12 +345,15 @@ impl ApplyWorker {
     /// Sends the seal key, the identification of the held desired state (which this host accepted last), the stored
     /// results and the local state to the network half of the agent. Then continues with that desired state.
     async fn start(&mut self) -> Result<(), ApplyError> {
-        self.site.left.search();
+        self.site.left.search().await;
         if let Err(error) = self.site.left.find(&*self.site.host, &self.site.ledger).await {
             warn!(error = error.sentence().as_str(); "it is not known whether commands of an earlier agent run; no command begins before that");
         }
         self.left_ends = self.site.left.all_ends();
         let held = self.site.ledger.accepted()?.map(|accepted| accepted.held_desired());
+        // The controller has sent the new node nothing yet. It would take the revision of the old node for that of a host
+        // that knows a later store.
+        let held = if self.is_held_by_other_node()? { None } else { held };
         self.channel.send(&ApplyMessage::Hello { seal_key: seal_key(&*self.site.host, &self.site.ledger)?, held }).await?;
         self.send_results(&self.site.ledger.results()?).await?;
         self.channel.send(&ApplyMessage::Local(self.local.clone())).await?;
@@ -363,6 +366,12 @@ impl ApplyWorker {
         self.survive_state_error(result).await?;
         let result = self.report().await;
         self.survive_state_error(result).await
+    }
+
+    /// Returns whether this host has joined as a new node, and still has the desired state of the node that it was before.
+    /// It continues with that state until it accepts the first state of the new node.
+    fn is_held_by_other_node(&self) -> Result<bool, HostError> {
+        self.verifier.as_ref().map_or(Ok(false), |trust| self.site.ledger.is_of_other_node(trust.node))
     }
 
     /// Continues with the desired state that this host accepted last, as after an offer: writes its outputs (files for
@@ -427,6 +436,10 @@ impl ApplyWorker {
     /// (`must_run_end`).
     async fn on_run_advanced(&mut self, result: Result<(), HostError>) -> Result<(), ApplyError> {
         result?;
+        if self.left_ends.is_none() {
+            // A check may have found the commands, if the search at the start failed.
+            self.left_ends = self.site.left.all_ends();
+        }
         let Some(run) = &mut self.run else { return Ok(()) };
         let results = run.save_results()?;
         self.summary = run.summary();

@@ -12,36 +12,46 @@ use stemma_wire::message::signed::{Grant, SignedDesired, SignedGrant};
 use super::grants::HeldLease;
 use super::{ApplyError, ApplyWorker};
 use crate::apply::executor::TaskRun;
-use crate::apply::ledger::{ACCEPTED, Desired, OPEN_BARRIERS, OpenBarriers, PROGRESS, REASONS, Reason};
+use crate::apply::ledger::{ACCEPTED, ACCEPTED_NODE, Desired, OPEN_BARRIERS, OpenBarriers, PROGRESS, REASONS, Reason};
 use crate::apply::verify::{MessageRefusal, verify_desired, verify_grant};
 use crate::host::HostError;
 
 impl ApplyWorker {
-    /// Handles an offered desired state: verifies it, stores it, and writes the outputs. If the task set or the epoch
-    /// changed, also closes all barriers. Plans a run if the task set, the mode, the park or [`Desired::is_unreleased`]
-    /// changed. After a change of the epoch, also sends the last results again. Refuses an invalid offer.
+    /// Handles an offered desired state: verifies it, stores it, and writes the outputs. If the task set, the epoch or the
+    /// node of this host changed, also closes all barriers. Plans a run if the task set, the mode, the park or
+    /// [`Desired::is_unreleased`] changed. After a change of the epoch or the node, also sends the last results again.
+    /// Refuses an invalid offer.
     pub(super) async fn on_offer(&mut self, version: WireVersion, offer: &SignedDesired) -> Result<(), ApplyError> {
         let Some(trust) = &self.verifier else { return self.refuse(&MessageRefusal::NoIdentity).await };
         let held_state = self.site.ledger.accepted()?;
-        let now = self.site.host.unix_seconds();
-        let accepted = match verify_desired(trust, (version, offer), held_state.as_ref(), now) {
+        let (now, node) = (self.site.host.unix_seconds(), trust.node);
+        let is_of_other_node = self.site.ledger.is_of_other_node(node)?;
+        // The revisions of two nodes have no order. Each offer is signed for its node.
+        let earlier_state = held_state.as_ref().filter(|_| !is_of_other_node);
+        let accepted = match verify_desired(trust, (version, offer), earlier_state, now) {
             Ok(accepted) => accepted,
             Err(refused) => return self.refuse(&refused).await,
         };
         let desired = accepted.desired();
-        let is_of_another_epoch = held_state.as_ref().is_some_and(|held_state| held_state.epoch != accepted.epoch);
+        let is_of_another_epoch = earlier_state.is_some_and(|held_state| held_state.epoch != accepted.epoch);
+        // The controller has neither the last results nor the grants of this host.
+        let is_new_start = is_of_another_epoch || (is_of_other_node && held_state.is_some());
         if let Some(held_state) = held_state.as_ref().filter(|held_state| held_state.held_desired().task_set != desired.digest) {
             self.record_files(&held_state.desired())?;
         }
-        if is_of_another_epoch || held_state.is_none_or(|held_state| held_state.held_desired().task_set != desired.digest) {
+        if is_new_start || held_state.is_none_or(|held_state| held_state.held_desired().task_set != desired.digest) {
             // The controller opens barriers for one rollout of a task set. If the same task set returns after another
-            // one, or the epoch changes, this is another rollout, for which all barriers are closed. The closed
+            // one, or the epoch or the node changes, this is another rollout, for which all barriers are closed. The closed
             // barriers are written before the accepted state. So a crash in between leaves no barrier open.
             let (task_set, revision) = (desired.digest, accepted.revision);
             self.site.ledger.put(&OPEN_BARRIERS, &OpenBarriers { task_set, revision, open: BTreeSet::new() })?;
         }
-        let repeated_results = if is_of_another_epoch { self.repeat_results(&desired)? } else { Vec::new() };
+        let repeated_results = if is_new_start { self.repeat_results(&desired)? } else { Vec::new() };
         self.site.ledger.put(&ACCEPTED, &accepted)?;
+        if is_of_other_node {
+            // The node is written after the state. After a crash in between, the host only accepts the state once more.
+            self.site.ledger.put(&ACCEPTED_NODE, &node)?;
+        }
         // The offer is accepted from here on. The next reconcile uses it, even if a later step fails.
         let previous = self.desired.replace(desired.clone());
         self.channel.send(&ApplyMessage::Accepted(accepted.held_desired())).await?;
@@ -64,8 +74,8 @@ impl ApplyWorker {
             self.request_bodies(&desired).await?;
             self.plan_run(&desired)?;
         }
-        if is_of_another_epoch && !needs_new_run {
-            // Grants of the previous epoch are no longer valid.
+        if is_new_start && !needs_new_run {
+            // Grants of the previous epoch or node are no longer valid.
             self.restore_barriers(&desired)?;
             self.grants.end_leases();
         }
@@ -78,7 +88,8 @@ impl ApplyWorker {
     /// results, so that the caller sends them again. They have no diff and no duration. No task runs for this.
     ///
     /// The epoch changes when the controller's store was restored from an older copy. Such a store lacks the results
-    /// since that copy. The caller stores the new epoch only afterwards, so that a crash in between loses no result.
+    /// since that copy, and it has no result of a new node. The caller stores the new epoch or node only afterwards, so
+    /// that a crash in between loses no result.
     fn repeat_results(&self, desired: &Desired) -> Result<Vec<TaskResult>, HostError> {
         let progress = self.site.ledger.get(&PROGRESS)?.unwrap_or_default();
         let mut reasons = self.site.ledger.get(&REASONS)?.unwrap_or_default();
@@ -98,7 +109,7 @@ impl ApplyWorker {
             }
         });
         let results = self.site.ledger.add_results(results.collect())?;
-        info!(count = results.len(); "the store was restored from an older copy; results are reported again");
+        info!(count = results.len(); "the controller lacks the last results of this host; they are reported again");
         Ok(results)
     }
 
@@ -116,10 +127,13 @@ impl ApplyWorker {
 
     /// Handles a grant (open barriers, or a lease). Verifies the grant, and then replaces the open barriers, also on
     /// disk, or stores the lease. Refuses barriers of another task set than that of this host. Does nothing if a grant
-    /// of the same kind is newer, or without an accepted desired state.
+    /// of the same kind is newer, or without a desired state that was accepted for this node.
     pub(super) async fn on_grant(&mut self, signed: &SignedGrant) -> Result<(), ApplyError> {
         let Some(trust) = &self.verifier else { return self.refuse(&MessageRefusal::NoIdentity).await };
         let Some(held) = self.site.ledger.accepted()? else { return Ok(()) };
+        if self.site.ledger.is_of_other_node(trust.node)? {
+            return Ok(());
+        }
         let now_unix_seconds = self.site.host.unix_seconds();
         if let Err(refused) = verify_grant(trust, signed, &held, now_unix_seconds) {
             return self.refuse(&refused).await;

@@ -14,7 +14,8 @@ use std::rc::Rc;
 use std::time::{Duration, SystemTime};
 
 use super::{
-    CommandResult, Dir, ExitKind, Extras, FileKind, Host, HostCommand, HostError, HostPath, LeftCommand, Pending, ReplaceBlocker,
+    CommandPurpose, CommandResult, Dir, ExitKind, Extras, FileKind, Host, HostCommand, HostError, HostPath, LeftCommand, Pending,
+    ReplaceBlocker,
 };
 use tree::MemoryDir;
 
@@ -78,6 +79,10 @@ struct MachineState {
     commands: RefCell<Vec<HostCommand>>,
     /// The function that replaces the run of a command.
     stub: RefCell<Rc<CommandStub>>,
+    /// True if commands run in units.
+    has_units: Cell<bool>,
+    /// True if the ends of the commands in units are lost.
+    loses_ends: Cell<bool>,
     /// The results of the commands that an earlier agent left, by task.
     left_commands: RefCell<BTreeMap<String, CommandResult>>,
     uptime: Cell<Duration>,
@@ -105,6 +110,8 @@ impl MemoryHost {
             failing_file: RefCell::default(),
             random: Cell::new(1),
             commands: RefCell::default(),
+            has_units: Cell::new(false),
+            loses_ends: Cell::new(false),
             left_commands: RefCell::default(),
             stub: RefCell::new(Rc::new(|_, _| CommandResult { end: ExitKind::Status(0), output: String::new() })),
             uptime: Cell::new(Duration::from_secs(1)),
@@ -114,6 +121,12 @@ impl MemoryHost {
     /// Sets the function that replaces the run of each command from now on.
     pub fn on_run(&self, stub: impl Fn(&Self, &HostCommand) -> CommandResult + 'static) {
         *self.0.stub.borrow_mut() = Rc::new(stub);
+    }
+
+    /// Lets each command run in the unit `unit`. With `loses_ends`, the machine does not know how a command ended.
+    pub fn use_units(&self, loses_ends: bool) {
+        self.0.has_units.set(true);
+        self.0.loses_ends.set(loses_ends);
     }
 
     /// Adds a command of a task that an earlier agent left, and that will have this result.
@@ -419,8 +432,12 @@ impl Host for MemoryHost {
             let stub = self.0.stub.borrow().clone();
             let result = stub(self, command);
             self.count_call(program)?;
-            Ok(result)
+            if self.0.loses_ends.get() { Err(HostError::CommandLost { unit: "unit".into() }) } else { Ok(result) }
         })
+    }
+
+    fn new_unit(&self, _purpose: &CommandPurpose) -> Option<String> {
+        self.0.has_units.get().then(|| "unit".to_owned())
     }
 
     fn find_left_commands(&self, _started: BTreeMap<String, String>) -> Pending<'_, Result<Vec<LeftCommand>, HostError>> {

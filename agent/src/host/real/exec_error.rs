@@ -1,8 +1,9 @@
 //! Explains why an existing program cannot be run. The error of the system only states that a file is missing or has a
 //! wrong format, and does not name the file.
 
-use std::fs::File;
+use std::fs::{self, File, Metadata};
 use std::io::{self, Read as _};
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 
 use rustix::io::Errno;
@@ -12,6 +13,9 @@ use crate::host::HostError;
 /// Number of bytes that are read from the beginning of a program. The kernel searches only these bytes for the name of
 /// the interpreter.
 const MAX_HEAD_BYTES: u64 = 256;
+
+/// The first bytes of a binary program.
+const ELF_MAGIC: &[u8] = b"\x7fELF";
 
 /// Advice for a script without an interpreter line.
 const SHEBANG_ADVICE: &str = "begin it with the line of its interpreter, as #!/bin/sh";
@@ -26,9 +30,31 @@ pub(super) fn exec_error(program: &str, error: io::Error) -> HostError {
     })
 }
 
+/// Returns the error with which the system cannot run the program at this path, or `None` if nothing speaks against it.
+/// systemd reports such an error only as an exit status, with which a program can also end by itself.
+pub(super) fn find_exec_error(program: &str) -> Option<io::Error> {
+    let metadata = match fs::metadata(program) {
+        Ok(metadata) => metadata,
+        Err(error) => return Some(error),
+    };
+    if !is_executable(&metadata) {
+        return Some(Errno::ACCESS.into());
+    }
+    let head = read_head(program)?;
+    match interpreter(&head) {
+        Some(interpreter) => (!Path::new(&interpreter).exists()).then(|| Errno::NOENT.into()),
+        None => (!head.starts_with(ELF_MAGIC)).then(|| Errno::NOEXEC.into()),
+    }
+}
+
+/// Returns whether a file with this metadata can be executed.
+pub(super) fn is_executable(metadata: &Metadata) -> bool {
+    metadata.is_file() && metadata.permissions().mode() & 0o111 != 0
+}
+
 /// Returns the first [`MAX_HEAD_BYTES`] of a program. Returns `None` if `program` is not an absolute path, is not a
 /// file, or cannot be read.
-pub(super) fn read_head(program: &str) -> Option<Vec<u8>> {
+fn read_head(program: &str) -> Option<Vec<u8>> {
     let path = Path::new(program);
     if !path.is_absolute() || !path.is_file() {
         return None;
@@ -68,7 +94,7 @@ fn not_executable_message(head: &[u8]) -> String {
     match head {
         [] => format!("it is empty: {SHEBANG_ADVICE}"),
         [0xef, 0xbb, 0xbf, ..] => "a byte order mark is before its first line: save the file without it".to_owned(),
-        [0x7f, b'E', b'L', b'F', ..] => {
+        _ if head.starts_with(ELF_MAGIC) => {
             "it is a program of another kind of machine, or a damaged one: install a build for this one".to_owned()
         }
         _ => format!("its first line names no interpreter: {SHEBANG_ADVICE}"),
@@ -76,7 +102,7 @@ fn not_executable_message(head: &[u8]) -> String {
 }
 
 /// Returns the path of the interpreter from the first line of a script (`#!PATH`). Returns `None` for any other file.
-pub(super) fn interpreter(head: &[u8]) -> Option<String> {
+fn interpreter(head: &[u8]) -> Option<String> {
     let line = head.strip_prefix(b"#!")?.split(|byte| *byte == b'\n').next()?;
     let name = line.split(|byte| matches!(byte, b' ' | b'\t')).find(|word| !word.is_empty())?;
     Some(String::from_utf8_lossy(name).into_owned())
@@ -109,11 +135,29 @@ mod tests {
             (b"\x7fELF\x02", Errno::NOEXEC, "or a damaged one: install a build for this one"),
             (b"#!/bin/sh\n", Errno::ACCESS, "Permission denied (os error 13)"),
         ] {
-            std::fs::write(&path, head).unwrap();
+            fs::write(&path, head).unwrap();
             let message = exec_error(&program, errno.into()).sentence();
             assert!(message.starts_with(&format!("cannot run {program}: ")) && message.contains(expected), "{message}");
         }
         let message = exec_error("true", Errno::NOENT.into()).sentence();
         assert_eq!(message, "cannot run true: No such file or directory (os error 2)", "it cannot be searched for in `PATH`");
+    }
+
+    #[test]
+    fn find_exec_error_returns_cause_of_status() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("program");
+        let program = path.display().to_string();
+        let kind = |text: &str, mode| {
+            fs::write(&path, text).unwrap();
+            fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
+            find_exec_error(&program).map(|error| error.raw_os_error().unwrap())
+        };
+        assert_eq!(find_exec_error(&program).unwrap().kind(), io::ErrorKind::NotFound);
+        assert_eq!(kind("#!/bin/sh\n", 0o644), Some(libc::EACCES));
+        assert_eq!(kind("#!/no/such/interpreter\n", 0o755), Some(libc::ENOENT));
+        assert_eq!(kind("echo\n", 0o755), Some(libc::ENOEXEC));
+        // Nothing speaks against this script, so the status is its own.
+        assert_eq!(kind("#!/bin/sh\nexit 203\n", 0o755), None);
     }
 }

@@ -45,6 +45,9 @@ const MAX_ATTRIBUTES_BYTES: usize = 1024 * 1024;
 /// Directory that exists if systemd runs this machine (`sd_booted(3)`).
 const SYSTEMD_DIR: &str = "/run/systemd/system";
 
+/// The unit of the agent.
+pub const AGENT_UNIT: &str = "stemma-agent.service";
+
 /// The kernel's list of active swap files and swap partitions.
 const PROC_SWAPS: &str = "/proc/swaps";
 

@@ -49,8 +49,7 @@ pub(super) fn prepare(root: &Path, command: &HostCommand) -> Result<CommandSetup
     argv.extend_from_slice(&command.argv);
     let input = command.script.as_deref().map_or(command.input.as_slice(), str::as_bytes);
     let has_input = command.script.is_some() || !input.is_empty();
-    let input =
-        has_input.then(|| memory_file(c"input", input)).transpose().map_err(HostError::io("make the input of", program))?;
+    let input = has_input.then(|| memory_file(input)).transpose().map_err(HostError::io("make the input of", program))?;
     Ok(CommandSetup { argv, env, input })
 }
 
@@ -71,8 +70,8 @@ fn setpriv_words(account: &Account) -> Vec<String> {
 ///
 /// The standard input of a command is such a file and not a pipe. If the agent were killed while it writes into a pipe,
 /// the command would read only a part.
-pub(super) fn memory_file(label: &std::ffi::CStr, bytes: &[u8]) -> io::Result<File> {
-    let mut file = File::from(rustix::fs::memfd_create(label, MemfdFlags::CLOEXEC)?);
+pub(super) fn memory_file(bytes: &[u8]) -> io::Result<File> {
+    let mut file = File::from(rustix::fs::memfd_create(c"stemma", MemfdFlags::CLOEXEC)?);
     file.write_all(bytes)?;
     file.rewind()?;
     Ok(file)

@@ -67,7 +67,7 @@ pub(super) async fn run(root: &Path, root_fd: BorrowedFd<'_>, command: &HostComm
     let mut group = ProcessGroup(child.id().and_then(|id| Pid::from_raw(i32::try_from(id).ok()?)));
     let mut output = pipe::Receiver::from_owned_fd(output_reader.into()).map_err(io_error("read from"))?;
     let mut tail = OutputTail::default();
-    let end = match timeout(command.timeout, wait(&mut child, &mut output, &mut tail)).await {
+    let end = match timeout(command.timeout, read_until(child.wait(), &mut output, &mut tail)).await {
         Ok(status) => {
             let end = exit_kind(status.map_err(io_error("wait for"))?);
             let _ = timeout(OUTPUT_LINGER, read_output(&mut output, &mut tail)).await;
@@ -109,15 +109,16 @@ fn child_command(prepared: CommandSetup, output: io::PipeWriter) -> io::Result<t
     Ok(command)
 }
 
-/// Waits for the child to exit. Until then, reads the child's output into `tail`.
-async fn wait(child: &mut Child, output: &mut pipe::Receiver, tail: &mut OutputTail) -> io::Result<std::process::ExitStatus> {
+/// Waits for the end of a command. Until then, reads its output into `tail`.
+pub(super) async fn read_until<T>(end: impl Future<Output = T>, output: &mut pipe::Receiver, tail: &mut OutputTail) -> T {
+    let mut end = std::pin::pin!(end);
     let mut reading = std::pin::pin!(read_output(output, tail));
     let mut is_output_open = true;
     loop {
         tokio::select! {
-            // The exit is polled first, so that a flood of output cannot hide it.
+            // The end is polled first, so that a flood of output cannot hide it.
             biased;
-            status = child.wait() => return status,
+            end = &mut end => return end,
             () = &mut reading, if is_output_open => is_output_open = false,
         }
     }

@@ -32,7 +32,8 @@ type WriteReportFn<T> = dyn Fn(Uuid, T, bool) -> Pin<Box<dyn Future<Output = boo
 /// Decides when a node's Report or reported state may be written to the store, and holds the deferred records.
 pub(super) struct ReportThrottle<T> {
     nodes: Arc<Mutex<BudgetByNode<T>>>,
-    /// The number of the next record of any node.
+    /// The number of the next record of any node. It is not in [`ReportBudget`], because an idle node has no budget, and
+    /// a number must not occur twice. It is changed only while `nodes` is locked, so numbers follow the order of arrival.
     next_number: AtomicU64,
     write: Arc<WriteReportFn<T>>,
 }

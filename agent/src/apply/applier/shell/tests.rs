@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use stemma_wire::message::desired::{InputValue, ProfileTask};
 
 use super::*;
-use crate::apply::ledger::Ledger;
+use crate::apply::ledger::{Ledger, STARTED_UNITS};
 use crate::host::memory::MemoryHost;
 
 fn site(host: &MemoryHost) -> Site {
@@ -17,7 +17,7 @@ fn site(host: &MemoryHost) -> Site {
 /// Returns the site of an agent that has just started, after another agent was killed.
 fn restarted_site(host: &MemoryHost) -> Site {
     let site = site(host);
-    site.left.search();
+    block_on(Box::pin(site.left.search()));
     site
 }
 
@@ -110,6 +110,31 @@ fn apply_journals_failure_when_command_fails() {
     assert_eq!((error.message.as_str(), error.output.as_str()), ("the command ended with status 3", "no"));
     assert_eq!(site(&host).ledger.step("t").unwrap().unwrap().state, StepState::Failed);
     assert!(!is_converged(&host, &task));
+}
+
+/// The unit is recorded before the command starts. If nobody knows how the command ended, the journal entry remains, so
+/// that the command does not run again.
+#[test]
+fn unit_of_command_is_recorded_until_end_is_recorded() {
+    let recorded_unit = |host: &MemoryHost| site(host).ledger.get(&STARTED_UNITS).unwrap().unwrap_or_default().remove("t");
+    for loses_ends in [false, true] {
+        let host = MemoryHost::new();
+        host.use_units(loses_ends);
+        host.on_run(move |host, command| {
+            assert_eq!(recorded_unit(host), command.unit, "the unit is recorded when its command runs");
+            CommandResult { end: ExitKind::Status(0), output: String::new() }
+        });
+        let task = task(&json!({"parameters": {"command": ["deploy"]}}), "gold");
+        let result = apply(&host, &task);
+        let step = site(&host).ledger.step("t").unwrap().unwrap();
+        if loses_ends {
+            assert_eq!((result.unwrap_err().effect, step.state), (FailureEffect::Unknown, StepState::Begun));
+            assert_eq!(check(&host, &task).unwrap_err().effect, FailureEffect::Unknown);
+        } else {
+            result.unwrap();
+            assert_eq!((recorded_unit(&host), step.state), (None, StepState::Done));
+        }
+    }
 }
 
 /// An earlier agent was killed while its command ran. The command continued, and the check waits for its end. The journal

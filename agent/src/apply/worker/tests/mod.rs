@@ -10,7 +10,7 @@ use stemma_wire::message::signed::{Grant, LeaseKind};
 use stemma_wire::message::{Epoch, Hash, PartDigest};
 
 use super::*;
-use crate::apply::ledger::{LOCAL_STATE, Ledger, OPEN_BARRIERS, STAGING_DIRS};
+use crate::apply::ledger::{ACCEPTED_NODE, LOCAL_STATE, Ledger, OPEN_BARRIERS, STAGING_DIRS};
 use crate::apply::leftovers::StagingDirs;
 use crate::apply::testing::{EPOCH, NODE, TestController, TestTaskSet};
 use crate::channel::{SyncEnd, pair};
@@ -205,6 +205,53 @@ fn x02_new_epoch_repeats_results_and_shuts_barriers() {
     assert_eq!(open_barriers().open.len(), 0, "a grant of the old epoch does not open the barrier");
     runtime().block_on(run_until_idle(&host, &controller, grant_offer(new_epoch, 10)));
     assert_eq!((open_barriers().revision.0, open_barriers().open.len()), (10, 1));
+}
+
+/// The host was another node before it joined again. Revisions of that node have no meaning for the new one, and the
+/// controller has no result of the new node. Without the node in the ledger, an older agent accepted the state.
+#[test]
+fn f13_host_of_new_node_accepts_earlier_revision_and_repeats_results() {
+    let barrier = Barrier { task: "db".into(), selector: "tag=db".into() };
+    let set = TestTaskSet::default().command("c", &[], &["deploy"]).file("app", &[], "/app", "x").with_barrier(barrier.clone());
+    for is_recorded in [true, false] {
+        let (host, controller) = (MemoryHost::new(), TestController::new());
+        let ledger = || Ledger::open(Rc::new(host.clone())).unwrap();
+        let grants = || {
+            let grant = Grant::Barriers { task_set: set.desired().digest, open: vec![barrier.clone()] };
+            vec![SyncMessage::Offer {
+                desired: None,
+                grants: vec![controller.grant_in_epoch(EPOCH, 100, grant)],
+                acknowledged: 0,
+            }]
+        };
+        runtime().block_on(run_until_idle(&host, &controller, offer_and_body(&controller, 100, &set)));
+        let old = runtime().block_on(run_until_idle(&host, &controller, grants()));
+        let acknowledged = numbered_results(&old).into_iter().map(|(number, _)| number).max().unwrap();
+        // The records of the old node.
+        if is_recorded {
+            ledger().put(&ACCEPTED_NODE, &uuid::Uuid::from_u128(99)).unwrap();
+        } else {
+            host.delete("/var/lib/stemma-agent/apply/accepted-node");
+            ledger().begin_membership().unwrap();
+        }
+        host.restart();
+        let mut offers = grants();
+        offers.push(SyncMessage::Offer {
+            desired: Some(controller.desired(50, &set.desired())),
+            grants: Vec::new(),
+            acknowledged,
+        });
+        let messages = runtime().block_on(run_until_idle(&host, &controller, offers));
+        assert!(matches!(messages[0], ApplyMessage::Hello { held: None, .. }), "{messages:?}");
+        let repeated_results = numbered_results(&messages).into_iter().filter(|(number, _)| *number > acknowledged);
+        assert_eq!(repeated_results.map(|(_, task)| task).collect::<Vec<_>>(), ["app", "c"], "{messages:?}");
+        assert_eq!(host.commands_run().len(), 1, "no command runs again");
+        let open_barriers = ledger().get(&OPEN_BARRIERS).unwrap().unwrap();
+        assert_eq!((open_barriers.revision.0, open_barriers.open.len()), (50, 0));
+        // From now on, the order of revisions counts again.
+        let messages = runtime().block_on(run_until_idle(&host, &controller, vec![offer_message(&controller, 49, &set)]));
+        assert!(messages.iter().any(|message| matches!(message, ApplyMessage::Refused { .. })), "{messages:?}");
+    }
 }
 
 #[test]

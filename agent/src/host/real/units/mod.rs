@@ -10,11 +10,9 @@ mod systemd;
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
-use std::ffi::CStr;
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd};
-use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::Duration;
@@ -27,14 +25,12 @@ use tokio::time::{sleep, timeout};
 
 use self::name::{PATTERNS, ProcessId, owner, unit_name};
 use self::systemd::{Systemd, UnitChanges, UnitEnd, UnitRequest, has_bus, is_refusal};
-use super::exec_error::exec_error;
+use super::AGENT_UNIT;
+use super::exec_error::{exec_error, find_exec_error, is_executable};
 use super::prepare::{CommandSetup, memory_file, open_working_dir, prepare};
-use super::spawn::{OUTPUT_LINGER, TERMINATE_GRACE, read_output};
+use super::spawn::{OUTPUT_LINGER, TERMINATE_GRACE, read_output, read_until};
 use crate::host::command::{OutputTail, quote_environment_value};
 use crate::host::{CommandPurpose, CommandResult, ExitKind, HostCommand, HostError, LeftCommand};
-
-/// The unit of the agent.
-const AGENT_UNIT: &str = "stemma-agent.service";
 
 /// Time after the limit of a command at which systemd ends its unit, if no agent did.
 const TIME_LIMIT_MARGIN: Duration = Duration::from_mins(1);
@@ -57,9 +53,6 @@ const SYSTEMD_VARIABLES: [&str; 4] = ["INVOCATION_ID", "MEMORY_PRESSURE_WATCH", 
 /// The description of the unit of a task begins with this text. The id of the task follows.
 const TASK_DESCRIPTION: &str = "Stemma: command of task ";
 
-/// The label of the memory file with the environment.
-const ENVIRONMENT_LABEL: &CStr = c"environment";
-
 /// The runner of commands as units.
 pub(super) struct Units {
     owner: ProcessId,
@@ -71,23 +64,29 @@ pub(super) struct Units {
     kept: RefCell<Vec<String>>,
     /// The number of kept units at which those without processes are removed.
     sweep_at: Cell<usize>,
-    /// The number of running units of tasks.
-    running_tasks: Cell<usize>,
+    /// Shared with each running unit of a task, so that the references count these units.
+    running_tasks: Rc<()>,
 }
 
-/// Counts a running unit of a task.
-struct TaskCount<'a>(&'a Cell<usize>);
-
-impl<'a> TaskCount<'a> {
-    fn new(count: &'a Cell<usize>) -> Self {
-        count.set(count.get() + 1);
-        Self(count)
-    }
+/// What the agent does with a unit that an earlier agent left.
+#[derive(Debug, PartialEq, Eq)]
+enum LeftAction<'a> {
+    /// Waits for the end of the command of this task.
+    Follow(&'a str),
+    /// Keeps the unit while a program of its command runs.
+    Keep,
+    /// Kills the processes of the unit, and removes it.
+    Discard,
 }
 
-impl Drop for TaskCount<'_> {
-    fn drop(&mut self) {
-        self.0.set(self.0.get() - 1);
+/// Returns what to do with a left unit. `task` is the task of which it ran the command, and `is_recorded` is true if the
+/// end of that command is not recorded.
+fn left_action(task: Option<&str>, is_recorded: bool, end: Option<UnitEnd>) -> LeftAction<'_> {
+    match task {
+        Some(task) if is_recorded || end.is_none() => LeftAction::Follow(task),
+        // A successful command may have left a program, whatever it ran for.
+        _ if end == Some(UnitEnd::Exited(0)) => LeftAction::Keep,
+        _ => LeftAction::Discard,
     }
 }
 
@@ -99,7 +98,7 @@ impl Units {
             systemd: RefCell::new(None),
             kept: RefCell::default(),
             sweep_at: Cell::new(MIN_SWEEP_UNITS),
-            running_tasks: Cell::new(0),
+            running_tasks: Rc::default(),
         }
     }
 
@@ -155,7 +154,7 @@ impl Units {
             store_output(unit, &output_reader);
         }
         log_start(&command.purpose, unit);
-        let _running = is_task.then(|| TaskCount::new(&self.running_tasks));
+        let _running = is_task.then(|| Rc::clone(&self.running_tasks));
         if let Err(error) = systemd.start(&request).await {
             if is_refusal(&error) {
                 remove_output(unit);
@@ -168,19 +167,18 @@ impl Units {
         drop((output_writer, stdin));
         let mut output = pipe::Receiver::from_owned_fd(output_reader.into()).map_err(io_error("read from"))?;
         let mut tail = OutputTail::default();
-        let end = match timeout(command.timeout, self.wait(unit, &mut changes, &mut output, &mut tail)).await {
+        let end = match timeout(command.timeout, read_until(self.await_end(unit, &mut changes), &mut output, &mut tail)).await {
             Ok(end) => end,
             Err(_) => self.time_out(unit, &mut changes).await,
         };
         drop(environment);
+        let result = self.finish(unit, end, Some(&mut output), tail).await;
         if end == UnitEnd::Exited(EXIT_EXEC)
-            && let Some(error) = execution_error(&executable)
+            && let Some(error) = find_exec_error(&executable)
         {
-            remove_output(unit);
-            self.discard(unit).await;
             return Err(exec_error(program, error));
         }
-        self.finish(unit, end, Some(&mut output), tail).await
+        result
     }
 
     /// Finds the units of commands that an earlier agent left. Returns those of tasks, and stops the others. `started` has
@@ -200,24 +198,30 @@ impl Units {
             }
             let task = description.strip_prefix(TASK_DESCRIPTION);
             let is_recorded = task.is_some_and(|task| started.get(task) == Some(&unit));
+            // The changes are collected before the state is read, so that no change is lost in between.
+            let mut changes = systemd.watch(&unit).await.map_err(bus_error)?;
             let end = systemd.end(&unit).await.map_err(bus_error)?;
-            match task {
-                Some(task) if is_recorded || end.is_none() => left.push((task.to_owned(), is_recorded, unit)),
-                // A successful command may have left a program, whatever it ran for.
-                _ if end == Some(UnitEnd::Exited(0)) => self.kept.borrow_mut().push(unit),
-                Some(_) => self.discard(&unit).await,
-                None => {
-                    warn!(unit = unit.as_str(); "the agent that ran this unit has ended: it is stopped");
-                    self.discard(&unit).await;
+            match left_action(task, is_recorded, end) {
+                LeftAction::Follow(task) => left.push((task.to_owned(), is_recorded, unit, changes, end)),
+                LeftAction::Keep => self.kept.borrow_mut().push(unit),
+                LeftAction::Discard => {
+                    if end.is_none() {
+                        warn!(unit = unit.as_str(); "the agent that ran this unit has ended: it is stopped");
+                        self.end_by(&[Signal::KILL], &unit, &mut changes).await;
+                    }
+                    self.discard(&unit, true).await;
                 }
             }
         }
         self.sweep_at.set(0);
         self.sweep_kept().await;
         let mut outputs = stored_outputs();
-        let commands = left.into_iter().map(|(task, is_recorded, unit)| {
+        let commands = left.into_iter().map(|(task, is_recorded, unit, changes, end)| {
             let output = outputs.remove(&unit);
-            let result = Rc::clone(self).follow(task.clone(), unit, output);
+            if end.is_none() {
+                info!(task = task.as_str(), unit = unit.as_str(); "an earlier agent started the command of this task: waiting for its end");
+            }
+            let result = Rc::clone(self).follow(unit, changes, end, output);
             LeftCommand { task, is_recorded, result: Box::pin(result) }
         });
         let commands: Vec<LeftCommand> = commands.collect();
@@ -228,29 +232,22 @@ impl Units {
         Ok(commands)
     }
 
-    /// Waits for the end of the unit of a task that an earlier agent left, and returns its result.
-    async fn follow(self: Rc<Self>, task: String, unit: String, output: Option<OwnedFd>) -> Result<CommandResult, HostError> {
-        let _running = TaskCount::new(&self.running_tasks);
+    /// Waits for the end of the unit of a task that an earlier agent left, and returns its result. `end` is its end if it
+    /// had ended when it was found, and `changes` are the changes since then.
+    async fn follow(
+        self: Rc<Self>,
+        unit: String,
+        mut changes: UnitChanges,
+        end: Option<UnitEnd>,
+        output: Option<OwnedFd>,
+    ) -> Result<CommandResult, HostError> {
+        let _running = Rc::clone(&self.running_tasks);
         let mut tail = OutputTail::default();
         let mut output = output.and_then(|output| pipe::Receiver::from_owned_fd(output).ok());
-        let (mut changes, end) = loop {
-            match self.refresh(&unit).await {
-                Ok(found) => break found,
-                Err(error) => {
-                    warn!(unit = unit.as_str(), error:% = error; "systemd cannot be asked for a command; it is asked again");
-                    sleep(RECONNECT_INTERVAL).await;
-                }
-            }
-        };
         let end = match (end, &mut output) {
             (Some(end), _) => end,
-            (None, output) => {
-                info!(task = task.as_str(), unit = unit.as_str(); "an earlier agent started the command of this task: waiting for its end");
-                match output {
-                    Some(output) => self.wait(&unit, &mut changes, output, &mut tail).await,
-                    None => self.await_end(&unit, &mut changes).await,
-                }
-            }
+            (None, Some(output)) => read_until(self.await_end(&unit, &mut changes), output, &mut tail).await,
+            (None, None) => self.await_end(&unit, &mut changes).await,
         };
         self.finish(&unit, end, output.as_mut(), tail).await
     }
@@ -258,7 +255,8 @@ impl Units {
     /// Returns whether this process may end while the commands of tasks run, because systemd restarts the agent and the
     /// next agent waits for them. Returns `false` if no command of a task runs.
     pub(super) async fn may_leave_commands(&self) -> bool {
-        if self.running_tasks.get() == 0 {
+        // One reference is that of this value.
+        if Rc::strong_count(&self.running_tasks) == 1 {
             return false;
         }
         match self.connect().await {
@@ -275,21 +273,6 @@ impl Units {
         let systemd = Systemd::connect().await?;
         *self.systemd.borrow_mut() = Some(systemd.clone());
         Ok(systemd)
-    }
-
-    /// Waits for the end of a unit. Until then, reads its output into `tail`.
-    async fn wait(&self, unit: &str, changes: &mut UnitChanges, output: &mut pipe::Receiver, tail: &mut OutputTail) -> UnitEnd {
-        let mut reading = std::pin::pin!(read_output(output, tail));
-        let mut end = std::pin::pin!(self.await_end(unit, changes));
-        let mut is_output_open = true;
-        loop {
-            tokio::select! {
-                // The end is polled first, so that a flood of output cannot hide it.
-                biased;
-                end = &mut end => return end,
-                () = &mut reading, if is_output_open => is_output_open = false,
-            }
-        }
     }
 
     /// Waits for the end of a unit. Asks systemd for its state from time to time, because signals are lost if the bus is
@@ -328,13 +311,20 @@ impl Units {
         if let Ok((_, Some(end))) = self.refresh(unit).await {
             return end;
         }
-        for signal in [Signal::TERM, Signal::KILL] {
-            self.kill(unit, signal).await;
+        let has_ended = self.end_by(&[Signal::TERM, Signal::KILL], unit, changes).await;
+        if has_ended { UnitEnd::TimedOut } else { UnitEnd::Unknown }
+    }
+
+    /// Sends signals to all processes of a unit, one after another, until the unit has ended. Waits [`TERMINATE_GRACE`] after
+    /// each. Returns whether the unit has ended.
+    async fn end_by(&self, signals: &[Signal], unit: &str, changes: &mut UnitChanges) -> bool {
+        for signal in signals {
+            self.kill(unit, *signal).await;
             if timeout(TERMINATE_GRACE, self.await_end(unit, changes)).await.is_ok() {
-                return UnitEnd::TimedOut;
+                return true;
             }
         }
-        UnitEnd::Unknown
+        false
     }
 
     async fn kill(&self, unit: &str, signal: Signal) {
@@ -371,7 +361,7 @@ impl Units {
             UnitEnd::Killed(signal) => ExitKind::Signal(signal),
             UnitEnd::TimedOut => ExitKind::TimedOut,
             UnitEnd::NotStarted => {
-                self.discard(unit).await;
+                self.discard(unit, has_processes).await;
                 let reason = format!("systemd could not start it: `journalctl -u {unit}` shows the reason");
                 return Err(HostError::io("start the unit", unit)(io::Error::other(reason)));
             }
@@ -381,16 +371,18 @@ impl Units {
             info!(unit; "a program that the command started continues in its unit");
             self.kept.borrow_mut().push(unit.to_owned());
         } else {
-            self.discard(unit).await;
+            self.discard(unit, has_processes).await;
         }
         Ok(CommandResult { end, output: tail.into_text() })
     }
 
-    /// Kills the processes of a unit, and removes the unit.
-    async fn discard(&self, unit: &str) {
+    /// Removes a unit that has ended, and kills its processes, if it has any. A unit that ends later may remain as failed.
+    async fn discard(&self, unit: &str, has_processes: bool) {
         let discarded = async {
             let systemd = self.connect().await?;
-            let _ = systemd.kill(unit, Signal::KILL.as_raw()).await;
+            if has_processes {
+                let _ = systemd.kill(unit, Signal::KILL.as_raw()).await;
+            }
             systemd.discard(unit).await
         };
         if let Err(error) = discarded.await {
@@ -412,7 +404,7 @@ impl Units {
             if systemd.has_processes(&unit).await.unwrap_or(true) {
                 self.kept.borrow_mut().push(unit);
             } else {
-                self.discard(&unit).await;
+                self.discard(&unit, false).await;
             }
         }
         self.sweep_at.set((2 * self.kept.borrow().len()).max(MIN_SWEEP_UNITS));
@@ -481,31 +473,9 @@ fn find_program(setup: &CommandSetup, working_dir: &str) -> io::Result<String> {
         return Ok(Path::new(working_dir).join(program).display().to_string());
     }
     let directories = setup.env.get("PATH").map_or("", String::as_str).split(':').filter(|directory| directory.starts_with('/'));
-    let is_program = |path: &PathBuf| {
-        !program.is_empty()
-            && path.metadata().is_ok_and(|metadata| metadata.is_file() && metadata.permissions().mode() & 0o111 != 0)
-    };
+    let is_program = |path: &PathBuf| !program.is_empty() && path.metadata().is_ok_and(|metadata| is_executable(&metadata));
     let found = directories.map(|directory| Path::new(directory).join(program)).find(is_program);
     found.map(|path| path.display().to_string()).ok_or_else(|| io::Error::from_raw_os_error(libc::ENOENT))
-}
-
-/// Returns the error with which a program cannot be executed, or `None` if nothing speaks against it. systemd reports
-/// only a status, with which a program can also exit by itself.
-fn execution_error(program: &str) -> Option<io::Error> {
-    let metadata = match std::fs::metadata(program) {
-        Ok(metadata) => metadata,
-        Err(error) => return Some(error),
-    };
-    if !metadata.is_file() || metadata.permissions().mode() & 0o111 == 0 {
-        return Some(io::Error::from_raw_os_error(libc::EACCES));
-    }
-    let head = super::exec_error::read_head(program)?;
-    match super::exec_error::interpreter(&head) {
-        Some(interpreter) if !Path::new(&interpreter).exists() => Some(io::Error::from_raw_os_error(libc::ENOENT)),
-        Some(_) => None,
-        None if head.starts_with(b"\x7fELF") => None,
-        None => Some(io::Error::from_raw_os_error(libc::ENOEXEC)),
-    }
 }
 
 /// Returns a file in memory with the environment, in the format of `EnvironmentFile=`. The environment is not a property
@@ -520,7 +490,7 @@ fn environment_file(env: &BTreeMap<String, String>) -> Result<File, HostError> {
         }
         text.push_str(&format!("{name}=\"{}\"\n", quote_environment_value(value)));
     }
-    memory_file(ENVIRONMENT_LABEL, text.as_bytes()).map_err(HostError::io("make", "the environment of a command"))
+    memory_file(text.as_bytes()).map_err(HostError::io("make", "the environment of a command"))
 }
 
 /// Returns whether systemd passes an environment variable with this name.

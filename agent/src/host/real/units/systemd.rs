@@ -12,6 +12,8 @@ use zbus::message::Type;
 use zbus::names::OwnedUniqueName;
 use zbus::{Connection, DynamicType, Error, Fd, MatchRule, Message, MessageStream, OwnedObjectPath, Result, Variant};
 
+use crate::host::real::AGENT_UNIT;
+
 /// The name of systemd on the bus.
 const SYSTEMD: &str = "org.freedesktop.systemd1";
 /// The object of systemd itself.
@@ -345,7 +347,7 @@ fn properties<'a>(request: &UnitRequest<'a>) -> Vec<(&'static str, Variant<'a>)>
         ("RemainAfterExit", Variant::new(true)),
         ("SuccessExitStatus", Variant::new((statuses, Vec::<i32>::new()))),
         // At a shutdown, systemd stops the agent first, and so waits for the command as long as the agent does.
-        ("Before", Variant::new(vec!["stemma-agent.service".to_owned()])),
+        ("Before", Variant::new(vec![AGENT_UNIT.to_owned()])),
         ("RuntimeMaxUSec", Variant::new(micros(request.time_limit))),
         ("ExecStartEx", Variant::new(vec![command])),
         ("EnvironmentFiles", Variant::new(vec![(request.environment_file.to_owned(), false)])),

@@ -1,8 +1,9 @@
-//! The parts of a unit that need no systemd: its program, its environment, and the reasons why a program cannot run. The
-//! test of booted machines runs units.
+//! The parts of a unit that need no systemd: its program, its environment, and what is done with a unit that an earlier
+//! agent left. The test of booted machines runs units.
 
 use std::fs::{Permissions, set_permissions, write};
 use std::io::Read as _;
+use std::os::unix::fs::PermissionsExt as _;
 
 use super::*;
 
@@ -47,29 +48,19 @@ fn environment_file_quotes_values_and_rejects_names() {
 }
 
 #[test]
-fn execution_error_names_cause_of_status() {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("program");
-    let program = path.display().to_string();
-    let kind = |text: &str, mode| {
-        write(&path, text).unwrap();
-        set_permissions(&path, Permissions::from_mode(mode)).unwrap();
-        execution_error(&program).map(|error| error.raw_os_error().unwrap())
-    };
-    assert_eq!(execution_error(&program).unwrap().kind(), io::ErrorKind::NotFound);
-    assert_eq!(kind("#!/bin/sh\n", 0o644), Some(libc::EACCES));
-    assert_eq!(kind("#!/no/such/interpreter\n", 0o755), Some(libc::ENOENT));
-    assert_eq!(kind("echo\n", 0o755), Some(libc::ENOEXEC));
-    // Nothing speaks against this script, so the status is its own.
-    assert_eq!(kind("#!/bin/sh\nexit 203\n", 0o755), None);
-}
-
-/// Guards, validations and hooks are stopped after a crash, because they can run again. So only tasks are counted.
-#[test]
-fn running_tasks_are_counted_until_dropped() {
-    let units = Units::new();
-    let running = TaskCount::new(&units.running_tasks);
-    assert_eq!(units.running_tasks.get(), 1);
-    drop(running);
-    assert_eq!(units.running_tasks.get(), 0);
+fn left_unit_is_followed_kept_or_discarded() {
+    let (success, failure) = (Some(UnitEnd::Exited(0)), Some(UnitEnd::Exited(1)));
+    for (task, is_recorded, end, action) in [
+        (Some("t"), true, None, LeftAction::Follow("t")),
+        (Some("t"), true, success, LeftAction::Follow("t")),
+        (Some("t"), true, failure, LeftAction::Follow("t")),
+        (Some("t"), false, None, LeftAction::Follow("t")),
+        (Some("t"), false, success, LeftAction::Keep),
+        (Some("t"), false, failure, LeftAction::Discard),
+        (None, false, success, LeftAction::Keep),
+        (None, false, None, LeftAction::Discard),
+        (None, false, failure, LeftAction::Discard),
+    ] {
+        assert_eq!(left_action(task, is_recorded, end), action, "{task:?} {is_recorded} {end:?}");
+    }
 }
