@@ -102,8 +102,8 @@ pub struct JoinArgs {
 /// Arguments of `leave`.
 #[derive(Clone, Copy, Debug, Args)]
 pub struct LeaveArgs {
-    /// Remove only the agent's labels. Its identity and state remain, and an agent that starts later continues with
-    /// them.
+    /// Stop the agent and remove only its labels. Its identity and state remain, and an agent that starts later continues
+    /// with them.
     #[arg(long)]
     pub keep_state: bool,
 }

@@ -18,8 +18,8 @@ use crate::config::AgentConfig;
 use crate::host::{Host as _, HostPath};
 use crate::paths;
 
-/// Stops and disables the agent's systemd unit, removes the agent's labels from the host label map, and removes
-/// unfinished files, `/run/stemma` and the state. With `keep_state`, leaves unit and state alone.
+/// Stops the agent's systemd unit and the commands that run for it, removes the agent's labels from the host label map,
+/// and removes unfinished files and `/run/stemma`. Without `keep_state`, also disables the unit and removes the state.
 ///
 /// # Errors
 /// Fails if the unit cannot be stopped, an agent or `once` uses the state, or other users could have written the state
@@ -30,8 +30,9 @@ pub fn leave(root: &Path, args: LeaveArgs) -> Result<AgentExit> {
         print("this host has no agent state: there is nothing to leave\n")?;
         return Ok(AgentExit::Done);
     }
+    unit::stop(root)?;
     if !args.keep_state {
-        unit::stop(root)?;
+        unit::disable(root)?;
     }
     let local = LocalHost::open(root)?;
     let Some(_lock) = local.lock()? else {

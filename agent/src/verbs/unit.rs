@@ -2,14 +2,19 @@
 
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::time::Duration;
+use std::{fs, thread};
 
 use anyhow::{Context, Result, bail};
 
-use crate::host::real::{AGENT_UNIT, is_systemd_booted};
+use crate::host::real::{AGENT_UNIT, COMMAND_UNIT_PATTERNS, is_systemd_booted, live_owner};
+
+/// Interval at which systemd is asked whether the agent has ended.
+const STOP_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Returns whether systemd runs the host with this root directory and has the agent's unit.
 fn is_installed(root: &Path) -> Result<bool> {
-    Ok(is_systemd_booted(root) && systemctl(&["cat", AGENT_UNIT])?.is_none())
+    Ok(is_systemd_booted(root) && systemctl(&["cat", AGENT_UNIT])?.is_ok())
 }
 
 /// Enables the agent's unit and starts it, if the unit is installed. Returns whether it is installed.
@@ -23,26 +28,70 @@ pub(super) fn start(root: &Path) -> Result<bool> {
     Ok(has_unit)
 }
 
-/// Stops the agent's unit and disables it, if the unit is installed.
+/// Stops the agent's unit and the commands that an agent of this unit has started, if the unit is installed.
+///
+/// A program that a command has left in its unit continues. So does the command that runs this process, because it may be
+/// the one that removes the package.
 pub(super) fn stop(root: &Path) -> Result<()> {
+    if !is_installed(root)? {
+        return Ok(());
+    }
+    let agent = show("MainPID")?.parse().ok();
+    // The agent waits for the commands that run, and begins no other. So they are stopped after the agent's stop has begun.
+    run_systemctl(&["stop", "--no-block", AGENT_UNIT])?;
+    loop {
+        // The state is read before the commands are listed, so that none starts after the last list.
+        let has_ended = matches!(show("ActiveState")?.as_str(), "inactive" | "failed");
+        let commands = running_commands(agent)?;
+        if !commands.is_empty() {
+            let units: Vec<&str> = commands.iter().map(String::as_str).collect();
+            // The units are ordered before the agent's, so a normal stop of them would wait until the agent has ended.
+            run_systemctl(&[&["stop", "--job-mode=ignore-dependencies"], units.as_slice()].concat())?;
+        }
+        if has_ended {
+            return Ok(());
+        }
+        thread::sleep(STOP_INTERVAL);
+    }
+}
+
+/// Disables the agent's unit, if it is installed.
+pub(super) fn disable(root: &Path) -> Result<()> {
     if is_installed(root)? {
-        run_systemctl(&["disable", "--now", AGENT_UNIT])?;
+        run_systemctl(&["disable", AGENT_UNIT])?;
     }
     Ok(())
 }
 
-/// Runs systemctl with these arguments. If the command does not succeed, fails with its error output.
-fn run_systemctl(args: &[&str]) -> Result<()> {
+/// Returns a property of the agent's unit.
+fn show(property: &str) -> Result<String> {
+    run_systemctl(&["show", "--value", &format!("--property={property}"), AGENT_UNIT])
+}
+
+/// Returns the units of the commands that the agent with this process id or an agent that has ended started and that run.
+/// Omits the unit of this process, and those of a `once`.
+fn running_commands(agent: Option<u32>) -> Result<Vec<String>> {
+    let options = ["list-units", "--plain", "--full", "--no-legend", "--no-pager", "--state=running,activating"];
+    let list = run_systemctl(&[&options, COMMAND_UNIT_PATTERNS.as_slice()].concat())?;
+    let own_cgroup = fs::read_to_string("/proc/self/cgroup").context("/proc/self/cgroup cannot be read")?;
+    let units = list.lines().filter_map(|line| line.split_whitespace().next());
+    let is_stopped = |unit: &&str| !own_cgroup.contains(*unit) && live_owner(unit).is_none_or(|owner| Some(owner) == agent);
+    Ok(units.filter(is_stopped).map(str::to_owned).collect())
+}
+
+/// Runs systemctl with these arguments, and returns its output. If the command does not succeed, fails with its error
+/// output.
+fn run_systemctl(args: &[&str]) -> Result<String> {
     match systemctl(args)? {
-        None => Ok(()),
-        Some(text) => bail!("`systemctl {}` failed: {text}; `journalctl -u {AGENT_UNIT}` says more", args.join(" ")),
+        Ok(text) => Ok(text),
+        Err(text) => bail!("`systemctl {}` failed: {text}; `journalctl -u {AGENT_UNIT}` says more", args.join(" ")),
     }
 }
 
-/// Runs systemctl with these arguments. Returns `None` if the command succeeds, or else its error output.
-fn systemctl(args: &[&str]) -> Result<Option<String>> {
+/// Runs systemctl with these arguments. Returns its output if the command succeeds, or else its error output.
+fn systemctl(args: &[&str]) -> Result<Result<String, String>> {
     let output = Command::new("systemctl").arg("--quiet").args(args).stdin(Stdio::null()).output();
     let output = output.context("systemctl cannot be started")?;
-    let error_text = String::from_utf8_lossy(&output.stderr).trim().to_owned();
-    Ok((!output.status.success()).then_some(error_text))
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim().to_owned();
+    Ok(if output.status.success() { Ok(text(&output.stdout)) } else { Err(text(&output.stderr)) })
 }

@@ -11,7 +11,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{FlockOperation, Mode, OFlags, flock};
+use rustix::fs::{Access, AtFlags, CWD, FlockOperation, Mode, OFlags, flock};
 use rustix::io::Errno;
 pub use stemma_wire::config::FileSensitivity;
 use stemma_wire::config::{self, ConfigError};
@@ -58,6 +58,24 @@ pub enum FileError {
         /// The user of this process.
         user: u32,
     },
+    /// The user of this process has no write access to a file of the directory.
+    #[error(
+        "{}: it belongs to user {owner}, and the user that runs this ({user}) cannot write it; nothing was changed: if the whole \
+         directory is for that user, run: chown -R {user}:{group} {}",
+        path.display(), directory.display()
+    )]
+    FileOwner {
+        /// The path of the file.
+        path: PathBuf,
+        /// The directory that contains it.
+        directory: PathBuf,
+        /// The owner of the file.
+        owner: u32,
+        /// The user of this process.
+        user: u32,
+        /// The group of this process.
+        group: u32,
+    },
     /// Another process has locked the directory, for example a restore.
     #[error(
         "{}: a restore, an init or a controller that starts is using this directory; nothing was changed: wait until it has finished and \
@@ -99,6 +117,25 @@ pub fn check_directory(path: &Path) -> Result<(), FileError> {
         return Err(FileError::OpenDirectory { path: path.to_owned(), mode });
     }
     check_owner(path, metadata.uid(), rustix::process::geteuid().as_raw())
+}
+
+/// Checks that this process can write a file that it must write, if the file exists. This is not the case for a fleet that
+/// root created, and that the service of the controller shall use.
+///
+/// # Errors
+/// Fails with [`FileError::FileOwner`].
+pub fn check_writable(path: &Path) -> Result<(), FileError> {
+    let access = rustix::fs::accessat(CWD, path, Access::READ_OK | Access::WRITE_OK, AtFlags::EACCESS);
+    match (access, fs::metadata(path)) {
+        (Err(Errno::ACCESS), Ok(metadata)) => Err(FileError::FileOwner {
+            path: path.to_owned(),
+            directory: path.parent().unwrap_or(Path::new(".")).to_owned(),
+            owner: metadata.uid(),
+            user: rustix::process::geteuid().as_raw(),
+            group: rustix::process::getegid().as_raw(),
+        }),
+        _ => Ok(()),
+    }
 }
 
 /// Fails if the owner of a directory is neither root nor `user`, the user of this process.

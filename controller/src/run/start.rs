@@ -129,6 +129,7 @@ pub async fn start_on_sockets(config: Config, options: Options, sockets: Activat
     if layout.directory().exists() {
         files::check_directory(layout.directory())?;
     }
+    files::check_writable(&layout.store())?;
     layout.check()?;
     if !layout.store().exists() && layout.authority()?.is_some() {
         return Err(StartError::StoreMissing { path: layout.store(), directory: config.data_dir });

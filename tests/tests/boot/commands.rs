@@ -144,12 +144,18 @@ fn check_controller(fleet: &MachineFleet, output: &str) -> Result<()> {
     let controller = &fleet.controller;
     let created = format!("created a fleet in /var/lib/stemma-controller; this machine is its controller, {CONTROLLER_NAME}");
     ensure!(output.contains(&created), "{output}");
-    for unit in ["stemma-controller.service", "stemma-controller-admin.socket", "stemma-controller-agents.socket"] {
-        controller.check_unit_state(unit, "active")?;
-        ensure!(controller.run_ok(&["systemctl", "is-enabled", unit])?.trim() == "enabled", "{unit}");
-    }
+    check_controller_units(controller)?;
     let sockets = controller.run_shell("ss -ltn")?;
     ensure!(sockets.contains(":9443") && sockets.contains(":9444"), "{sockets}");
+    Ok(())
+}
+
+/// Checks that the controller and its sockets are active and enabled.
+pub(crate) fn check_controller_units(machine: &Machine) -> Result<()> {
+    for unit in ["stemma-controller.service", "stemma-controller-admin.socket", "stemma-controller-agents.socket"] {
+        machine.check_unit_state(unit, "active")?;
+        ensure!(machine.run_ok(&["systemctl", "is-enabled", unit])?.trim() == "enabled", "{unit}");
+    }
     Ok(())
 }
 

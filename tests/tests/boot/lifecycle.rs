@@ -10,8 +10,10 @@ use anyhow::{Context, Result, ensure};
 use redb::{Database, TableDefinition};
 
 use super::MachineFleet;
+use super::commands::check_controller_units;
 use super::machine::Machine;
 use super::steps::{wait_for_file, wait_until};
+use super::units;
 
 /// The files that tasks wrote on each host. The tasks of `/etc/motd` and `/etc/nginx/conf.d/site.conf` were in the group
 /// from which the hosts have moved.
@@ -244,9 +246,15 @@ pub(crate) fn measure_memory(fleet: &mut MachineFleet) -> Result<()> {
     Ok(())
 }
 
-/// The removal of the agent's package stops the agent. A reinstalled agent has its identity, and corrects drift.
+/// The removal of the agent's package stops the agent and the command of a task. A reinstalled agent has its identity, runs
+/// the stopped command again, and corrects drift.
 pub(crate) fn reinstall_packages(fleet: &mut MachineFleet) -> Result<()> {
     let (deb, rpm) = (&fleet.deb_host, &fleet.rpm_host);
+    let task = "  - {id: endless, type: shell, tags: [web], parameters: {script: \"test -e /root/endless && exit; echo begun > /root/endless; sleep 1000\"}}";
+    units::apply_tasks(fleet, 5, task)?;
+    for host in fleet.hosts() {
+        wait_for_file(host, "/root/endless", "begun\n")?;
+    }
     fleet.run_upgrade_section("Remove")?;
     rpm.run_shell("rpm -e stemma-agent")?;
     check_label_map(deb, false)?;
@@ -254,10 +262,13 @@ pub(crate) fn reinstall_packages(fleet: &mut MachineFleet) -> Result<()> {
         ensure!(!host.outside_path("/usr/bin/stemma-agent").exists());
         let agent_processes = host.run_shell("grep -lx stemma-agent /proc/[0-9]*/comm 2>/dev/null || true")?;
         ensure!(agent_processes.is_empty(), "the agent runs on {}: {agent_processes}", host.name);
+        ensure!(units::task_units(host)?.is_empty(), "a command runs on {}", host.name);
+        ensure!(host.failed_units()?.is_empty(), "{}", host.failed_units()?);
         ensure!(host.outside_path("/var/lib/stemma-agent/identity.json").exists(), "{} has lost its identity", host.name);
         host.run_ok(&["test", "!", "-e", "/run/stemma/labels.json"])?;
         host.write("/etc/note", "by hand\n")?;
     }
+    fleet.apply_release(3)?;
     deb.run_shell("dpkg -i /root/packages-2/stemma-agent_*.deb")?;
     rpm.run_shell("rpm -i --nodeps /root/packages-2/stemma-agent-*.rpm")?;
     for host in fleet.hosts() {
@@ -297,6 +308,42 @@ pub(crate) fn purge_packages(fleet: &mut MachineFleet) -> Result<()> {
     for host in fleet.hosts() {
         file_states(host)?;
     }
+    Ok(())
+}
+
+/// The .rpm of the controller creates a fleet and starts it. An upgrade keeps the fleet, and a removal leaves only its
+/// state. A fleet whose files belong to root, as one that was created by hand, is used after the command that the error
+/// names.
+pub(crate) fn install_controller_rpm(fleet: &mut MachineFleet) -> Result<()> {
+    let machine = &fleet.rpm_host;
+    for revision in [1, 2] {
+        fleet.copy_packages(machine, revision)?;
+    }
+    let output = machine.run_shell("cd /root/packages-1; rpm -i --nodeps stemma-0*.rpm stemma-controller-*.rpm")?;
+    ensure!(output.contains("created a fleet in /var/lib/stemma-controller"), "{output}");
+    check_controller_units(machine)?;
+    machine.run_shell("stemma get nodes")?;
+    let authority = machine.read("/var/lib/stemma-controller/ca.pem")?;
+    let old_pid = machine.unit_property("stemma-controller.service", "MainPID")?;
+    machine.run_shell("cd /root/packages-2; rpm -U --nodeps stemma-0*.rpm stemma-controller-*.rpm")?;
+    check_controller_units(machine)?;
+    ensure!(machine.unit_property("stemma-controller.service", "MainPID")? != old_pid, "the old program runs");
+    ensure!(machine.read("/var/lib/stemma-controller/ca.pem")? == authority, "the upgrade has created another fleet");
+    machine.run_shell("rpm -e stemma-controller stemma")?;
+    machine.run_shell("chown -R root: /var/lib/stemma-controller")?;
+    machine.run_shell("cd /root/packages-2; rpm -i --nodeps stemma-0*.rpm stemma-controller-*.rpm")?;
+    wait_until("the error names a command", || {
+        machine.run_shell("journalctl -u stemma-controller --output cat --no-pager | grep -o 'chown -R .*' | sort -u > /root/fix && test -s /root/fix")?;
+        Ok(())
+    })?;
+    machine.run_shell("sh -e /root/fix && systemctl start stemma-controller")?;
+    check_controller_units(machine)?;
+    ensure!(machine.read("/var/lib/stemma-controller/ca.pem")? == authority, "another fleet was created");
+    machine.run_shell("rpm -e stemma-controller stemma")?;
+    machine.run_shell("rm -rf /etc/stemma /var/lib/stemma-controller")?;
+    let leftovers = leftover_paths(machine)?;
+    ensure!(leftovers.is_empty(), "{leftovers}");
+    ensure!(machine.failed_units()?.is_empty(), "{}", machine.failed_units()?);
     Ok(())
 }
 

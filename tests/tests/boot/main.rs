@@ -65,10 +65,12 @@ const STEPS: &[(&str, Step)] = &[
     ("upgraded_agent_continues_running_apply", lifecycle::upgrade_during_apply),
     ("commands_run_outside_of_limits_of_agent", units::run_outside_of_agent_limits),
     ("next_agent_waits_for_commands_of_killed_agent", units::find_commands_of_killed_agent),
+    ("command_ends_while_agent_is_stopped", units::end_command_without_agent),
     ("f35_agent_survives_upgrade_by_own_task", units::f35_upgrade_agent_by_task),
     ("memory_and_exposure_are_printed", lifecycle::measure_memory),
     ("removed_agent_stops_and_continues_when_reinstalled", lifecycle::reinstall_packages),
     ("purge_leaves_only_files_of_tasks", lifecycle::purge_packages),
+    ("controller_rpm_keeps_fleet_in_upgrade_and_removal", lifecycle::install_controller_rpm),
     ("image_with_controller_creates_fleet_at_first_boot", lifecycle::boot_image_with_controller),
 ];
 

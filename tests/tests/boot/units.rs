@@ -1,6 +1,6 @@
 //! Steps about the units in which commands run: their limits, and what happens to them when the agent ends.
 
-use anyhow::{Result, ensure};
+use anyhow::{Context as _, Result, ensure};
 
 use super::MachineFleet;
 use super::machine::Machine;
@@ -11,7 +11,7 @@ const MANIFESTS: &str = "kind: Release\nname: units\nversion: \"VERSION\"\nroles
                          ---\n{kind: Cluster, name: lab, release: units@VERSION, host_labels: {patterns: [tier]}}\n";
 
 /// Applies a release with these tasks to the cluster of the hosts.
-fn apply_tasks(fleet: &MachineFleet, version: u32, tasks: &str) -> Result<()> {
+pub(crate) fn apply_tasks(fleet: &MachineFleet, version: u32, tasks: &str) -> Result<()> {
     let manifests = MANIFESTS.replace("VERSION", &version.to_string()).replace("TASKS", tasks);
     fleet.controller.write("/root/units.yaml", &manifests)?;
     fleet.stemma("apply --yes -f /root/units.yaml")?;
@@ -19,7 +19,7 @@ fn apply_tasks(fleet: &MachineFleet, version: u32, tasks: &str) -> Result<()> {
 }
 
 /// Returns the names of the units of tasks that are loaded on a machine.
-fn task_units(host: &Machine) -> Result<Vec<String>> {
+pub(crate) fn task_units(host: &Machine) -> Result<Vec<String>> {
     let list = host.run_shell("systemctl list-units --all --plain --no-legend --no-pager 'stemma-task-*'")?;
     Ok(list.lines().filter_map(|line| line.split_whitespace().next()).map(str::to_owned).collect())
 }
@@ -88,7 +88,44 @@ pub(crate) fn find_commands_of_killed_agent(fleet: &mut MachineFleet) -> Result<
             ensure!(left.is_empty(), "{left}");
             Ok(())
         })?;
-        ensure!(host.unit_property("stemma-agent.service", "NFileDescriptorStore")? == "0", "an output pipe is left");
+        host.run_shell("test -z \"$(ls -A /run/stemma/output)\"").context("an output pipe is left")?;
+    }
+    Ok(())
+}
+
+/// The command of a task continues while no agent runs, also when it writes to its output. The agent that is started later
+/// reports how the command ended, with the output.
+pub(crate) fn end_command_without_agent(fleet: &mut MachineFleet) -> Result<()> {
+    let tasks = "  - {id: stopped, type: shell, tags: [web], parameters: {script: \"until test -e /root/end-stopped; do sleep 0.1; done; echo first; echo last; \
+                 touch /root/ended; exit 3\"}}";
+    apply_tasks(fleet, 3, tasks)?;
+    for host in fleet.hosts() {
+        wait_until("the command runs", || {
+            ensure!(task_units(host)?.len() == 1);
+            Ok(())
+        })?;
+        // A stopped agent waits for its commands. This one is killed while it waits.
+        host.run_ok(&["systemctl", "stop", "--no-block", "stemma-agent"])?;
+        host.run_ok(&["systemctl", "kill", "--signal=KILL", "--kill-who=main", "stemma-agent"])?;
+        wait_until("the agent has ended", || {
+            ensure!(host.unit_property("stemma-agent.service", "MainPID")? == "0");
+            Ok(())
+        })?;
+        host.write("/root/end-stopped", "")?;
+        wait_for_file(host, "/root/ended", "")?;
+        host.run_ok(&["systemctl", "reset-failed", "stemma-agent"])?;
+        host.run_ok(&["systemctl", "start", "stemma-agent"])?;
+        wait_until("the agent reports the output", || {
+            let status = host.run(&["stemma-agent", "status"])?;
+            let status = String::from_utf8_lossy(&status.stdout);
+            ensure!(
+                status.contains("that an earlier agent started ended with status 3")
+                    && status.contains("first")
+                    && status.contains("last"),
+                "{status}"
+            );
+            Ok(())
+        })?;
     }
     Ok(())
 }
@@ -113,7 +150,7 @@ pub(crate) fn f35_upgrade_agent_by_task(fleet: &mut MachineFleet) -> Result<()> 
     let tasks = "  - {id: upgrade, type: shell, tags: [web], parameters: {script: \"echo begun >> /root/upgrade; if test -e /var/lib/dpkg/info/stemma-agent.list; \
                  then dpkg -i /root/packages-2/stemma-agent_*.deb; else rpm -U --replacepkgs --nodeps /root/packages-2/stemma-agent-*.rpm; fi && echo ended >> \
                  /root/upgrade\"}}";
-    apply_tasks(fleet, 3, tasks)?;
+    apply_tasks(fleet, 4, tasks)?;
     for (host, old_pid) in fleet.hosts().into_iter().zip(old_pids) {
         wait_for_file(host, "/root/upgrade", "begun\nended\n")?;
         fleet.wait_until_converged(host)?;

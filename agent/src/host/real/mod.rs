@@ -45,6 +45,8 @@ const MAX_ATTRIBUTES_BYTES: usize = 1024 * 1024;
 /// Directory that exists if systemd runs this machine (`sd_booted(3)`).
 const SYSTEMD_DIR: &str = "/run/systemd/system";
 
+pub use units::{COMMAND_UNIT_PATTERNS, live_owner};
+
 /// The unit of the agent.
 pub const AGENT_UNIT: &str = "stemma-agent.service";
 

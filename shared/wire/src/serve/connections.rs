@@ -156,7 +156,8 @@ impl ConnectionMonitor {
         *self.waker.lock().unwrap_or_else(PoisonError::into_inner) = Some(waker.clone());
     }
 
-    /// Makes the connection end after its current request, and wakes its task so that an idle connection ends at once.
+    /// Makes the connection end after its current or first request, and wakes its task so that an idle connection ends at
+    /// once.
     fn drain(&self) {
         self.is_draining.store(true, Ordering::Relaxed);
         if let Some(waker) = self.waker.lock().unwrap_or_else(PoisonError::into_inner).take() {
@@ -376,9 +377,16 @@ impl OpenConnections {
         outcome
     }
 
-    /// Makes all connections end after their current request. Idle connections end at once.
+    /// Makes all connections end after their current or first request. Idle connections end at once.
     pub(super) fn drain_all(&self) {
         self.lock().by_id.values().for_each(|entry| entry.monitor.drain());
+    }
+
+    /// Closes the connections without a request.
+    pub(super) fn abort_silent(&self) {
+        let connections = self.lock();
+        let silent = connections.by_id.values().filter(|entry| !entry.monitor.has_request.load(Ordering::Relaxed));
+        silent.filter_map(|entry| entry.task.as_ref()).for_each(AbortHandle::abort);
     }
 
     /// Closes all remaining connections.

@@ -63,6 +63,9 @@ pub const PRINCIPAL_LIMIT_REASON: &str = "too_many_connections_of_one_principal"
 
 /// The pause of the accept loop after `accept` failed, usually because the process has no file descriptors left.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// The time that a connection without a request has for its first request after the listener begins to stop. A client has
+/// often connected just before, and does not repeat a request on a connection that broke.
+const FIRST_REQUEST_GRACE: Duration = Duration::from_secs(1);
 /// hyper's buffer for one connection: large enough for the largest head.
 const MAX_BUFFER_BYTES: usize = 32 * 1024;
 
@@ -262,9 +265,10 @@ impl<L: Accept> Server<L> {
         self.shared.connections.clone()
     }
 
-    /// Accepts connections until `stop` is ready. Then closes idle connections, lets requests in progress finish within
-    /// [`ListenerLimits::shutdown_timeout`], and closes the remaining connections. The caller must make handlers that
-    /// hold check-ins respond, because otherwise the server waits for them.
+    /// Accepts connections until `stop` is ready. Then closes idle connections, and lets requests in progress, and first
+    /// requests that arrive within [`FIRST_REQUEST_GRACE`], finish within [`ListenerLimits::shutdown_timeout`]. Closes the
+    /// remaining connections. The caller must make handlers that hold check-ins respond, because otherwise the server
+    /// waits for them.
     pub async fn run<H: Handler>(mut self, handler: H, stop: impl Future<Output = ()> + Send) {
         let handler = Arc::new(handler);
         let shared = Arc::clone(&self.shared);
@@ -274,12 +278,18 @@ impl<L: Accept> Server<L> {
             () = stop => {}
         }
         shared.connections.drain_all();
-        let all_closed = async {
+        let all_closed = || async {
             while shared.connections.count() > 0 {
                 tokio::time::sleep(Duration::from_millis(10)).await;
             }
         };
-        if tokio::time::timeout(shared.limits.shutdown_timeout, all_closed).await.is_err() {
+        let cut_off_silent = async {
+            if tokio::time::timeout(FIRST_REQUEST_GRACE, all_closed()).await.is_err() {
+                shared.connections.abort_silent();
+                all_closed().await;
+            }
+        };
+        if tokio::time::timeout(shared.limits.shutdown_timeout, cut_off_silent).await.is_err() {
             log::warn!(connections = shared.connections.count(); "requests still in progress were cut off at the shutdown timeout");
             shared.connections.abort_all();
         }
@@ -440,7 +450,7 @@ fn handshake_rejection_reason(error: &std::io::Error) -> &'static str {
 }
 
 /// The future of a connection. When the listener stops, the connection ends: at once if it is idle, otherwise after the
-/// response to its current request.
+/// response to its current or first request.
 struct DrainingConnection<C> {
     connection: C,
     monitor: Arc<ConnectionMonitor>,
@@ -460,21 +470,28 @@ where
 {
     type Output = hyper::Result<()>;
 
-    /// Polls hyper's connection. If the listener is stopping, first makes hyper end the connection after the current
-    /// request.
+    /// Polls hyper's connection. If the listener is stopping, makes hyper end the connection after the current request. A
+    /// connection without a request is only polled, because hyper would end it and its first request would be lost.
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         if !self.is_registered {
             self.is_registered = true;
             self.monitor.store_waker(cx.waker());
         }
-        if self.monitor.is_draining() && !self.is_shutdown_sent {
-            self.is_shutdown_sent = true;
-            if !self.monitor.has_request.load(Ordering::Relaxed) {
-                // A graceful shutdown of hyper would still wait for the first request.
-                return Poll::Ready(Ok(()));
+        loop {
+            let must_shut_down = |connection: &Self| {
+                connection.monitor.is_draining()
+                    && connection.monitor.has_request.load(Ordering::Relaxed)
+                    && !connection.is_shutdown_sent
+            };
+            if must_shut_down(&self) {
+                self.is_shutdown_sent = true;
+                Pin::new(&mut self.connection).graceful_shutdown();
             }
-            Pin::new(&mut self.connection).graceful_shutdown();
+            let result = Pin::new(&mut self.connection).poll(cx);
+            // The first request may have arrived in this poll.
+            if result.is_ready() || !must_shut_down(&self) {
+                return result;
+            }
         }
-        Pin::new(&mut self.connection).poll(cx)
     }
 }

@@ -6,30 +6,31 @@
 //! stops the others, which only check the host.
 
 mod name;
+mod output;
 mod systemd;
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd};
+use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::Duration;
 
 use log::{debug, info, warn};
 use rustix::process::Signal;
-use sd_notify::NotifyState;
-use tokio::net::unix::pipe;
 use tokio::time::{sleep, timeout};
 
-use self::name::{PATTERNS, ProcessId, owner, unit_name};
+pub use self::name::{COMMAND_UNIT_PATTERNS, live_owner};
+use self::name::{ProcessId, owned_units, owner, unit_name};
+use self::output::CommandOutput;
 use self::systemd::{Systemd, UnitChanges, UnitEnd, UnitRequest, has_bus, is_refusal};
 use super::AGENT_UNIT;
 use super::exec_error::{exec_error, find_exec_error, is_executable};
 use super::prepare::{CommandSetup, memory_file, open_working_dir, prepare};
-use super::spawn::{OUTPUT_LINGER, TERMINATE_GRACE, read_output, read_until};
-use crate::host::command::{OutputTail, quote_environment_value};
+use super::spawn::TERMINATE_GRACE;
+use crate::host::command::quote_environment_value;
 use crate::host::{CommandPurpose, CommandResult, ExitKind, HostCommand, HostError, LeftCommand};
 
 /// Time after the limit of a command at which systemd ends its unit, if no agent did.
@@ -130,10 +131,14 @@ impl Units {
         }
         let executable = find_program(&prepared, working_dir).map_err(|error| exec_error(program, error))?;
         let environment = environment_file(&prepared.env)?;
-        let (output_reader, output_writer) = io::pipe().map_err(io_error("open a pipe for"))?;
         let stdin = prepared.input.map_or_else(|| File::open("/dev/null"), Ok).map_err(io_error("make the input of"))?;
         let description = describe(&command.purpose);
         let is_task = matches!(command.purpose, CommandPurpose::Task(_));
+        let unit_error = |error: zbus::Error| HostError::io("start a unit for", program)(io::Error::other(error));
+        let systemd = self.connect().await.map_err(unit_error)?;
+        let mut changes = systemd.watch(unit).await.map_err(unit_error)?;
+        let output_writer = output::create(unit).map_err(io_error("make a pipe for the output of"))?;
+        let mut output = CommandOutput::open(unit).map_err(io_error("open the output of"))?;
         let request = UnitRequest {
             name: unit,
             description: &description,
@@ -147,32 +152,24 @@ impl Units {
             time_limit: command.timeout.saturating_add(TIME_LIMIT_MARGIN),
             is_quiet: !matches!(command.purpose, CommandPurpose::Task(_) | CommandPurpose::Hook(_)),
         };
-        let unit_error = |error: zbus::Error| HostError::io("start a unit for", program)(io::Error::other(error));
-        let systemd = self.connect().await.map_err(unit_error)?;
-        let mut changes = systemd.watch(unit).await.map_err(unit_error)?;
-        if is_task {
-            store_output(unit, &output_reader);
-        }
         log_start(&command.purpose, unit);
         let _running = is_task.then(|| Rc::clone(&self.running_tasks));
         if let Err(error) = systemd.start(&request).await {
             if is_refusal(&error) {
-                remove_output(unit);
+                output::remove(unit);
                 return Err(unit_error(error));
             }
             // The unit may run, or may start later. So its end is awaited, and the environment remains open.
             warn!(unit, error:% = error; "it is not known whether systemd has started a unit; its end is awaited");
         }
-        // While the writing end of the pipe is open in the agent, a read of the output would never reach the end.
-        drop((output_writer, stdin));
-        let mut output = pipe::Receiver::from_owned_fd(output_reader.into()).map_err(io_error("read from"))?;
-        let mut tail = OutputTail::default();
-        let end = match timeout(command.timeout, read_until(self.await_end(unit, &mut changes), &mut output, &mut tail)).await {
+        drop(stdin);
+        let end = match timeout(command.timeout, output.read_until(self.await_end(unit, &mut changes))).await {
             Ok(end) => end,
             Err(_) => self.time_out(unit, &mut changes).await,
         };
         drop(environment);
-        let result = self.finish(unit, end, Some(&mut output), tail).await;
+        let result = self.finish(unit, end, Some(output)).await;
+        output::abandon(&output_writer);
         if end == UnitEnd::Exited(EXIT_EXEC)
             && let Some(error) = find_exec_error(&executable)
         {
@@ -192,7 +189,7 @@ impl Units {
         let bus_error = |error: zbus::Error| HostError::io("list the units of", "systemd")(io::Error::other(error));
         let systemd = self.connect().await.map_err(bus_error)?;
         let mut left = Vec::new();
-        for (unit, description) in systemd.list(&PATTERNS).await.map_err(bus_error)? {
+        for (unit, description) in systemd.list(&COMMAND_UNIT_PATTERNS).await.map_err(bus_error)? {
             if owner(&unit).is_none_or(ProcessId::is_alive) {
                 continue;
             }
@@ -209,27 +206,21 @@ impl Units {
                         warn!(unit = unit.as_str(); "the agent that ran this unit has ended: it is stopped");
                         self.end_by(&[Signal::KILL], &unit, &mut changes).await;
                     }
-                    self.discard(&unit, true).await;
+                    self.discard(&unit, true, true).await;
                 }
             }
         }
         self.sweep_at.set(0);
         self.sweep_kept().await;
-        let mut outputs = stored_outputs();
+        output::sweep(|unit| owner(unit).is_none_or(|owner| !owner.is_alive()) && left.iter().all(|command| command.2 != unit));
         let commands = left.into_iter().map(|(task, is_recorded, unit, changes, end)| {
-            let output = outputs.remove(&unit);
             if end.is_none() {
                 info!(task = task.as_str(), unit = unit.as_str(); "an earlier agent started the command of this task: waiting for its end");
             }
-            let result = Rc::clone(self).follow(unit, changes, end, output);
+            let result = Rc::clone(self).follow(unit, changes, end);
             LeftCommand { task, is_recorded, result: Box::pin(result) }
         });
-        let commands: Vec<LeftCommand> = commands.collect();
-        // The service manager keeps the pipes of other units until they are removed.
-        for unit in outputs.keys() {
-            remove_output(unit);
-        }
-        Ok(commands)
+        Ok(commands.collect())
     }
 
     /// Waits for the end of the unit of a task that an earlier agent left, and returns its result. `end` is its end if it
@@ -239,17 +230,15 @@ impl Units {
         unit: String,
         mut changes: UnitChanges,
         end: Option<UnitEnd>,
-        output: Option<OwnedFd>,
     ) -> Result<CommandResult, HostError> {
         let _running = Rc::clone(&self.running_tasks);
-        let mut tail = OutputTail::default();
-        let mut output = output.and_then(|output| pipe::Receiver::from_owned_fd(output).ok());
+        let mut output = CommandOutput::open(&unit).ok();
         let end = match (end, &mut output) {
             (Some(end), _) => end,
-            (None, Some(output)) => read_until(self.await_end(&unit, &mut changes), output, &mut tail).await,
+            (None, Some(output)) => output.read_until(self.await_end(&unit, &mut changes)).await,
             (None, None) => self.await_end(&unit, &mut changes).await,
         };
-        self.finish(&unit, end, output.as_mut(), tail).await
+        self.finish(&unit, end, output).await
     }
 
     /// Returns whether this process may end while the commands of tasks run, because systemd restarts the agent and the
@@ -271,6 +260,10 @@ impl Units {
             return Ok(systemd.clone());
         }
         let systemd = Systemd::connect().await?;
+        if self.systemd.borrow().is_none() {
+            // The names of guards are known in advance by this line: each of them is logged at level `debug` only.
+            info!(unit = owned_units(self.owner).as_str(); "commands run in units with these names");
+        }
         *self.systemd.borrow_mut() = Some(systemd.clone());
         Ok(systemd)
     }
@@ -336,32 +329,25 @@ impl Units {
 
     /// Returns the result of a unit that has ended, with the rest of its output, and discards the unit. A unit with a
     /// program that the successful command started is kept.
-    async fn finish(
-        &self,
-        unit: &str,
-        end: UnitEnd,
-        output: Option<&mut pipe::Receiver>,
-        mut tail: OutputTail,
-    ) -> Result<CommandResult, HostError> {
+    async fn finish(&self, unit: &str, end: UnitEnd, output: Option<CommandOutput>) -> Result<CommandResult, HostError> {
         // If it is not known whether the unit has processes, it is treated as if it has.
         let has_processes = match self.connect().await {
             Ok(systemd) => systemd.has_processes(unit).await.unwrap_or(true),
             Err(_) => true,
         };
-        match output {
-            Some(output) if has_processes => {
-                let _ = timeout(OUTPUT_LINGER, read_output(output, &mut tail)).await;
-            }
-            Some(output) => drain(output, &mut tail),
-            None => {}
-        }
-        remove_output(unit);
+        let output = match output {
+            Some(output) => output.into_text(has_processes).await,
+            None => String::new(),
+        };
+        output::remove(unit);
+        // A unit whose processes are killed may fail afterwards.
+        let has_failed = has_processes || end.is_failure_of_unit();
         let end = match end {
             UnitEnd::Exited(status) => ExitKind::Status(status),
             UnitEnd::Killed(signal) => ExitKind::Signal(signal),
             UnitEnd::TimedOut => ExitKind::TimedOut,
             UnitEnd::NotStarted => {
-                self.discard(unit, has_processes).await;
+                self.discard(unit, has_processes, true).await;
                 let reason = format!("systemd could not start it: `journalctl -u {unit}` shows the reason");
                 return Err(HostError::io("start the unit", unit)(io::Error::other(reason)));
             }
@@ -371,19 +357,20 @@ impl Units {
             info!(unit; "a program that the command started continues in its unit");
             self.kept.borrow_mut().push(unit.to_owned());
         } else {
-            self.discard(unit, has_processes).await;
+            self.discard(unit, has_processes, has_failed).await;
         }
-        Ok(CommandResult { end, output: tail.into_text() })
+        Ok(CommandResult { end, output })
     }
 
-    /// Removes a unit that has ended, and kills its processes, if it has any. A unit that ends later may remain as failed.
-    async fn discard(&self, unit: &str, has_processes: bool) {
+    /// Removes a unit that has ended, and kills its processes, if it has any. If it may have failed, also forgets its
+    /// failure, which would keep it. A unit that ends later may remain as failed.
+    async fn discard(&self, unit: &str, has_processes: bool, may_have_failed: bool) {
         let discarded = async {
             let systemd = self.connect().await?;
             if has_processes {
                 let _ = systemd.kill(unit, Signal::KILL.as_raw()).await;
             }
-            systemd.discard(unit).await
+            systemd.discard(unit, may_have_failed).await
         };
         if let Err(error) = discarded.await {
             debug!(unit, error:% = error; "the unit cannot be discarded");
@@ -404,42 +391,11 @@ impl Units {
             if systemd.has_processes(&unit).await.unwrap_or(true) {
                 self.kept.borrow_mut().push(unit);
             } else {
-                self.discard(&unit, false).await;
+                self.discard(&unit, false, true).await;
             }
         }
         self.sweep_at.set((2 * self.kept.borrow().len()).max(MIN_SWEEP_UNITS));
     }
-}
-
-/// Reads what a pipe contains now into `tail`.
-fn drain(output: &pipe::Receiver, tail: &mut OutputTail) {
-    let mut buffer = [0; 4096];
-    while let Ok(length @ 1..) = output.try_read(&mut buffer) {
-        tail.push(&buffer[..length]);
-    }
-}
-
-/// Takes the pipes that an earlier process of the agent's unit stored in the service manager, by unit.
-#[expect(unsafe_code, reason = "the service manager passes descriptors by their numbers")]
-fn stored_outputs() -> BTreeMap<String, OwnedFd> {
-    let Ok(stored) = sd_notify::listen_fds_with_names() else { return BTreeMap::new() };
-    // SAFETY: the service manager passed these descriptors, and nothing else in the process uses them.
-    stored.map(|(number, unit)| (unit, unsafe { OwnedFd::from_raw_fd(number) })).collect()
-}
-
-/// Stores the reading end of a unit's output in the service manager, so that the command can write while the agent is
-/// restarted. Does nothing if the agent is not a service.
-fn store_output(unit: &str, output: &io::PipeReader) {
-    // Without `FDPOLL=0`, the service manager would drop the output of a command that has ended.
-    let state = [NotifyState::FdStore, NotifyState::FdName(unit), NotifyState::Custom("FDPOLL=0\n")];
-    if let Err(error) = sd_notify::notify_with_fds(&state, &[output.as_fd()]) {
-        debug!(unit, error:% = error; "the output of the command cannot be stored in the service manager");
-    }
-}
-
-/// Removes the output of a unit from the service manager.
-fn remove_output(unit: &str) {
-    let _ = sd_notify::notify(&[NotifyState::FdStoreRemove, NotifyState::FdName(unit)]);
 }
 
 /// Logs the name of a unit before it starts.

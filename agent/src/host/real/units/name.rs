@@ -6,7 +6,7 @@ use std::fs;
 use crate::host::CommandPurpose;
 
 /// The prefixes of all units of commands, as patterns for a list of units.
-pub(super) const PATTERNS: [&str; 4] = ["stemma-task-*", "stemma-guard-*", "stemma-validation-*", "stemma-hook-*"];
+pub const COMMAND_UNIT_PATTERNS: [&str; 4] = ["stemma-task-*", "stemma-guard-*", "stemma-validation-*", "stemma-hook-*"];
 
 /// Maximum length of the part of a name that stands for a task or hook. A name of a unit has at most 255 characters.
 const MAX_LABEL_CHARS: usize = 64;
@@ -53,6 +53,17 @@ pub(super) fn unit_name(purpose: &CommandPurpose, owner: ProcessId, number: u64)
     Some(format!("stemma-{kind}-{label}-{}-{}-{number}.service", owner.id, owner.start))
 }
 
+/// Returns a pattern for the names of all units that a process starts.
+pub(super) fn owned_units(owner: ProcessId) -> String {
+    format!("stemma-*-{}-{}-*.service", owner.id, owner.start)
+}
+
+/// Returns the id of the process that started a unit, if this process still exists.
+#[must_use]
+pub fn live_owner(name: &str) -> Option<u32> {
+    owner(name).filter(|owner| owner.is_alive()).map(|owner| owner.id)
+}
+
 /// Returns the process that started a unit, from the unit's name. Returns `None` for the name of any other unit.
 pub(super) fn owner(name: &str) -> Option<ProcessId> {
     let mut parts = name.strip_prefix("stemma-")?.strip_suffix(".service")?.rsplitn(4, '-');
@@ -78,6 +89,8 @@ mod tests {
             let name = unit_name(&purpose, process, 7).unwrap();
             assert!(name.len() < 255 && name.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_.".contains(&b)), "{name}");
             assert_eq!(owner(&name), Some(process), "{name}");
+            assert_eq!(live_owner(&name), Some(process.id), "{name}");
+            assert_eq!(live_owner(&unit_name(&purpose, ProcessId { start: 0, ..process }, 7).unwrap()), None);
         }
         assert_eq!(unit_name(&CommandPurpose::Agent, process, 7), None);
     }

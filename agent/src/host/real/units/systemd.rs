@@ -211,11 +211,13 @@ impl Systemd {
         self.call_manager("KillUnit", &(unit, "all", signal)).await.map(drop)
     }
 
-    /// Stops a unit, and forgets its end.
-    pub(super) async fn discard(&self, unit: &str) -> Result<()> {
+    /// Stops a unit, and forgets its end. A unit that has failed remains until its failure is reset.
+    pub(super) async fn discard(&self, unit: &str, may_have_failed: bool) -> Result<()> {
         self.call_manager("StopUnit", &(unit, "replace")).await?;
-        // A unit that has failed remains until its failure is reset. For any other unit this call fails.
-        let _ = self.call_manager("ResetFailedUnit", &unit).await;
+        if may_have_failed {
+            // This call fails for a unit that has not failed.
+            let _ = self.call_manager("ResetFailedUnit", &unit).await;
+        }
         Ok(())
     }
 
@@ -245,6 +247,13 @@ impl Systemd {
         let body = reply.body();
         let value: Variant<'_> = body.deserialize()?;
         Ok(matches!(value, Variant::Str(kind) if kind.as_str() == "restart"))
+    }
+}
+
+impl UnitEnd {
+    /// Returns whether the unit is `failed` after this end.
+    pub(super) fn is_failure_of_unit(self) -> bool {
+        !matches!(self, Self::Exited(status) if !SYSTEMD_STATUSES.contains(&status))
     }
 }
 

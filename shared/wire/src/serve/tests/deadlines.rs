@@ -214,3 +214,22 @@ impl Body for ChannelBody {
         self.0.poll_recv(cx)
     }
 }
+
+/// A client that connected just before the stop gets its response. A connection that remains silent is closed, and
+/// delays the stop by the time for a first request only.
+#[tokio::test(start_paused = true)]
+async fn stopped_server_answers_first_request_of_open_connection() {
+    let server = start_echo_server(ListenerLimits::default());
+    let (mut client, mut silent) = (server.open_connection().await, server.open_connection().await);
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    let (duration, answer) = tokio::join!(server.stop(), async {
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        client.write_all(b"GET /ok HTTP/1.1\r\nHost: h\r\n\r\n").await.expect("the server reads");
+        let mut answer = String::new();
+        client.read_to_string(&mut answer).await.expect("an answer");
+        answer
+    });
+    assert!(answer.starts_with("HTTP/1.1 200 OK\r\n") && answer.ends_with("\r\n\r\n/ok "), "{answer}");
+    assert_eq!(duration.as_secs(), 1, "{duration:?}");
+    assert_eq!(silent.read(&mut [0]).await.expect("closed"), 0);
+}
