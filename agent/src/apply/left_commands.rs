@@ -59,6 +59,10 @@ impl LeftCommands {
         }
         let mut started = ledger.get(&STARTED_UNITS)?.unwrap_or_default();
         let left = host.find_left_commands(started.clone()).await?;
+        // A command that was started for a refresh is that refresh. Otherwise it would run again after its end.
+        let recorded: Vec<String> =
+            left.iter().filter(|command| command.is_recorded).map(|command| command.task.clone()).collect();
+        ledger.clear_refresh(&recorded)?;
         *is_known = true;
         started.retain(|task, _| left.iter().any(|command| command.is_recorded && command.task == *task));
         let mut commands = self.commands.borrow_mut();
@@ -134,6 +138,19 @@ mod tests {
 
     fn ledger(host: &MemoryHost) -> Rc<Ledger> {
         Rc::new(Ledger::open(Rc::new(host.clone())).unwrap())
+    }
+
+    /// A task with `subscribes` may restart the agent, so the refresh must not be due again after its command.
+    #[tokio::test]
+    async fn left_command_clears_due_refresh() {
+        let host = MemoryHost::new();
+        let (ledger, left) = (ledger(&host), LeftCommands::default());
+        ledger.request_refresh(&["t".to_owned(), "other".to_owned()]).unwrap();
+        host.leave_command("t", ExitKind::Status(0));
+        left.search().await;
+        left.find(&host, &ledger).await.unwrap();
+        assert!(!ledger.should_refresh("t").unwrap());
+        assert!(ledger.should_refresh("other").unwrap());
     }
 
     /// The task is no longer in the profile, so nothing checks it.

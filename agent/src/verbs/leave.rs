@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::io::ErrorKind;
+use std::io::{ErrorKind, Write as _};
 use std::path::Path;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use stemma_core::task::Mode;
 
 use super::access::check_access;
@@ -22,25 +22,27 @@ use crate::paths;
 /// and removes unfinished files and `/run/stemma`. Without `keep_state`, also disables the unit and removes the state.
 ///
 /// # Errors
-/// Fails if the unit cannot be stopped, an agent or `once` uses the state, or other users could have written the state
-/// or read a secret. Then no file was removed. Also fails if a file cannot be removed.
+/// Fails if the unit cannot be stopped, or other users could have written the state or read a secret. Then no file was
+/// removed, as if another process uses the state ([`AgentExit::InUse`]). Also fails if a file cannot be removed.
 pub fn leave(root: &Path, args: LeaveArgs) -> Result<AgentExit> {
     if !root.join(&paths::STATE[1..]).exists() {
         // This is checked first, because `LocalHost::open` would create the state.
         print("this host has no agent state: there is nothing to leave\n")?;
         return Ok(AgentExit::Done);
     }
-    unit::stop(root)?;
+    let local = LocalHost::open(root)?;
+    let agent = unit::main_process(root)?;
+    if let Some(holder) = local.lock_holder()?.filter(|holder| Some(*holder) != agent) {
+        return report_holder(&format!("process {holder}"));
+    }
+    unit::stop(root, agent)?;
+    let Some(_lock) = local.lock()? else {
+        return report_holder("another process");
+    };
+    check_access(&*local.host)?;
     if !args.keep_state {
         unit::disable(root)?;
     }
-    let local = LocalHost::open(root)?;
-    let Some(_lock) = local.lock()? else {
-        bail!(
-            "an agent that was not started by its systemd unit uses this host's state: stop it, then run this again; nothing was removed"
-        );
-    };
-    check_access(&*local.host)?;
     remove_labels(&local)?;
     // Deletes the unfinished files that killed tasks left, because no agent runs after `leave` that would delete them.
     leftovers::sweep(&local.site, &StagingDirs::new())?;
@@ -52,6 +54,15 @@ pub fn leave(root: &Path, args: LeaveArgs) -> Result<AgentExit> {
     print("this host has left its fleet; what its tasks wrote was not changed\n")?;
     print("its node still exists: on a controller, run `stemma delete node NAME`\n")?;
     Ok(AgentExit::Done)
+}
+
+/// Reports that a process that the agent's systemd unit did not start uses the state, such as `once`.
+fn report_holder(process: &str) -> Result<AgentExit> {
+    let message = format!(
+        "error: {process}, which the agent's unit did not start, uses this host's state: stop it, then run this again; nothing was removed\n"
+    );
+    std::io::stderr().write_all(message.as_bytes())?;
+    Ok(AgentExit::InUse)
 }
 
 /// Removes the agent's labels from the host label map (a file of labels on the host), if the agent has written labels
@@ -73,6 +84,8 @@ fn remove_labels(local: &LocalHost) -> Result<()> {
 fn remove_dir(local: &LocalHost, path: &str) -> Result<()> {
     let path = local.host.system_path(&HostPath::from_static(path));
     match fs::remove_dir_all(&path) {
+        // A mount point cannot be removed. Then its content is.
+        Err(error) if error.kind() == ErrorKind::ResourceBusy && fs::read_dir(&path)?.next().is_none() => Ok(()),
         Err(error) if error.kind() != ErrorKind::NotFound => {
             Err(error).with_context(|| format!("{} cannot be removed", path.display()))
         }

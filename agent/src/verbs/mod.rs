@@ -44,6 +44,8 @@ pub enum AgentExit {
     Failed = 1,
     /// 3: this host lacks the object that `explain` names, or `check` has no desired state or released task set.
     NotFound = 3,
+    /// 4: a process that the agent's unit did not start uses the state, so `leave` removed nothing.
+    InUse = 4,
     /// 6: `check` found a task that would change something, and nothing failed.
     WouldChange = 6,
     /// 7: after `once`, no task has failed, but tasks wait at a barrier.
@@ -79,6 +81,11 @@ impl LocalHost {
     /// Acquires the lock of this host's state. Returns `None` if another process has the lock.
     fn lock(&self) -> Result<Option<OwnedFd>, HostError> {
         self.host.lock(&HostPath::from_static(LOCK_PATH))
+    }
+
+    /// Returns the id of the other process that has the lock of this host's state.
+    fn lock_holder(&self) -> Result<Option<i32>, HostError> {
+        self.host.lock_holder(&HostPath::from_static(LOCK_PATH))
     }
 
     /// Returns whether another process, such as the agent, has the lock of this host's state. Returns `None` if the

@@ -28,28 +28,42 @@ pub(super) fn start(root: &Path) -> Result<bool> {
     Ok(has_unit)
 }
 
-/// Stops the agent's unit and the commands that an agent of this unit has started, if the unit is installed.
+/// Returns the id of the agent's process, if the unit is installed and runs.
+pub(super) fn main_process(root: &Path) -> Result<Option<i32>> {
+    Ok(if is_installed(root)? { show("MainPID")?.parse().ok().filter(|id| *id != 0) } else { None })
+}
+
+/// Stops the agent's unit and the commands that an agent of this unit has started, if the unit is installed. `agent` is the
+/// id of the agent's process.
 ///
 /// A program that a command has left in its unit continues. So does the command that runs this process, because it may be
-/// the one that removes the package.
-pub(super) fn stop(root: &Path) -> Result<()> {
+/// the one that removes the package. The agent is then killed, because it would wait for this command.
+pub(super) fn stop(root: &Path, agent: Option<i32>) -> Result<()> {
     if !is_installed(root)? {
         return Ok(());
     }
-    let agent = show("MainPID")?.parse().ok();
+    let own_cgroup = fs::read_to_string("/proc/self/cgroup").context("/proc/self/cgroup cannot be read")?;
     // The agent waits for the commands that run, and begins no other. So they are stopped after the agent's stop has begun.
     run_systemctl(&["stop", "--no-block", AGENT_UNIT])?;
     loop {
         // The state is read before the commands are listed, so that none starts after the last list.
-        let has_ended = matches!(show("ActiveState")?.as_str(), "inactive" | "failed");
-        let commands = running_commands(agent)?;
+        let state = show("ActiveState")?;
+        let (own, commands): (Vec<String>, Vec<String>) =
+            running_commands(agent)?.into_iter().partition(|unit| own_cgroup.contains(unit));
         if !commands.is_empty() {
             let units: Vec<&str> = commands.iter().map(String::as_str).collect();
             // The units are ordered before the agent's, so a normal stop of them would wait until the agent has ended.
             run_systemctl(&[&["stop", "--job-mode=ignore-dependencies"], units.as_slice()].concat())?;
+            // A command that ignored SIGTERM was killed, and its unit is `failed`. The other units do not exist any longer.
+            systemctl(&[&["reset-failed"], units.as_slice()].concat())?.ok();
         }
-        if has_ended {
-            return Ok(());
+        match state.as_str() {
+            "inactive" => return Ok(()),
+            // The agent was killed, here or at the time limit of its stop.
+            "failed" => return run_systemctl(&["reset-failed", AGENT_UNIT]).map(drop),
+            // An error means that the agent has just ended.
+            _ if !own.is_empty() => drop(systemctl(&["kill", "--kill-who=main", "--signal=KILL", AGENT_UNIT])?),
+            _ => {}
         }
         thread::sleep(STOP_INTERVAL);
     }
@@ -69,14 +83,13 @@ fn show(property: &str) -> Result<String> {
 }
 
 /// Returns the units of the commands that the agent with this process id or an agent that has ended started and that run.
-/// Omits the unit of this process, and those of a `once`.
-fn running_commands(agent: Option<u32>) -> Result<Vec<String>> {
+/// Omits those of a `once`.
+fn running_commands(agent: Option<i32>) -> Result<Vec<String>> {
     let options = ["list-units", "--plain", "--full", "--no-legend", "--no-pager", "--state=running,activating"];
     let list = run_systemctl(&[&options, COMMAND_UNIT_PATTERNS.as_slice()].concat())?;
-    let own_cgroup = fs::read_to_string("/proc/self/cgroup").context("/proc/self/cgroup cannot be read")?;
     let units = list.lines().filter_map(|line| line.split_whitespace().next());
-    let is_stopped = |unit: &&str| !own_cgroup.contains(*unit) && live_owner(unit).is_none_or(|owner| Some(owner) == agent);
-    Ok(units.filter(is_stopped).map(str::to_owned).collect())
+    let is_of_agent = |unit: &&str| live_owner(unit).is_none_or(|owner| i32::try_from(owner).ok() == agent);
+    Ok(units.filter(is_of_agent).map(str::to_owned).collect())
 }
 
 /// Runs systemctl with these arguments, and returns its output. If the command does not succeed, fails with its error

@@ -206,20 +206,29 @@ async fn bind(
     address: SocketAddr,
     inherited_socket: Option<TcpListener>,
 ) -> Result<(TcpAcceptor, SocketAddr), StartError> {
-    let advice = match field {
-        "admin_listen" => {
-            "set another address with --admin-listen HOST:PORT, or stop the program that listens there (ss -ltnp shows it)"
-        }
-        _ => "set another address with --agent-listen HOST:PORT, or stop the program that listens there (ss -ltnp shows it)",
-    };
-    let to_bind_error = |source| StartError::Bind { field, address, advice, source };
+    let to_bind_error = |source: std::io::Error| StartError::Bind { field, address, advice: bind_advice(field, &source), source };
     let socket = match inherited_socket {
         Some(socket) => TcpAcceptor::from_socket(socket),
         None => TcpAcceptor::bind(address).await,
     };
     let socket = socket.map_err(to_bind_error)?;
-    let bound_address = socket.local_addr().map_err(|source| StartError::Bind { field, address, advice, source })?;
+    let bound_address = socket.local_addr().map_err(to_bind_error)?;
     Ok((socket, bound_address))
+}
+
+/// Returns the advice for an address that cannot be bound.
+fn bind_advice(field: &str, error: &std::io::Error) -> &'static str {
+    match field {
+        // The controller's unit permits no addresses of networks: systemd passes the sockets.
+        _ if error.raw_os_error() == Some(rustix::io::Errno::AFNOSUPPORT.raw_os_error()) => {
+            "systemd has not passed a socket for it, for example after an edit of the socket unit: run `systemctl stop stemma-controller`, \
+             then `systemctl start stemma-controller`"
+        }
+        "admin_listen" => {
+            "set another address with --admin-listen HOST:PORT, or stop the program that listens there (ss -ltnp shows it)"
+        }
+        _ => "set another address with --agent-listen HOST:PORT, or stop the program that listens there (ss -ltnp shows it)",
+    }
 }
 
 /// Loads the state of the fleet from the store, and creates all components of the controller. Also returns a snapshot

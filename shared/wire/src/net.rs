@@ -60,9 +60,9 @@ impl TcpAcceptor {
     /// Binds an address. With port 0, the system chooses a free port.
     ///
     /// # Errors
-    /// The error of the operating system, with the address: `127.0.0.1:8443: Address already in use`.
+    /// The error of the operating system, without the address.
     pub async fn bind(address: SocketAddr) -> io::Result<Self> {
-        TcpListener::bind(address).await.map(Self).map_err(|error| io::Error::new(error.kind(), format!("{address}: {error}")))
+        TcpListener::bind(address).await.map(Self)
     }
 
     /// Creates an acceptor from a socket that is already bound.

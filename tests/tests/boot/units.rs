@@ -30,7 +30,8 @@ pub(crate) fn run_outside_of_agent_limits(fleet: &mut MachineFleet) -> Result<()
     let script = "cat /proc/self/limits /proc/self/oom_score_adj > /root/limits; grep -E '^(NoNewPrivs|Seccomp_filters|CapBnd)' /proc/self/status \
                   > /root/status; setsid sleep 1000 >/dev/null 2>&1 </dev/null & echo $! > /root/daemon";
     let tasks = format!(
-        "  - {{id: probe, type: shell, tags: [web], parameters: {{script: \"{script}\", env: {{PASSWORD: \"not shown\"}}}}}}"
+        "  - {{id: probe, type: shell, tags: [web], parameters: {{script: \"{script}\", env: {{PASSWORD: \"not shown\"}}}}}}\n  - \
+         {{id: words, type: shell, tags: [web], parameters: {{command: [sh, -c, 'printf \"%s,\" \"$@\" > /root/words', sh, $HOME, '${{PATH}}', $$, 5%n, a b, '']}}}}"
     );
     apply_tasks(fleet, 1, &tasks)?;
     for host in fleet.hosts() {
@@ -44,6 +45,7 @@ pub(crate) fn run_outside_of_agent_limits(fleet: &mut MachineFleet) -> Result<()
             let (command, service) = (host.read(&format!("/root/{file}"))?, host.read(&format!("/root/{file}.service"))?);
             ensure!(command == service, "{file} of a command on {}:\n{command}\n{service}", host.name);
         }
+        ensure!(host.read("/root/words")? == "$HOME,${PATH},$$,5%n,a b,,", "{}", host.read("/root/words")?);
         let units = task_units(host)?;
         let [unit] = units.as_slice() else { anyhow::bail!("{units:?}") };
         ensure!(unit.starts_with("stemma-task-probe-"), "{unit}");
@@ -56,6 +58,8 @@ pub(crate) fn run_outside_of_agent_limits(fleet: &mut MachineFleet) -> Result<()
         // Every user can read the properties of a unit.
         let properties = host.run_shell(&format!("systemctl show {unit}; cat /run/systemd/transient/{unit}"))?;
         ensure!(!properties.contains("not shown"), "{properties}");
+        host.run_ok(&["systemctl", "daemon-reload"])?;
+        ensure!(host.unit_property(unit, "LoadState")? == "loaded", "systemd cannot read the unit again");
         host.run_ok(&["systemctl", "stop", unit])?;
         ensure!(task_units(host)?.is_empty());
     }
@@ -130,6 +134,35 @@ pub(crate) fn end_command_without_agent(fleet: &mut MachineFleet) -> Result<()> 
     Ok(())
 }
 
+/// While a `once` that was started by hand runs a task, the start of the agent does not wait for it, and neither `leave` nor
+/// the removal of the package changes anything.
+pub(crate) fn refuse_removal_during_once(fleet: &mut MachineFleet) -> Result<()> {
+    let tasks = "  - {id: held, type: shell, tags: [web], parameters: {script: \"test -e /root/first || { touch /root/first; exit 1; }; echo begun > \
+                 /root/held; until test -e /root/release; do sleep 0.1; done\"}}";
+    apply_tasks(fleet, 4, tasks)?;
+    for (host, remove) in [(&fleet.deb_host, "dpkg -r stemma-agent"), (&fleet.rpm_host, "rpm -e stemma-agent")] {
+        wait_for_file(host, "/root/first", "")?;
+        host.run_ok(&["systemctl", "stop", "stemma-agent"])?;
+        host.run_ok(&["systemd-run", "--quiet", "--unit=once", "stemma-agent", "once"])?;
+        wait_for_file(host, "/root/held", "begun\n")?;
+        host.run_ok(&["systemctl", "start", "stemma-agent"])?;
+        for _ in ["the agent waits", "the agent is stopped"] {
+            ensure!(host.run(&["stemma-agent", "leave"])?.status.code() == Some(4), "`leave` on {}", host.name);
+            let removal = host.run(&["sh", "-c", remove])?;
+            ensure!(!removal.status.success(), "{remove}");
+            let message = String::from_utf8_lossy(&removal.stderr).into_owned();
+            ensure!(message.contains("uses this host's state: stop it, then run this again; nothing was removed"), "{message}");
+            ensure!(host.run_ok(&["systemctl", "is-enabled", "stemma-agent"])?.trim() == "enabled");
+            host.check_unit_state("once.service", "active")?;
+            host.run_ok(&["systemctl", "stop", "stemma-agent"])?;
+        }
+        host.write("/root/release", "")?;
+        host.run_ok(&["systemctl", "start", "stemma-agent"])?;
+        fleet.wait_until_converged(host)?;
+    }
+    Ok(())
+}
+
 /// Kills the agent, and waits until systemd has started another one.
 fn kill_agent(host: &Machine) -> Result<()> {
     let old = host.unit_property("stemma-agent.service", "MainPID")?;
@@ -150,7 +183,7 @@ pub(crate) fn f35_upgrade_agent_by_task(fleet: &mut MachineFleet) -> Result<()> 
     let tasks = "  - {id: upgrade, type: shell, tags: [web], parameters: {script: \"echo begun >> /root/upgrade; if test -e /var/lib/dpkg/info/stemma-agent.list; \
                  then dpkg -i /root/packages-2/stemma-agent_*.deb; else rpm -U --replacepkgs --nodeps /root/packages-2/stemma-agent-*.rpm; fi && echo ended >> \
                  /root/upgrade\"}}";
-    apply_tasks(fleet, 4, tasks)?;
+    apply_tasks(fleet, 5, tasks)?;
     for (host, old_pid) in fleet.hosts().into_iter().zip(old_pids) {
         wait_for_file(host, "/root/upgrade", "begun\nended\n")?;
         fleet.wait_until_converged(host)?;

@@ -4,7 +4,7 @@ use std::os::fd::{AsFd as _, OwnedFd};
 
 use rustix::fs::{FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
-use rustix::process::{FlockType, fcntl_getlk};
+use rustix::process::{FlockType, Pid, fcntl_getlk};
 
 use super::{CONFINED_FLAGS, RealHost, open_at};
 use crate::host::{HostError, HostPath};
@@ -48,18 +48,26 @@ impl RealHost {
         Ok(is_only_holder.then_some(fd))
     }
 
-    /// Returns whether another process has the lock of [`Self::lock`]. The check does not acquire the lock, because a
-    /// process that tries to acquire it in that moment would fail. A process that holds the lock must not call this:
-    /// the check closes the file, which ends its lock.
+    /// Returns whether another process has the lock of [`Self::lock`].
+    ///
+    /// # Errors
+    /// As [`Self::lock_holder`].
+    pub fn is_locked(&self, path: &HostPath) -> Result<bool, HostError> {
+        Ok(self.lock_holder(path)?.is_some())
+    }
+
+    /// Returns the id of the other process that has the lock of [`Self::lock`]. The id is 0 if that process is not in the
+    /// PID namespace of this one. The check does not acquire the lock, because a process that tries to acquire it in that
+    /// moment would fail. A process that holds the lock must not call this: the check closes the file, which ends its lock.
     ///
     /// # Errors
     /// If the lock file exists and cannot be opened.
-    pub fn is_locked(&self, path: &HostPath) -> Result<bool, HostError> {
+    pub fn lock_holder(&self, path: &HostPath) -> Result<Option<i32>, HostError> {
         let lock_error = |errno: Errno| HostError::io("look at the lock", path.as_str())(errno.into());
         let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
         match open_at(self.fd.as_fd(), &path.as_str()[1..], flags, CONFINED_FLAGS) {
-            Ok(fd) => Ok(fcntl_getlk(fd, &FlockType::WriteLock.into()).map_err(lock_error)?.is_some()),
-            Err(Errno::NOENT) => Ok(false),
+            Ok(fd) => Ok(fcntl_getlk(fd, &FlockType::WriteLock.into()).map_err(lock_error)?.map(|lock| Pid::as_raw(lock.pid))),
+            Err(Errno::NOENT) => Ok(None),
             Err(errno) => Err(lock_error(errno)),
         }
     }

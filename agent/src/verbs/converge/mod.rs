@@ -40,10 +40,6 @@ const EXIT_TIMEOUT: Duration = Duration::from_secs(3);
 /// Time within which a running agent starts a requested reconcile. An agent of an older version never starts one.
 const RECONCILE_START_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Additional start timeout that is requested from the service manager while the agent waits, in microseconds. It is
-/// longer than [`RECONCILE_START_TIMEOUT`], because the request is repeated after that time.
-const EXTEND_START_US: u32 = 60_000_000;
-
 /// Interval at which a stopping agent checks whether it may leave its commands to the next agent.
 const LEAVE_INTERVAL: Duration = Duration::from_millis(500);
 
@@ -188,7 +184,8 @@ fn lock_for_agent(local: &LocalHost) -> Result<OwnedFd> {
     }
     warn!("waiting until the running `stemma-agent once` ends");
     loop {
-        notify(&[NotifyState::ExtendTimeoutUsec(EXTEND_START_US)]);
+        // The start does not wait for `once`, because a task of it may be the upgrade that starts this agent.
+        notify(&[NotifyState::Ready, NotifyState::Watchdog, NotifyState::Status("waits for `stemma-agent once`")]);
         if let Some(lock_handle) = lock(local, RECONCILE_START_TIMEOUT)? {
             return Ok(lock_handle);
         }

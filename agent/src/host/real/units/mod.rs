@@ -10,7 +10,7 @@ mod output;
 mod systemd;
 
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd};
@@ -65,8 +65,24 @@ pub(super) struct Units {
     kept: RefCell<Vec<String>>,
     /// The number of kept units at which those without processes are removed.
     sweep_at: Cell<usize>,
-    /// Shared with each running unit of a task, so that the references count these units.
-    running_tasks: Rc<()>,
+    /// The units of tasks, from before their start to the record of their end.
+    running_tasks: RefCell<BTreeSet<String>>,
+}
+
+/// A unit in the set of the units of tasks.
+struct RunningUnit<'a>(&'a RefCell<BTreeSet<String>>, &'a str);
+
+impl<'a> RunningUnit<'a> {
+    fn new(units: &'a RefCell<BTreeSet<String>>, unit: &'a str) -> Self {
+        units.borrow_mut().insert(unit.to_owned());
+        Self(units, unit)
+    }
+}
+
+impl Drop for RunningUnit<'_> {
+    fn drop(&mut self) {
+        self.0.borrow_mut().remove(self.1);
+    }
 }
 
 /// What the agent does with a unit that an earlier agent left.
@@ -99,7 +115,7 @@ impl Units {
             systemd: RefCell::new(None),
             kept: RefCell::default(),
             sweep_at: Cell::new(MIN_SWEEP_UNITS),
-            running_tasks: Rc::default(),
+            running_tasks: RefCell::default(),
         }
     }
 
@@ -153,7 +169,7 @@ impl Units {
             is_quiet: !matches!(command.purpose, CommandPurpose::Task(_) | CommandPurpose::Hook(_)),
         };
         log_start(&command.purpose, unit);
-        let _running = is_task.then(|| Rc::clone(&self.running_tasks));
+        let _running = is_task.then(|| RunningUnit::new(&self.running_tasks, unit));
         if let Err(error) = systemd.start(&request).await {
             if is_refusal(&error) {
                 output::remove(unit);
@@ -168,8 +184,9 @@ impl Units {
             Err(_) => self.time_out(unit, &mut changes).await,
         };
         drop(environment);
-        let result = self.finish(unit, end, Some(output)).await;
+        // A program that waits in a write sees this when the agent reads the rest.
         output::abandon(&output_writer);
+        let result = self.finish(unit, end, Some(output)).await;
         if end == UnitEnd::Exited(EXIT_EXEC)
             && let Some(error) = find_exec_error(&executable)
         {
@@ -231,7 +248,7 @@ impl Units {
         mut changes: UnitChanges,
         end: Option<UnitEnd>,
     ) -> Result<CommandResult, HostError> {
-        let _running = Rc::clone(&self.running_tasks);
+        let _running = RunningUnit::new(&self.running_tasks, &unit);
         let mut output = CommandOutput::open(&unit).ok();
         let end = match (end, &mut output) {
             (Some(end), _) => end,
@@ -242,16 +259,22 @@ impl Units {
     }
 
     /// Returns whether this process may end while the commands of tasks run, because systemd restarts the agent and the
-    /// next agent waits for them. Returns `false` if no command of a task runs.
+    /// next agent waits for them. Returns `false` if no command of a task runs. Also returns `false` while one of them
+    /// starts, because its start needs this process, or has ended, because its end is about to be recorded.
     pub(super) async fn may_leave_commands(&self) -> bool {
-        // One reference is that of this value.
-        if Rc::strong_count(&self.running_tasks) == 1 {
+        let units = self.running_tasks.borrow().clone();
+        if units.is_empty() {
             return false;
         }
-        match self.connect().await {
-            Ok(systemd) => systemd.is_restarting(AGENT_UNIT).await.unwrap_or(false),
-            Err(_) => false,
-        }
+        let may_leave = async {
+            let systemd = self.connect().await?;
+            let mut may_leave = systemd.is_restarting(AGENT_UNIT).await?;
+            for unit in &units {
+                may_leave = may_leave && systemd.is_running(unit).await?;
+            }
+            zbus::Result::Ok(may_leave)
+        };
+        may_leave.await.unwrap_or(false) && *self.running_tasks.borrow() == units
     }
 
     /// Returns a connection to systemd, and keeps it for further calls.
@@ -301,8 +324,11 @@ impl Units {
     /// ended after [`TERMINATE_GRACE`]. Returns the end of the unit, which may have been earlier, if its signal was lost.
     /// Returns [`UnitEnd::Unknown`] if the unit may still run.
     async fn time_out(&self, unit: &str, changes: &mut UnitChanges) -> UnitEnd {
-        if let Ok((_, Some(end))) = self.refresh(unit).await {
-            return end;
+        match self.refresh(unit).await {
+            Ok((_, Some(end))) => return end,
+            // Signals of the old connection may have been lost.
+            Ok((new_changes, None)) => *changes = new_changes,
+            Err(_) => {}
         }
         let has_ended = self.end_by(&[Signal::TERM, Signal::KILL], unit, changes).await;
         if has_ended { UnitEnd::TimedOut } else { UnitEnd::Unknown }
@@ -313,7 +339,9 @@ impl Units {
     async fn end_by(&self, signals: &[Signal], unit: &str, changes: &mut UnitChanges) -> bool {
         for signal in signals {
             self.kill(unit, *signal).await;
-            if timeout(TERMINATE_GRACE, self.await_end(unit, changes)).await.is_ok() {
+            let has_ended = timeout(TERMINATE_GRACE, self.await_end(unit, changes)).await.is_ok()
+                || matches!(self.refresh(unit).await, Ok((_, Some(_))));
+            if has_ended {
                 return true;
             }
         }

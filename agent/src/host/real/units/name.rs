@@ -32,11 +32,16 @@ impl ProcessId {
     }
 }
 
-/// Returns the start time of a process, in clock ticks since the boot. Returns `None` if there is no such process.
+/// Returns the start time of a process, in clock ticks since the boot. Returns `None` if there is no such process, also if
+/// it has ended and its parent has not read its end (a zombie).
 fn start_time(id: u32) -> Option<u64> {
     let stat = fs::read_to_string(format!("/proc/{id}/stat")).ok()?;
-    // The second field is the name in brackets, which may contain blanks and brackets. The start time is field 22.
-    stat.rsplit_once(')')?.1.split_whitespace().nth(19)?.parse().ok()
+    // The second field is the name in brackets, which may contain blanks and brackets. The state and the start time are
+    // the fields 3 and 22.
+    let mut fields = stat.rsplit_once(')')?.1.split_whitespace();
+    let state = fields.next()?;
+    let start = fields.nth(18)?.parse().ok();
+    if matches!(state, "Z" | "X") { None } else { start }
 }
 
 /// Returns the name of a new unit. `number` distinguishes the units that a process starts. Returns `None` for a command
@@ -108,5 +113,22 @@ mod tests {
         let current = ProcessId::current();
         assert!(current.is_alive());
         assert!(!ProcessId { start: current.start + 1, ..current }.is_alive());
+    }
+
+    #[test]
+    fn process_without_read_end_is_not_alive() {
+        let mut child = std::process::Command::new("cat").stdin(std::process::Stdio::piped()).spawn().unwrap();
+        let process = ProcessId { id: child.id(), start: start_time(child.id()).unwrap() };
+        assert!(process.is_alive());
+        drop(child.stdin.take());
+        // This waits for the end of the process, and does not read it.
+        let child_id = rustix::process::Pid::from_child(&child);
+        rustix::process::waitid(
+            rustix::process::WaitId::Pid(child_id),
+            rustix::process::WaitIdOptions::EXITED | rustix::process::WaitIdOptions::NOWAIT,
+        )
+        .unwrap();
+        assert!(!process.is_alive());
+        child.wait().unwrap();
     }
 }

@@ -9,6 +9,7 @@ use std::os::unix::fs::DirBuilderExt as _;
 use std::path::PathBuf;
 
 use rustix::fs::{CWD, FileType, Mode, OFlags};
+use stemma_core::task::AGENT_RUN_DIR;
 use tokio::net::unix::pipe;
 use tokio::time::timeout;
 
@@ -17,6 +18,9 @@ use crate::host::real::spawn::{OUTPUT_LINGER, read_output, read_until};
 
 /// The directory of the pipes. Each pipe has the name of its unit.
 const OUTPUT_DIR: &str = "/run/stemma/output";
+
+/// The capacity of a pipe, in bytes.
+const PIPE_BYTES: usize = 64 * 1024;
 
 /// The output of a command, as the agent reads it.
 pub(super) struct CommandOutput {
@@ -39,14 +43,15 @@ impl CommandOutput {
     }
 
     /// Reads the rest of the output of a command that has ended, and returns the end of the output. If a program of the
-    /// command continues, reads for [`OUTPUT_LINGER`].
+    /// command continues, reads for [`OUTPUT_LINGER`], and then what the pipe contains.
     pub(super) async fn into_text(mut self, has_processes: bool) -> String {
         if has_processes {
             let _ = timeout(OUTPUT_LINGER, read_output(&mut self.reader, &mut self.tail)).await;
         }
         // The pipe is read directly, because `try_read` returns nothing if the pipe was not polled yet.
         let mut buffer = [0; 4096];
-        while let Ok(length @ 1..) = rustix::io::read(&self.reader, &mut buffer) {
+        for _ in 0..PIPE_BYTES / buffer.len() {
+            let Ok(length @ 1..) = rustix::io::read(&self.reader, &mut buffer) else { break };
             self.tail.push(&buffer[..length]);
         }
         self.tail.into_text()
@@ -58,6 +63,7 @@ impl CommandOutput {
 /// # Errors
 /// Fails if the pipe cannot be created, for example because `/run` is full.
 pub(super) fn create(unit: &str) -> io::Result<File> {
+    DirBuilder::new().recursive(true).mode(0o755).create(AGENT_RUN_DIR)?;
     DirBuilder::new().recursive(true).mode(0o700).create(OUTPUT_DIR)?;
     rustix::fs::mknodat(CWD, path(unit), FileType::Fifo, Mode::RUSR | Mode::WUSR, 0)?;
     File::options().read(true).write(true).open(path(unit))

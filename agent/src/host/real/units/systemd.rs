@@ -41,6 +41,9 @@ const CLD_EXITED: i32 = 1;
 /// with one of them is `failed`. Any other status is a result of the command, and not a failure of the unit.
 const SYSTEMD_STATUSES: std::ops::RangeInclusive<i32> = 200..=245;
 
+/// The highest number of a signal.
+const MAX_SIGNAL: i32 = 64;
+
 /// A unit in a list of systemd: its name, and properties that the agent does not need.
 type ListedUnit<'a> = (String, String, &'a str, &'a str, &'a str, &'a str, OwnedObjectPath, u32, &'a str, OwnedObjectPath);
 
@@ -228,6 +231,14 @@ impl Systemd {
         Ok(!processes.is_empty())
     }
 
+    /// Returns whether the main process of a unit runs its program.
+    pub(super) async fn is_running(&self, unit: &str) -> Result<bool> {
+        let reply = self.call(&unit_path(unit), PROPERTIES, "Get", &(UNIT, "SubState")).await?;
+        let body = reply.body();
+        let value: Variant<'_> = body.deserialize()?;
+        Ok(matches!(value, Variant::Str(state) if state.as_str() == "running"))
+    }
+
     /// Returns the names and descriptions of the loaded units that match one of these patterns.
     pub(super) async fn list(&self, patterns: &[&str]) -> Result<Vec<(String, String)>> {
         let states: [&str; 0] = [];
@@ -347,18 +358,22 @@ fn job(value: &Variant<'_>) -> Option<(u32, String)> {
 fn properties<'a>(request: &UnitRequest<'a>) -> Vec<(&'static str, Variant<'a>)> {
     let statuses: Vec<i32> = (1..=255).filter(|status| !SYSTEMD_STATUSES.contains(status)).collect();
     let micros = |time: Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
-    let command = (request.program.to_owned(), request.argv.to_vec(), vec!["no-env-expand".to_owned()]);
+    // systemd expands variables in the arguments. `ExecStartEx` could prevent this, but systemd 252 cannot read such a unit
+    // again after a reload.
+    let argv: Vec<String> = request.argv.iter().map(|word| word.replace('$', "$$")).collect();
+    let command = (request.program.to_owned(), argv, false);
     let mut properties = vec![
         ("Description", Variant::new(request.description)),
         // The job of the start ends when the program runs. So a task that restarts the agent does not wait for itself.
         ("Type", Variant::new("exec")),
         // The unit remains until the agent has read how it ended, and while a daemon of the command runs.
         ("RemainAfterExit", Variant::new(true)),
-        ("SuccessExitStatus", Variant::new((statuses, Vec::<i32>::new()))),
+        // A unit that is `failed` has lost its output.
+        ("SuccessExitStatus", Variant::new((statuses, (1..=MAX_SIGNAL).collect::<Vec<i32>>()))),
         // At a shutdown, systemd stops the agent first, and so waits for the command as long as the agent does.
         ("Before", Variant::new(vec![AGENT_UNIT.to_owned()])),
         ("RuntimeMaxUSec", Variant::new(micros(request.time_limit))),
-        ("ExecStartEx", Variant::new(vec![command])),
+        ("ExecStart", Variant::new(vec![command])),
         ("EnvironmentFiles", Variant::new(vec![(request.environment_file.to_owned(), false)])),
         ("UnsetEnvironment", Variant::new(request.unset.iter().map(|&name| name.to_owned()).collect::<Vec<_>>())),
         ("WorkingDirectory", Variant::new(request.working_dir)),
