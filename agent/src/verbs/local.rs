@@ -6,8 +6,8 @@ use std::path::Path;
 use anyhow::{Result, bail};
 use stemma_wire::message::observed::Outcome;
 
-use super::{AgentExit, LocalHost, print};
-use crate::apply::ledger::{LOCAL_STATE, PROGRESS, Step, StepState};
+use super::{AgentExit, LocalHost, print, unit};
+use crate::apply::ledger::{LOCAL_STATE, PROGRESS, STARTED_UNITS, Step, StepState};
 use crate::apply::wake::{WakeResult, wake};
 use crate::args::ResolveAnswer;
 
@@ -58,12 +58,18 @@ fn find_lost_step(local: &LocalHost, task: &str) -> Result<Option<Step>> {
 /// The answer `done` also cancels a run that is due because a task that this one subscribes to has changed something.
 ///
 /// # Errors
-/// Fails if another process runs the task now, if neither the journal nor the record of the task's last result shows
+/// Fails if another process or a unit that an earlier agent started runs the task now, if neither the journal nor the record of the task's last result shows
 /// that its outcome is unknown, or if the ledger (the agent's stored state) cannot be read or written.
 pub fn resolve_unknown(root: &Path, task: &str, answer: ResolveAnswer) -> Result<AgentExit> {
     let local = LocalHost::open(root)?;
     if local.site.ledger.is_applied_elsewhere(task)? {
         bail!("task {task:?} runs now: wait until it ends (see `stemma-agent status`); nothing was changed");
+    }
+    let unit = local.site.ledger.get(&STARTED_UNITS)?.unwrap_or_default().remove(task);
+    if let Some(unit) = unit.filter(|unit| unit::is_running(root, unit)) {
+        bail!(
+            "the command of task {task:?} runs now in {unit}: wait until it ends, and start the agent, which records the end; nothing was changed"
+        );
     }
     let Some(mut step) = local.site.ledger.step(task)?.map_or_else(|| find_lost_step(&local, task), |step| Ok(Some(step)))?
     else {

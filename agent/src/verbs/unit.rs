@@ -69,6 +69,13 @@ pub(super) fn stop(root: &Path, agent: Option<i32>) -> Result<()> {
     }
 }
 
+/// Returns whether systemd runs the host and a program runs in this unit.
+pub(super) fn is_running(root: &Path, unit: &str) -> bool {
+    is_systemd_booted(root)
+        && systemctl(&["show", "--value", "--property=SubState", unit])
+            .is_ok_and(|state| state.is_ok_and(|state| matches!(state.as_str(), "start" | "running")))
+}
+
 /// Disables the agent's unit, if it is installed.
 pub(super) fn disable(root: &Path) -> Result<()> {
     if is_installed(root)? {

@@ -63,6 +63,7 @@ const STEPS: &[(&str, Step)] = &[
     ("upgrade_runs_no_task_and_writes_no_file", lifecycle::upgrade_packages),
     ("downgraded_controller_refuses_newer_store", lifecycle::downgrade_packages),
     ("upgraded_agent_continues_running_apply", lifecycle::upgrade_during_apply),
+    ("stop_of_agent_waits_for_hook", units::stop_agent_during_hook),
     ("commands_run_outside_of_limits_of_agent", units::run_outside_of_agent_limits),
     ("next_agent_waits_for_commands_of_killed_agent", units::find_commands_of_killed_agent),
     ("command_ends_while_agent_is_stopped", units::end_command_without_agent),

@@ -115,6 +115,9 @@ pub(crate) fn end_command_without_agent(fleet: &mut MachineFleet) -> Result<()> 
             ensure!(host.unit_property("stemma-agent.service", "MainPID")? == "0");
             Ok(())
         })?;
+        let answer = host.run(&["stemma-agent", "resolve-unknown", "stopped", "again"])?;
+        let message = String::from_utf8_lossy(&answer.stderr).into_owned();
+        ensure!(message.contains("runs now in stemma-task-stopped-"), "{message}");
         host.write("/root/end-stopped", "")?;
         wait_for_file(host, "/root/ended", "")?;
         host.run_ok(&["systemctl", "reset-failed", "stemma-agent"])?;
@@ -130,6 +133,24 @@ pub(crate) fn end_command_without_agent(fleet: &mut MachineFleet) -> Result<()> 
             );
             Ok(())
         })?;
+    }
+    Ok(())
+}
+
+/// A stop of the agent waits for a running hook. The hook does not run again for the same change.
+pub(crate) fn stop_agent_during_hook(fleet: &mut MachineFleet) -> Result<()> {
+    const HOOK: &str = "/etc/stemma/hooks.d/10-slow";
+    for host in fleet.hosts() {
+        host.write(HOOK, "#!/bin/sh\necho begun >> /root/hook\nsleep 2\necho ended >> /root/hook\n")?;
+        host.run_ok(&["chmod", "0755", HOOK])?;
+        fleet.edit_tier(&format!("hook-{}", host.name), &[host])?;
+        wait_for_file(host, "/root/hook", "begun\n")?;
+        host.run_ok(&["systemctl", "stop", "stemma-agent"])?;
+        ensure!(host.read("/root/hook")? == "begun\nended\n", "the agent did not wait for the hook on {}", host.name);
+        host.run_ok(&["systemctl", "start", "stemma-agent"])?;
+        fleet.wait_until_converged(host)?;
+        ensure!(host.read("/root/hook")? == "begun\nended\n", "the hook ran again on {}", host.name);
+        host.run_ok(&["rm", HOOK])?;
     }
     Ok(())
 }

@@ -497,7 +497,7 @@ impl ApplyWorker {
         is_run_idle && matches!(self.hooks, HookState::Idle)
     }
 
-    /// Ends the worker: waits until the running tasks have ended, and stores their results.
+    /// Ends the worker: waits until the running tasks and hooks have ended, and stores their results.
     async fn finish(mut self) -> Result<RunSummary, ApplyError> {
         if let Some(run) = &mut self.run {
             for task in run.running() {
@@ -517,6 +517,16 @@ impl ApplyWorker {
                 self.watchdog.ping_if_due();
             }
             self.summary = run.summary();
+        }
+        if matches!(self.hooks, HookState::Running(..)) {
+            warn!("stopping: waiting for a running hook to end");
+        }
+        while matches!(self.hooks, HookState::Running(..)) {
+            tokio::select! {
+                failures = next_hook_event(&mut self.hooks) => self.on_hook_event(failures).await?,
+                () = self.watchdog.wait_until_due() => {}
+            }
+            self.watchdog.ping_if_due();
         }
         Ok(self.summary)
     }
