@@ -16,7 +16,7 @@ use crate::host::{CommandResult, Host, HostError, LeftCommand, Pending};
 /// The commands that an earlier agent left, by task.
 pub struct LeftCommands {
     /// False if the host must still be asked for the commands. No command of a task may be started before that. The lock
-    /// is held while the host is asked, because the host passes each output only once.
+    /// is held while the host is asked, because two searches would divide the output of a command between them.
     is_known: Mutex<bool>,
     commands: RefCell<BTreeMap<String, Vec<Shared<Pending<'static, LeftEnd>>>>>,
 }

@@ -353,7 +353,7 @@ impl ApplyWorker {
         let held = self.site.ledger.accepted()?.map(|accepted| accepted.held_desired());
         // The controller has sent the new node nothing yet. It would take the revision of the old node for that of a host
         // that knows a later store.
-        let held = if self.is_held_by_other_node()? { None } else { held };
+        let held = if self.has_state_of_other_node()? { None } else { held };
         self.channel.send(&ApplyMessage::Hello { seal_key: seal_key(&*self.site.host, &self.site.ledger)?, held }).await?;
         self.send_results(&self.site.ledger.results()?).await?;
         self.channel.send(&ApplyMessage::Local(self.local.clone())).await?;
@@ -370,7 +370,7 @@ impl ApplyWorker {
 
     /// Returns whether this host has joined as a new node, and still has the desired state of the node that it was before.
     /// It continues with that state until it accepts the first state of the new node.
-    fn is_held_by_other_node(&self) -> Result<bool, HostError> {
+    fn has_state_of_other_node(&self) -> Result<bool, HostError> {
         self.verifier.as_ref().map_or(Ok(false), |trust| self.site.ledger.is_of_other_node(trust.node))
     }
 

@@ -460,6 +460,14 @@ struct DrainingConnection<C> {
     is_shutdown_sent: bool,
 }
 
+impl<C> DrainingConnection<C> {
+    /// Returns whether hyper must still be requested to end the connection. Without a request on it, hyper would end it at
+    /// once, and its first request would be lost.
+    fn must_shut_down(&self) -> bool {
+        self.monitor.is_draining() && self.monitor.has_request.load(Ordering::Relaxed) && !self.is_shutdown_sent
+    }
+}
+
 impl<S, V, B> Future for DrainingConnection<http1::Connection<TokioIo<GuardedStream<S>>, V>>
 where
     S: ByteStream,
@@ -470,26 +478,20 @@ where
 {
     type Output = hyper::Result<()>;
 
-    /// Polls hyper's connection. If the listener is stopping, makes hyper end the connection after the current request. A
-    /// connection without a request is only polled, because hyper would end it and its first request would be lost.
+    /// Polls hyper's connection. If the listener is stopping, makes hyper end the connection after the current request.
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         if !self.is_registered {
             self.is_registered = true;
             self.monitor.store_waker(cx.waker());
         }
         loop {
-            let must_shut_down = |connection: &Self| {
-                connection.monitor.is_draining()
-                    && connection.monitor.has_request.load(Ordering::Relaxed)
-                    && !connection.is_shutdown_sent
-            };
-            if must_shut_down(&self) {
+            if self.must_shut_down() {
                 self.is_shutdown_sent = true;
                 Pin::new(&mut self.connection).graceful_shutdown();
             }
             let result = Pin::new(&mut self.connection).poll(cx);
             // The first request may have arrived in this poll.
-            if result.is_ready() || !must_shut_down(&self) {
+            if result.is_ready() || !self.must_shut_down() {
                 return result;
             }
         }

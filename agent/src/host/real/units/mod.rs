@@ -369,7 +369,7 @@ impl Units {
         };
         output::remove(unit);
         // A unit whose processes are killed may fail afterwards.
-        let has_failed = has_processes || end.is_failure_of_unit();
+        let may_have_failed = has_processes || end.may_fail_unit();
         let end = match end {
             UnitEnd::Exited(status) => ExitKind::Status(status),
             UnitEnd::Killed(signal) => ExitKind::Signal(signal),
@@ -385,7 +385,7 @@ impl Units {
             info!(unit; "a program that the command started continues in its unit");
             self.kept.borrow_mut().push(unit.to_owned());
         } else {
-            self.discard(unit, has_processes, has_failed).await;
+            self.discard(unit, has_processes, may_have_failed).await;
         }
         Ok(CommandResult { end, output })
     }

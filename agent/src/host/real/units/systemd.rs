@@ -167,6 +167,13 @@ impl Systemd {
         self.call(MANAGER_PATH, MANAGER, method, body).await
     }
 
+    /// Reads a property of an object, and returns what `read` takes from its value.
+    async fn property<T>(&self, path: &str, interface: &str, name: &str, read: impl FnOnce(&Variant<'_>) -> T) -> Result<T> {
+        let reply = self.call(path, PROPERTIES, "Get", &(interface, name)).await?;
+        let body = reply.body();
+        Ok(read(&body.deserialize::<Variant<'_>>()?))
+    }
+
     /// Begins to collect the changes of a unit.
     pub(super) async fn watch(&self, unit: &str) -> Result<UnitChanges> {
         // Any process may send a signal with such a path, so the sender is checked too.
@@ -201,10 +208,7 @@ impl Systemd {
         for (interface, name) in
             [(UNIT, "Job"), (UNIT, "SubState"), (SERVICE, "ExecMainCode"), (SERVICE, "ExecMainStatus"), (SERVICE, "Result")]
         {
-            let reply = self.call(&unit_path(unit), PROPERTIES, "Get", &(interface, name)).await?;
-            let body = reply.body();
-            let value: Variant<'_> = body.deserialize()?;
-            state.update(name, &value);
+            self.property(&unit_path(unit), interface, name, |value| state.update(name, value)).await?;
         }
         Ok(state.end())
     }
@@ -233,10 +237,7 @@ impl Systemd {
 
     /// Returns whether the main process of a unit runs its program.
     pub(super) async fn is_running(&self, unit: &str) -> Result<bool> {
-        let reply = self.call(&unit_path(unit), PROPERTIES, "Get", &(UNIT, "SubState")).await?;
-        let body = reply.body();
-        let value: Variant<'_> = body.deserialize()?;
-        Ok(matches!(value, Variant::Str(state) if state.as_str() == "running"))
+        self.property(&unit_path(unit), UNIT, "SubState", |value| is_text(value, "running")).await
     }
 
     /// Returns the names and descriptions of the loaded units that match one of these patterns.
@@ -250,20 +251,16 @@ impl Systemd {
 
     /// Returns whether systemd restarts a unit at this moment. Returns `false` if it stops or starts the unit.
     pub(super) async fn is_restarting(&self, unit: &str) -> Result<bool> {
-        let reply = self.call(&unit_path(unit), PROPERTIES, "Get", &(UNIT, "Job")).await?;
-        let body = reply.body();
-        let value: Variant<'_> = body.deserialize()?;
-        let Some((_, path)) = job(&value).filter(|(id, _)| *id != 0) else { return Ok(false) };
-        let reply = self.call(&path, PROPERTIES, "Get", &("org.freedesktop.systemd1.Job", "JobType")).await?;
-        let body = reply.body();
-        let value: Variant<'_> = body.deserialize()?;
-        Ok(matches!(value, Variant::Str(kind) if kind.as_str() == "restart"))
+        let job = self.property(&unit_path(unit), UNIT, "Job", job).await?;
+        let Some((_, path)) = job.filter(|(id, _)| *id != 0) else { return Ok(false) };
+        self.property(&path, "org.freedesktop.systemd1.Job", "JobType", |value| is_text(value, "restart")).await
     }
 }
 
 impl UnitEnd {
-    /// Returns whether the unit is `failed` after this end.
-    pub(super) fn is_failure_of_unit(self) -> bool {
+    /// Returns whether the unit may be `failed` after this end. After a signal, it is `failed` only if the process dumped
+    /// core.
+    pub(super) fn may_fail_unit(self) -> bool {
         !matches!(self, Self::Exited(status) if !SYSTEMD_STATUSES.contains(&status))
     }
 }
@@ -343,6 +340,11 @@ async fn name_owner(connection: &Connection) -> Result<OwnedUniqueName> {
     const BUS: &str = "org.freedesktop.DBus";
     let reply = connection.call_method(Some(BUS), "/org/freedesktop/DBus", Some(BUS), "GetNameOwner", &SYSTEMD).await?;
     reply.body().deserialize()
+}
+
+/// Returns whether a property has this text.
+fn is_text(value: &Variant<'_>, text: &str) -> bool {
+    matches!(value, Variant::Str(value) if value.as_str() == text)
 }
 
 /// Returns the id and the object path of a job, from the property `Job` of a unit. The id is 0 if there is no job.
