@@ -71,7 +71,16 @@ impl ClientContext {
         let home = home_directory();
         let file = match &global.context {
             Some(name) => context_file(name, home.as_deref())?,
-            None => file_by_name(DEFAULT_NAME, home.as_deref())?,
+            None => {
+                let file = file_by_name(DEFAULT_NAME, home.as_deref())?;
+                if global.server.is_none() && !file.exists() && is_stopped_controller(Path::new(ROOT_SOCKET)) {
+                    bail!(
+                        "the controller on this machine does not run, and there is no context at {}: run `systemctl start stemma-controller`, or name the context of another controller with --context FILE",
+                        file.display()
+                    );
+                }
+                file
+            }
         };
         let mut context = Self::read(&file)?;
         if let Some(url) = &global.server {
@@ -159,6 +168,12 @@ impl ClientContext {
 fn is_root_on_controller(socket: &Path) -> bool {
     let has_context = file_by_name(DEFAULT_NAME, home_directory().as_deref()).is_ok_and(|file| file.exists());
     !has_context && std::fs::symlink_metadata(socket).is_ok_and(|metadata| metadata.file_type().is_socket())
+}
+
+/// Returns whether a controller has its store on this machine and has no socket for root, because it does not run. Only
+/// root and the controller's own user can see this.
+fn is_stopped_controller(socket: &Path) -> bool {
+    !socket.exists() && socket.with_file_name("store.redb").exists()
 }
 
 /// Returns the home directory from the variable `HOME`, if it is set.

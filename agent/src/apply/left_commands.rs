@@ -21,13 +21,15 @@ pub struct LeftCommands {
     commands: RefCell<BTreeMap<String, Vec<Shared<Pending<'static, LeftEnd>>>>>,
 }
 
-/// The end of a command that an earlier agent left. `None` if it succeeded, or if its end is not known.
-type LeftEnd = Option<LeftFailure>;
+/// The end of a command that an earlier agent left. `None` if it is not known.
+type LeftEnd = Option<LeftResult>;
 
-/// A command that an earlier agent left, and that failed.
+/// The result of a command that an earlier agent left.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct LeftFailure {
-    /// One sentence about the failure.
+pub struct LeftResult {
+    /// True if the command succeeded.
+    pub is_success: bool,
+    /// One sentence about the end.
     pub message: String,
     /// The end of the command's output.
     pub output: String,
@@ -84,12 +86,13 @@ impl LeftCommands {
         if ends.is_empty() { None } else { Some(Box::pin(async { drop(join_all(ends).await) })) }
     }
 
-    /// Waits for the ends of the commands of a task. Returns the first failure, and each failure only once.
-    pub async fn await_ends(&self, task: &str) -> Option<LeftFailure> {
+    /// Waits for the ends of the commands of a task. Returns the first result, or rather the first failure. Returns each
+    /// result only once.
+    pub async fn await_ends(&self, task: &str) -> Option<LeftResult> {
         let ends = self.commands.borrow().get(task).cloned()?;
-        let failure = join_all(ends).await.into_iter().flatten().next();
+        let result = join_all(ends).await.into_iter().flatten().min_by_key(|result| result.is_success);
         self.commands.borrow_mut().remove(task);
-        failure
+        result
     }
 }
 
@@ -103,13 +106,13 @@ async fn record_end(ledger: Rc<Ledger>, command: LeftCommand) -> LeftEnd {
         warn!(task = task.as_str(), error = error.sentence().as_str(); "the end of a command could not be recorded");
     }
     match result {
-        Ok(result) if result.end.is_success() => {
-            info!(task = task.as_str(); "the command that an earlier agent started has succeeded");
-            None
-        }
         Ok(result) => {
+            let is_success = result.end.is_success();
+            if is_success {
+                info!(task = task.as_str(); "the command that an earlier agent started has succeeded");
+            }
             let message = format!("the command that an earlier agent started {}", result.end.sentence());
-            Some(LeftFailure { message, output: result.output })
+            Some(LeftResult { is_success, message, output: result.output })
         }
         Err(error) => {
             warn!(task = task.as_str(), error = error.sentence().as_str(); "the end of a command is not known");
@@ -175,10 +178,12 @@ mod tests {
     async fn await_ends_returns_failure_once() {
         let host = MemoryHost::new();
         let (ledger, left) = (ledger(&host), LeftCommands::default());
+        host.leave_command("t", ExitKind::Status(0));
         host.leave_command("t", ExitKind::Status(3));
         left.search().await;
         left.find(&host, &ledger).await.unwrap();
         let failure = left.await_ends("t").await.unwrap();
+        assert!(!failure.is_success);
         assert_eq!(failure.message, "the command that an earlier agent started ended with status 3");
         assert_eq!(left.await_ends("t").await, None);
     }

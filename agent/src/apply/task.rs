@@ -147,6 +147,8 @@ impl Execution {
 pub enum CheckResult {
     /// The host is in the desired state of the task.
     Converged,
+    /// As [`Self::Converged`], by a command that an earlier agent started and that has succeeded since.
+    Completed(ApplyResult),
     /// The host is not in the desired state. The fields describe for people what the task would change.
     Drifted {
         /// A unified diff of what the task would change, or empty.

@@ -136,6 +136,12 @@ pub trait Host {
         Box::pin(async { Ok(Vec::new()) })
     }
 
+    /// Returns whether a program runs in a unit that [`Self::new_unit`] has named, perhaps in another process. Returns
+    /// `false` if systemd cannot be asked. This default is for hosts on which no command is a unit.
+    fn is_unit_running<'a>(&'a self, _unit: &'a str) -> Pending<'a, bool> {
+        Box::pin(async { false })
+    }
+
     /// Returns the path of a file on the real system, with the `--root` directory in front. A command needs this path,
     /// because commands are not confined to `--root`.
     fn system_path(&self, path: &HostPath) -> PathBuf;

@@ -18,6 +18,9 @@ use crate::config::AgentConfig;
 use crate::host::{Host as _, HostPath};
 use crate::paths;
 
+/// The files of which each host that has joined has one at least. The agent's unit starts under the same condition.
+const HAS_JOINED: [&str; 2] = ["var/lib/stemma-agent/identity.json", "var/lib/stemma-agent/apply/accepted"];
+
 /// Stops the agent's systemd unit and the commands that run for it, removes the agent's labels from the host label map,
 /// and removes unfinished files and `/run/stemma`. Without `keep_state`, also disables the unit and removes the state.
 ///
@@ -50,7 +53,12 @@ pub fn leave(root: &Path, args: LeaveArgs) -> Result<AgentExit> {
     if args.keep_state {
         return Ok(AgentExit::Done);
     }
+    let has_joined = HAS_JOINED.iter().any(|path| root.join(path).exists());
     remove_dir(&local, paths::STATE)?;
+    if !has_joined {
+        print("this host was in no fleet; the agent's state was removed\n")?;
+        return Ok(AgentExit::Done);
+    }
     print("this host has left its fleet; what its tasks wrote was not changed\n")?;
     print("its node still exists: on a controller, run `stemma delete node NAME`\n")?;
     Ok(AgentExit::Done)

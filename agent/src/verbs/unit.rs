@@ -7,7 +7,7 @@ use std::{fs, thread};
 
 use anyhow::{Context, Result, bail};
 
-use crate::host::real::{AGENT_UNIT, COMMAND_UNIT_PATTERNS, is_systemd_booted, live_owner};
+use crate::host::real::{AGENT_UNIT, APPLIED_TARGET, COMMAND_UNIT_PATTERNS, is_systemd_booted, live_owner};
 
 /// Interval at which systemd is asked whether the agent has ended.
 const STOP_INTERVAL: Duration = Duration::from_millis(100);
@@ -45,6 +45,8 @@ pub(super) fn stop(root: &Path, agent: Option<i32>) -> Result<()> {
     let own_cgroup = fs::read_to_string("/proc/self/cgroup").context("/proc/self/cgroup cannot be read")?;
     // The agent waits for the commands that run, and begins no other. So they are stopped after the agent's stop has begun.
     run_systemctl(&["stop", "--no-block", AGENT_UNIT])?;
+    // A host without an agent must not seem to be up to date. An error means that the target is not installed.
+    systemctl(&["stop", APPLIED_TARGET])?.ok();
     loop {
         // The state is read before the commands are listed, so that none starts after the last list.
         let state = show("ActiveState")?;

@@ -94,7 +94,8 @@ pub enum WatchError {
 pub enum OpenError {
     /// There is no file to open.
     #[error(
-        "there is no store at {}: for a new fleet create one with `stemma-controller init --data-dir {}`, otherwise {}",
+        "there is no store at {}: for a new fleet create one with `stemma-controller init --data-dir {}`, or, if the package \
+         is installed, with `touch /etc/stemma/create-fleet` and a start of stemma-controller.service; otherwise {}",
         path.display(), parent_directory(path), restore_advice(path)
     )]
     Missing {

@@ -68,6 +68,8 @@ const STEPS: &[(&str, Step)] = &[
     ("next_agent_waits_for_commands_of_killed_agent", units::find_commands_of_killed_agent),
     ("command_ends_while_agent_is_stopped", units::end_command_without_agent),
     ("package_is_not_removed_while_once_runs", units::refuse_removal_during_once),
+    ("agent_restarts_once_by_subscribed_command", units::restart_agent_by_subscriber),
+    ("shutdown_waits_for_command", units::shut_down_during_command),
     ("f35_agent_survives_upgrade_by_own_task", units::f35_upgrade_agent_by_task),
     ("memory_and_exposure_are_printed", lifecycle::measure_memory),
     ("removed_agent_stops_and_continues_when_reinstalled", lifecycle::reinstall_packages),

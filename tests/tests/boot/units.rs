@@ -118,6 +118,9 @@ pub(crate) fn end_command_without_agent(fleet: &mut MachineFleet) -> Result<()> 
         let answer = host.run(&["stemma-agent", "resolve-unknown", "stopped", "again"])?;
         let message = String::from_utf8_lossy(&answer.stderr).into_owned();
         ensure!(message.contains("runs now in stemma-task-stopped-"), "{message}");
+        let check = host.run(&["stemma-agent", "check"])?;
+        let check = String::from_utf8_lossy(&check.stdout).into_owned();
+        ensure!(check.contains("runs now in stemma-task-stopped-") && !check.contains("resolve-unknown"), "{check}");
         host.write("/root/end-stopped", "")?;
         wait_for_file(host, "/root/ended", "")?;
         host.run_ok(&["systemctl", "reset-failed", "stemma-agent"])?;
@@ -184,6 +187,45 @@ pub(crate) fn refuse_removal_during_once(fleet: &mut MachineFleet) -> Result<()>
     Ok(())
 }
 
+/// A command that subscribes to a task and restarts the agent runs once, and so do the commands beside it.
+pub(crate) fn restart_agent_by_subscriber(fleet: &mut MachineFleet) -> Result<()> {
+    let mut tasks = "  - {id: content, type: file, tags: [web], parameters: {path: /root/content, content: new}}\n  - {id: reload, type: shell, tags: [web], \
+                     subscribes: [content], parameters: {script: \"echo begun >> /root/reload; systemctl restart stemma-agent; echo ended >> \
+                     /root/reload\"}}"
+        .to_owned();
+    for number in 0..5 {
+        let script = format!("echo begun >> /root/beside{number}; sleep 0.{number}; echo ended >> /root/beside{number}");
+        tasks.push_str(&format!("\n  - {{id: beside{number}, type: shell, tags: [web], parameters: {{script: \"{script}\"}}}}"));
+    }
+    apply_tasks(fleet, 5, &tasks)?;
+    for host in fleet.hosts() {
+        wait_for_file(host, "/root/reload", "begun\nended\n")?;
+        fleet.wait_until_converged(host)?;
+        host.run_shell("echo other > /root/content")?;
+        wait_for_file(host, "/root/reload", "begun\nended\nbegun\nended\n")?;
+        fleet.wait_until_converged(host)?;
+        for number in 0..5 {
+            ensure!(host.read(&format!("/root/beside{number}"))? == "begun\nended\n", "beside{number} on {}", host.name);
+        }
+        ensure!(host.read("/root/reload")? == "begun\nended\nbegun\nended\n", "the command ran again on {}", host.name);
+    }
+    Ok(())
+}
+
+/// A shutdown waits for the command of a task, and the command does not run again after the boot.
+pub(crate) fn shut_down_during_command(fleet: &mut MachineFleet) -> Result<()> {
+    let tasks = "  - {id: ending, type: shell, tags: [web], parameters: {script: \"echo begun >> /root/ending; sleep 2; echo ended >> /root/ending\"}}";
+    apply_tasks(fleet, 6, tasks)?;
+    wait_for_file(&fleet.deb_host, "/root/ending", "begun\n")?;
+    fleet.deb_host.reboot()?;
+    ensure!(fleet.deb_host.read("/root/ending")? == "begun\nended\n", "the shutdown did not wait for the command");
+    for host in fleet.hosts() {
+        fleet.wait_until_converged(host)?;
+        ensure!(host.read("/root/ending")? == "begun\nended\n", "the command ran again on {}", host.name);
+    }
+    Ok(())
+}
+
 /// Kills the agent, and waits until systemd has started another one.
 fn kill_agent(host: &Machine) -> Result<()> {
     let old = host.unit_property("stemma-agent.service", "MainPID")?;
@@ -204,7 +246,7 @@ pub(crate) fn f35_upgrade_agent_by_task(fleet: &mut MachineFleet) -> Result<()> 
     let tasks = "  - {id: upgrade, type: shell, tags: [web], parameters: {script: \"echo begun >> /root/upgrade; if test -e /var/lib/dpkg/info/stemma-agent.list; \
                  then dpkg -i /root/packages-2/stemma-agent_*.deb; else rpm -U --replacepkgs --nodeps /root/packages-2/stemma-agent-*.rpm; fi && echo ended >> \
                  /root/upgrade\"}}";
-    apply_tasks(fleet, 5, tasks)?;
+    apply_tasks(fleet, 7, tasks)?;
     for (host, old_pid) in fleet.hosts().into_iter().zip(old_pids) {
         wait_for_file(host, "/root/upgrade", "begun\nended\n")?;
         fleet.wait_until_converged(host)?;
@@ -213,6 +255,8 @@ pub(crate) fn f35_upgrade_agent_by_task(fleet: &mut MachineFleet) -> Result<()> 
         ensure!(new_pid != old_pid?, "the old agent runs on {}", host.name);
         let status = host.run_shell("stemma-agent status")?;
         ensure!(!status.contains("unknown"), "{status}");
+        let is_changed = status.lines().any(|line| line.contains("upgrade") && line.contains("changed"));
+        ensure!(is_changed, "the report lacks the change of the task: {status}");
     }
     // The steps that follow need the tasks of the earlier release.
     fleet.apply_release(3)?;

@@ -39,7 +39,7 @@ pub(super) const PACKAGES: [(&str, &[PackageContent]); 3] = [
             Unit("stemma-agent.service"),
             Unit("stemma-labels.service"),
             Unit("stemma-applied.target"),
-            File("systemd/stemma.catalog", "usr/lib/systemd/catalog/stemma-agent.catalog"),
+            File("systemd/stemma-agent.catalog", "usr/lib/systemd/catalog/stemma-agent.catalog"),
         ],
     ),
     (
@@ -59,7 +59,7 @@ pub(super) const PACKAGES: [(&str, &[PackageContent]); 3] = [
             Unit("stemma-controller-root.socket"),
             Unit("stemma-extension@.service"),
             Unit("stemma-extension@.socket"),
-            File("systemd/stemma.catalog", "usr/lib/systemd/catalog/stemma-controller.catalog"),
+            File("systemd/stemma-controller.catalog", "usr/lib/systemd/catalog/stemma-controller.catalog"),
             File("packaging/files/stemma.rules.yml", "usr/share/stemma/prometheus/stemma.rules.yml"),
             File("packaging/files/stemma-dashboard.json", "usr/share/stemma/grafana/stemma.json"),
         ],

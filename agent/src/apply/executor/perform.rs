@@ -9,7 +9,7 @@ use stemma_wire::message::observed::Outcome;
 
 use crate::apply::applier::Applier;
 use crate::apply::leftovers::{StagingDirs, record_dirs};
-use crate::apply::task::{CheckResult, Execution, FailureEffect, HostTask, Site, TaskError};
+use crate::apply::task::{ApplyResult, CheckResult, Execution, FailureEffect, HostTask, Site, TaskError};
 
 /// Message of a contended task: one that is not mended now, because something else changes the host back.
 const CONTENDED_MESSAGE: &str = "contended: it was mended three times within an hour, and something else changes it again";
@@ -87,6 +87,10 @@ pub async fn perform(site: &Site, applier: &dyn Applier, task: &HostTask, call: 
     let mut result = match check_result {
         Err(error) => failed_execution(error),
         Ok(CheckResult::Converged) => Execution::new(Outcome::Unchanged),
+        Ok(CheckResult::Completed(apply_result)) => {
+            refresh = RefreshOutcome::Changed;
+            changed_execution(apply_result)
+        }
         Ok(CheckResult::Blocked { diff, message }) => {
             let is_drift = match call.allowed {
                 AllowedAction::Mend => task.task.on_drift == OnDrift::Report,
@@ -186,8 +190,7 @@ async fn apply_with_retries(site: &Site, applier: &dyn Applier, task: &HostTask,
     loop {
         match applier.apply(site, task).await {
             Ok(apply_result) => {
-                let result = Execution::with_message(Outcome::Changed, apply_result.message);
-                return (Execution { output: apply_result.output, diff: apply_result.diff, ..result }, RefreshOutcome::Changed);
+                return (changed_execution(apply_result), RefreshOutcome::Changed);
             }
             Err(error) if error.effect == FailureEffect::Unknown || attempt == retries => {
                 is_unchanged &= error.effect == FailureEffect::Unchanged;
@@ -204,6 +207,11 @@ async fn apply_with_retries(site: &Site, applier: &dyn Applier, task: &HostTask,
         }
         tokio::time::sleep(Duration::from_secs(interval)).await;
     }
+}
+
+/// Converts the result of a successful change to the result of its task.
+fn changed_execution(result: ApplyResult) -> Execution {
+    Execution { output: result.output, diff: result.diff, ..Execution::with_message(Outcome::Changed, result.message) }
 }
 
 /// Converts the error of a task to its result: the outcome, the message and the output.

@@ -83,8 +83,10 @@ struct MachineState {
     has_units: Cell<bool>,
     /// True if the ends of the commands in units are lost.
     loses_ends: Cell<bool>,
+    /// The unit in which a program runs.
+    running_unit: RefCell<Option<String>>,
     /// The results of the commands that an earlier agent left, by task.
-    left_commands: RefCell<BTreeMap<String, CommandResult>>,
+    left_commands: RefCell<Vec<(String, CommandResult)>>,
     uptime: Cell<Duration>,
 }
 
@@ -112,6 +114,7 @@ impl MemoryHost {
             commands: RefCell::default(),
             has_units: Cell::new(false),
             loses_ends: Cell::new(false),
+            running_unit: RefCell::default(),
             left_commands: RefCell::default(),
             stub: RefCell::new(Rc::new(|_, _| CommandResult { end: ExitKind::Status(0), output: String::new() })),
             uptime: Cell::new(Duration::from_secs(1)),
@@ -123,6 +126,11 @@ impl MemoryHost {
         *self.0.stub.borrow_mut() = Rc::new(stub);
     }
 
+    /// Lets a program run in this unit, which no agent of this machine follows.
+    pub fn run_unit(&self, unit: &str) {
+        *self.0.running_unit.borrow_mut() = Some(unit.to_owned());
+    }
+
     /// Lets each command run in the unit `unit`. With `loses_ends`, the machine does not know how a command ended.
     pub fn use_units(&self, loses_ends: bool) {
         self.0.has_units.set(true);
@@ -131,7 +139,7 @@ impl MemoryHost {
 
     /// Adds a command of a task that an earlier agent left, and that will have this result.
     pub fn leave_command(&self, task: &str, end: ExitKind) {
-        self.0.left_commands.borrow_mut().insert(task.to_owned(), CommandResult { end, output: String::new() });
+        self.0.left_commands.borrow_mut().push((task.to_owned(), CommandResult { end, output: "said\n".into() }));
     }
 
     /// Returns the program and the arguments of each command that was run, in order.
@@ -444,6 +452,10 @@ impl Host for MemoryHost {
         let left = std::mem::take(&mut *self.0.left_commands.borrow_mut());
         let command = |(task, result)| LeftCommand { task, is_recorded: true, result: Box::pin(async { Ok(result) }) };
         Box::pin(async move { Ok(left.into_iter().map(command).collect()) })
+    }
+
+    fn is_unit_running<'a>(&'a self, unit: &'a str) -> Pending<'a, bool> {
+        Box::pin(async move { self.0.running_unit.borrow().as_deref() == Some(unit) })
     }
 
     fn system_path(&self, path: &HostPath) -> PathBuf {

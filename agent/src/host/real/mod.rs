@@ -50,6 +50,9 @@ pub use units::{COMMAND_UNIT_PATTERNS, live_owner};
 /// The unit of the agent.
 pub const AGENT_UNIT: &str = "stemma-agent.service";
 
+/// The unit that is active after all tasks have succeeded since the boot.
+pub const APPLIED_TARGET: &str = "stemma-applied.target";
+
 /// The kernel's list of active swap files and swap partitions.
 const PROC_SWAPS: &str = "/proc/swaps";
 
@@ -144,6 +147,15 @@ impl Host for RealHost {
             match &self.units {
                 Some(units) => units.find_left(&started).await,
                 None => Ok(Vec::new()),
+            }
+        })
+    }
+
+    fn is_unit_running<'a>(&'a self, unit: &'a str) -> Pending<'a, bool> {
+        Box::pin(async move {
+            match &self.units {
+                Some(units) => units.is_running(unit).await,
+                None => false,
             }
         })
     }

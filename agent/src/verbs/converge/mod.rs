@@ -29,7 +29,7 @@ use crate::apply::worker::{ApplyWorker, StopWhen};
 use crate::args::OutputFormat;
 use crate::channel::{ApplyEnd, SyncEnd, pair};
 use crate::config::AgentConfig;
-use crate::host::real::{RealHost, is_systemd_booted, process_setup};
+use crate::host::real::{APPLIED_TARGET, RealHost, is_systemd_booted, process_setup};
 use crate::host::{HostCommand, or_pending};
 use crate::identity::{HostIdentity, IdentityError};
 use crate::sync;
@@ -72,7 +72,7 @@ pub fn run(root: &Path) -> Result<AgentExit> {
         let mut worker = worker.with_file_watch().with_watchdog(Watchdog::from_environment());
         if is_systemd_booted(root) {
             // After the first converged run in mode `apply`, this command starts the units that wait for the tasks.
-            let argv = ["systemctl", "start", "--no-block", "stemma-applied.target"].map(str::to_owned);
+            let argv = ["systemctl", "start", "--no-block", APPLIED_TARGET].map(str::to_owned);
             worker = worker.with_applied_command(HostCommand::new(argv.to_vec(), Duration::from_secs(10)));
         }
         info!(path = root.display().to_string().as_str(); "agent started");

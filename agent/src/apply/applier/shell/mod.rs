@@ -14,7 +14,7 @@ use stemma_core::task::{OnInterrupt, ShellParameters, WordsOrText, check_argumen
 use stemma_wire::message::observed::Outcome;
 
 use super::{Applier, parameters};
-use crate::apply::ledger::{PROGRESS, Step, StepState};
+use crate::apply::ledger::{PROGRESS, STARTED_UNITS, Step, StepState};
 use crate::apply::rendering::TaskTemplates;
 use crate::apply::task::{ApplyResult, CheckResult, FailureEffect, HostTask, Site, TaskError};
 use crate::host::{CommandPurpose, CommandResult, ExitKind, HostCommand, HostError, HostPath, Pending};
@@ -49,14 +49,23 @@ impl Applier for ShellApplier {
     fn check<'a>(&'a self, site: &'a Site, task: &'a HostTask) -> Pending<'a, Result<CheckResult, TaskError>> {
         Box::pin(async move {
             site.left.find(&*site.host, &site.ledger).await?;
-            if let Some(failure) = site.left.await_ends(&task.task.id).await {
-                return Err(TaskError { output: failure.output, ..TaskError::new(failure.message) });
+            let left_result = site.left.await_ends(&task.task.id).await;
+            if let Some(failure) = left_result.as_ref().filter(|result| !result.is_success) {
+                return Err(TaskError { output: failure.output.clone(), ..TaskError::new(failure.message.clone()) });
             }
             let prepared = prepare_command(site, task)?;
-            if !prepared.is_guarded() {
-                return check_journal(site, task);
+            let result = if prepared.is_guarded() { check_guards(site, &prepared).await } else { check_journal(site, task) };
+            match (result, left_result) {
+                (Ok(CheckResult::Converged), Some(left)) => Ok(CheckResult::Completed(ApplyResult {
+                    message: left.message,
+                    output: left.output,
+                    ..ApplyResult::default()
+                })),
+                (Err(error), _) if error.effect == FailureEffect::Unknown => {
+                    Err(running_unit(site, task).await?.map_or(error, |unit| running_error(&unit)))
+                }
+                (result, _) => result,
             }
-            check_guards(site, &prepared).await
         })
     }
 
@@ -142,6 +151,22 @@ fn check_journal(site: &Site, task: &HostTask) -> Result<CheckResult, TaskError>
         StepState::Begun if may_repeat => Ok(drifted_result("it was begun and interrupted, and may run again")),
         StepState::Begun | StepState::Unknown => unknown_error("it was begun, and its end is not known"),
     }
+}
+
+/// Returns the unit in which the command of a task runs, if it runs. This process did not start it, and does not apply
+/// tasks: a process that does waits for the command.
+async fn running_unit(site: &Site, task: &HostTask) -> Result<Option<String>, HostError> {
+    let unit = site.ledger.get(&STARTED_UNITS)?.unwrap_or_default().remove(&task.task.id);
+    Ok(match unit {
+        Some(unit) if site.host.is_unit_running(&unit).await => Some(unit),
+        _ => None,
+    })
+}
+
+/// Returns the error of a check while the command of the task runs and no agent waits for its end.
+fn running_error(unit: &str) -> TaskError {
+    let message = format!("its command runs now in {unit}, and no agent runs: the next agent waits for its end");
+    TaskError { effect: FailureEffect::Unknown, ..TaskError::new(message) }
 }
 
 /// Returns whether a task without a journal entry once had an entry. That is the case if the entry was damaged and set

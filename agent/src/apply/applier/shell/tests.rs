@@ -153,12 +153,31 @@ fn check_records_end_of_command_left_by_earlier_agent() {
                 let error = block_on(ShellApplier.check(&site, checked)).unwrap_err();
                 assert!(error.message.contains("the command that an earlier agent started"), "{error:?}");
             }
-            assert_eq!(block_on(ShellApplier.check(&site, checked)).unwrap() == CheckResult::Converged, is_converged, "{end:?}");
+            let result = block_on(ShellApplier.check(&site, checked)).unwrap();
+            if let CheckResult::Completed(result) = &result {
+                assert_eq!(result.output, "said\n");
+            }
+            assert_eq!(matches!(result, CheckResult::Completed(_)), is_converged, "{end:?}: {result:?}");
             let expected = if is_old_converged { StepState::Done } else { StepState::Failed };
             assert_eq!(site.ledger.step("t").unwrap().unwrap().state, expected);
             assert_eq!(host.commands_run().len(), 0);
         }
     }
+}
+
+/// While no agent runs, a check cannot know how the command will end. It must not advise to resolve the task.
+#[test]
+fn check_names_unit_of_command_that_runs_without_agent() {
+    let host = MemoryHost::new();
+    host.use_units(true);
+    let task = task(&json!({"parameters": {"command": ["deploy"]}}), "gold");
+    apply(&host, &task).unwrap_err();
+    let advice = check(&host, &task).unwrap_err();
+    assert!(advice.message.contains("resolve-unknown"), "{advice:?}");
+    host.run_unit("unit");
+    let error = check(&host, &task).unwrap_err();
+    assert_eq!(error.effect, FailureEffect::Unknown);
+    assert_eq!(error.message, "its command runs now in unit, and no agent runs: the next agent waits for its end");
 }
 
 /// The command continues although the agent was killed. Its guard is checked only after its end.
@@ -169,7 +188,8 @@ fn guards_are_checked_after_command_left_by_earlier_agent() {
     host.leave_command("t", ExitKind::Status(0));
     host.put("/made", "");
     let site = restarted_site(&host);
-    assert_eq!(block_on(ShellApplier.check(&site, &task)).unwrap(), CheckResult::Converged);
+    assert!(matches!(block_on(ShellApplier.check(&site, &task)).unwrap(), CheckResult::Completed(_)));
+    assert_eq!(block_on(ShellApplier.check(&site, &task)).unwrap(), CheckResult::Converged, "the end is reported once");
     assert!(site.left.all_ends().is_none(), "the check has waited for the command");
     assert_eq!(site.ledger.step("t").unwrap(), None);
 }

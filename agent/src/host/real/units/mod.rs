@@ -36,6 +36,9 @@ use crate::host::{CommandPurpose, CommandResult, ExitKind, HostCommand, HostErro
 /// Time after the limit of a command at which systemd ends its unit, if no agent did.
 const TIME_LIMIT_MARGIN: Duration = Duration::from_mins(1);
 
+/// The directory in which systemd has a file for each transient unit that it has not forgotten.
+const TRANSIENT_UNITS: &str = "/run/systemd/transient";
+
 /// Interval at which a lost connection to systemd is established again.
 const RECONNECT_INTERVAL: Duration = Duration::from_secs(1);
 
@@ -199,9 +202,15 @@ impl Units {
     /// the unit whose end is not recorded, by task.
     ///
     /// A unit that is not in `started` and has ended holds only a program that its command started.
+    ///
+    /// # Errors
+    /// If systemd cannot be asked. Also if the machine has no system bus while systemd has a unit that is in `started`.
     pub(super) async fn find_left(self: &Rc<Self>, started: &BTreeMap<String, String>) -> Result<Vec<LeftCommand>, HostError> {
         if !has_bus() {
-            return Ok(Vec::new());
+            return match started.values().find(|unit| Path::new(TRANSIENT_UNITS).join(unit).exists()) {
+                Some(unit) => Err(HostError::io("follow", unit)(io::Error::other("there is no system bus: start dbus.socket"))),
+                None => Ok(Vec::new()),
+            };
         }
         let bus_error = |error: zbus::Error| HostError::io("list the units of", "systemd")(io::Error::other(error));
         let systemd = self.connect().await.map_err(bus_error)?;
@@ -229,7 +238,7 @@ impl Units {
         }
         self.sweep_at.set(0);
         self.sweep_kept().await;
-        output::sweep(|unit| owner(unit).is_none_or(|owner| !owner.is_alive()) && left.iter().all(|command| command.2 != unit));
+        output::sweep(|unit| live_owner(unit).is_none() && left.iter().all(|command| command.2 != unit));
         let commands = left.into_iter().map(|(task, is_recorded, unit, changes, end)| {
             if end.is_none() {
                 info!(task = task.as_str(), unit = unit.as_str(); "an earlier agent started the command of this task: waiting for its end");
@@ -275,6 +284,14 @@ impl Units {
             zbus::Result::Ok(may_leave)
         };
         may_leave.await.unwrap_or(false) && *self.running_tasks.borrow() == units
+    }
+
+    /// Returns whether a program runs in this unit. Returns `false` if systemd cannot be asked.
+    pub(super) async fn is_running(&self, unit: &str) -> bool {
+        match self.connect().await {
+            Ok(systemd) => systemd.is_running(unit).await.unwrap_or(false),
+            Err(_) => false,
+        }
     }
 
     /// Returns a connection to systemd, and keeps it for further calls.

@@ -47,6 +47,7 @@ async fn open_fails_without_creating_file_when_missing() {
     assert_eq!(
         error_text(&error, &path),
         "there is no store at DIR/store.redb: for a new fleet create one with `stemma-controller init --data-dir DIR`, \
+         or, if the package is installed, with `touch /etc/stemma/create-fleet` and a start of stemma-controller.service; \
          otherwise restore a backup (docs/backup.md) or copy back DIR from a copy that was made while the controller was stopped"
     );
     assert!(!path.exists());
