@@ -22,6 +22,11 @@ pub(crate) const VARIABLE: &str = "STEMMA_COMPLETE";
 /// Maximum time for the controller to return its names during a completion.
 const DEADLINE: Duration = Duration::from_secs(1);
 
+/// Text that makes a script complete at once if zsh loads it from a file `_stemma` of `fpath`. zsh then runs the script as
+/// the completion function. The script of `clap_complete` only registers another function, so the first completion of
+/// each shell would have no candidates.
+const ZSH_AUTOLOAD: &str = "\nif [ \"$funcstack[1]\" = \"_stemma\" ]; then\n    _clap_dynamic_completer_stemma \"$@\"\nfi\n";
+
 /// The kind of value that an argument of the command line accepts.
 #[derive(Clone, Copy)]
 enum CompletionArgument {
@@ -44,7 +49,7 @@ pub(crate) fn print_script(shell: Shell) -> Result<()> {
     let completer = shells.completer(&shell.to_string()).context("no script for this shell")?;
     let mut script = Vec::new();
     completer.write_registration(VARIABLE, "stemma", "stemma", "stemma", &mut script)?;
-    out!("{}", String::from_utf8_lossy(&script));
+    out!("{}{}", String::from_utf8_lossy(&script), if shell == Shell::Zsh { ZSH_AUTOLOAD } else { "" });
     Ok(())
 }
 

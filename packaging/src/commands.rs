@@ -52,7 +52,54 @@ fn write_completions(mut program: Command, out_dir: &Path) -> Result<()> {
     for (shell, directory) in SHELLS {
         let directory = out_dir.join(directory);
         fs::create_dir_all(&directory)?;
-        clap_complete::generate_to(shell, &mut program, name.clone(), directory)?;
+        let path = clap_complete::generate_to(shell, &mut program, name.clone(), directory)?;
+        if shell == Shell::Bash {
+            // The script has two names for a program with a hyphen, so it completes no options of subcommands. A later
+            // version of clap_complete may have one name.
+            let (own_name, name_in_cases) = (name.replace('-', "__"), name.replace('-', "__subcmd__"));
+            fs::write(&path, fs::read_to_string(&path)?.replace(&name_in_cases, &own_name))?;
+        }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process;
+
+    use super::*;
+
+    /// Runs a script in a shell, and returns its output.
+    fn run(shell: &str, script: &str) -> String {
+        let output = process::Command::new(shell).args(["-c", script]).env_clear().env("PATH", "/usr/bin:/bin").output();
+        let output = output.unwrap_or_else(|error| panic!("{shell}: {error}"));
+        String::from_utf8(output.stdout).unwrap() + &String::from_utf8_lossy(&output.stderr)
+    }
+
+    /// In this test, bash and zsh call the completion function of the script as they do for a line of a terminal.
+    #[test]
+    fn completion_returns_options_of_subcommands() {
+        let directory = tempfile::tempdir().unwrap();
+        for (program, verb, begin, expected) in [
+            (stemma_agent::args::Arguments::command(), "join", "--to", "--token-file"),
+            (stemma_controller::args::Args::command(), "run", "--data", "--data-dir"),
+        ] {
+            write_completions(program.clone(), directory.path()).unwrap();
+            let (name, path) = (program.get_name(), directory.path().display());
+            let function = name.replace('-', "__");
+            let bash = format!(
+                "source {path}/bash/{name}.bash; COMP_WORDS=({name} {verb} {begin}); COMP_CWORD=2; _{function} {name} {begin} {verb}; \
+                 echo \"${{COMPREPLY[@]}}\""
+            );
+            assert_eq!(run("bash", &bash), format!("{expected}\n"));
+            let fish = format!("source {path}/fish/{name}.fish; complete -C '{name} {verb} {begin}'");
+            assert!(run("fish", &fish).starts_with(expected), "{}", run("fish", &fish));
+            // `_arguments` gets the options of the subcommand.
+            let zsh = format!(
+                "fpath=({path}/zsh $fpath); autoload -Uz _{name}; _arguments() {{ print -l -- \"$@\"; line=({verb}); state={name} }}; \
+                 is-at-least() {{ true }}; compdef() {{ }}; words=({name} {verb} {begin}); CURRENT=3; curcontext=; _{name}"
+            );
+            assert!(run("zsh", &zsh).contains(&format!("{expected}=")), "{}", run("zsh", &zsh));
+        }
+    }
 }

@@ -145,8 +145,8 @@ fn print_tests(options: &TestOptions, runner: Runner) -> Result<()> {
 /// `unshare` lets a host resolve a name to another address later, and isolates the machines that tests boot. Its package
 /// also contains `setpriv` and `nsenter`. mmdebstrap creates the file tree of these machines, `systemd-nspawn` boots
 /// them, and `ip` sets up their network. `promtool` checks the alert rules. Without the option, its package would also
-/// install an exporter and the tools that it calls.
-const REQUIRED_PROGRAMS: [(&str, &[&str], &[&str]); 12] = [
+/// install an exporter and the tools that it calls. `zsh` and `fish` run their completions.
+const REQUIRED_PROGRAMS: [(&str, &[&str], &[&str]); 14] = [
     ("python3", &["-c", "import venv, ensurepip"], &["python3", "python3-venv"]),
     ("strace", &["-V"], &["strace"]),
     ("faketime", &["--version"], &["faketime"]),
@@ -159,6 +159,8 @@ const REQUIRED_PROGRAMS: [(&str, &[&str], &[&str]); 12] = [
     ("mmdebstrap", &["--version"], &["mmdebstrap"]),
     ("ip", &["-V"], &["iproute2"]),
     ("promtool", &["--version"], &["--no-install-recommends", "prometheus"]),
+    ("zsh", &["--version"], &["--no-install-recommends", "zsh"]),
+    ("fish", &["--version"], &["--no-install-recommends", "fish"]),
 ];
 
 /// Installs the missing system programs that tests need, with apt-get. Fails if a program is missing and apt-get does

@@ -177,7 +177,7 @@ fn client_advice(error: &ClientError) -> Option<&'static str> {
     match error {
         ClientError::Untrusted { source: Refusal::Expired { .. } | Refusal::NotYetValid { .. }, .. } => Some(CLOCK_ADVICE),
         ClientError::Untrusted { source: Refusal::WrongName, .. } => {
-            Some("join by a name or address that the controller was given with `stemma-controller init --name`")
+            Some("join by a name or address of the controller (`names` in its configuration, or `stemma-controller init --name`)")
         }
         ClientError::Untrusted { source: Refusal::OtherRoot | Refusal::UnknownIssuer, .. } => Some(HASH_ADVICE),
         ClientError::Untrusted { .. }
@@ -363,7 +363,7 @@ mod tests {
         let target: Target = "https://c:7443".parse().unwrap();
         for (source, advice) in [
             (Refusal::OtherRoot, "compare --ca-hash with what `stemma token ca-hash` prints"),
-            (Refusal::WrongName, "was given with `stemma-controller init --name`"),
+            (Refusal::WrongName, "(`names` in its configuration, or `stemma-controller init --name`)"),
             (Refusal::Expired { not_after: 1, now: 2 }, "is this host's clock right?"),
             (Refusal::WrongUse, "is this the agents' listener (the controller prints it as `agents`)?"),
         ] {

@@ -16,6 +16,7 @@ use crate::apply::outputs::host_map;
 use crate::args::LeaveArgs;
 use crate::config::AgentConfig;
 use crate::host::{Host as _, HostPath};
+use crate::identity::HostIdentity;
 use crate::paths;
 
 /// The files of which each host that has joined has one at least. The agent's unit starts under the same condition.
@@ -54,13 +55,14 @@ pub fn leave(root: &Path, args: LeaveArgs) -> Result<AgentExit> {
         return Ok(AgentExit::Done);
     }
     let has_joined = HAS_JOINED.iter().any(|path| root.join(path).exists());
+    let node = HostIdentity::load(&*local.host).map_or_else(|_| "NAME".to_owned(), |identity| identity.node.to_string());
     remove_dir(&local, paths::STATE)?;
     if !has_joined {
         print("this host was in no fleet; the agent's state was removed\n")?;
         return Ok(AgentExit::Done);
     }
     print("this host has left its fleet; what its tasks wrote was not changed\n")?;
-    print("its node still exists: on a controller, run `stemma delete node NAME`\n")?;
+    print(&format!("its node still exists: on a controller, run `stemma delete node {node}`\n"))?;
     Ok(AgentExit::Done)
 }
 

@@ -112,7 +112,7 @@ fn run_systemctl(args: &[&str]) -> Result<String> {
 
 /// Runs systemctl with these arguments. Returns its output if the command succeeds, or else its error output.
 fn systemctl(args: &[&str]) -> Result<Result<String, String>> {
-    let output = Command::new("systemctl").arg("--quiet").args(args).stdin(Stdio::null()).output();
+    let output = Command::new("systemctl").args(args).stdin(Stdio::null()).output();
     let output = output.context("systemctl cannot be started")?;
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim().to_owned();
     Ok(if output.status.success() { Ok(text(&output.stdout)) } else { Err(text(&output.stderr)) })

@@ -69,7 +69,9 @@ fn untrusted_advice(refusal: &Refusal) -> &'static str {
         Refusal::Expired { .. } | Refusal::NotYetValid { .. } => {
             "are the clocks right, here and on the controller's host? a controller renews its own certificate"
         }
-        Refusal::WrongName => "use a host name from the certificate: `stemma-controller init --name NAME` set its names",
+        Refusal::WrongName => {
+            "use a host name from the certificate: `names` in the controller's configuration, or `stemma-controller init --name`"
+        }
         _ => "is it the controller of another fleet, or the agents' port? `ca` in the context must be this fleet's ca.pem",
     }
 }

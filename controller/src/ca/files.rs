@@ -239,7 +239,10 @@ fn is_locked(path: &Path, lock_result: Result<(), Errno>) -> Result<bool, FileEr
 }
 
 /// Syncs a directory, so that a rename in it is durable. An empty path means the current directory.
-fn sync_directory(path: &Path) -> io::Result<()> {
+///
+/// # Errors
+/// Fails with the error of the operating system.
+pub fn sync_directory(path: &Path) -> io::Result<()> {
     let path = if path.as_os_str().is_empty() { Path::new(".") } else { path };
     File::open(path)?.sync_all()
 }

@@ -7,6 +7,8 @@ pub mod first_admin;
 pub mod plan;
 
 use std::fs;
+use std::io::{self, ErrorKind};
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -24,6 +26,12 @@ use crate::store::{CreateOptions, Epoch, OpenError, RedbOptions, RedbStore, Revi
 
 /// The URL for operators on the same machine, with the default port.
 const DEFAULT_URL: &str = "https://127.0.0.1:9443";
+
+/// The subdirectory in which a fleet is created.
+const UNFINISHED: &str = "init.unfinished";
+
+/// The subdirectory with a complete new fleet, before its files are moved to their places.
+const FINISHED: &str = "init.finished";
 
 /// The paths in a data directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -144,7 +152,7 @@ pub enum InitError {
     /// of that fleet trust only its authority, so a new authority would lose these hosts.
     #[error(
         "{}: this directory contains the authority of a fleet ({} exists), but not its store; nothing was changed: restore a backup (docs/backup.md) or put back a copy of {} that \
-         was made while the controller was stopped; to give that fleet up, or if an `init` was interrupted, first move {} and {} away",
+         was made while the controller was stopped; to give that fleet up, first move {} and {} away",
         directory.display(), found.display(), directory.display(), Layout::new(directory).trust().display(),
         Layout::new(directory).admin().display()
     )]
@@ -188,36 +196,111 @@ pub struct InitResult {
 /// Creates a fleet in a data directory. `names` are further names of the controller for its certificate. `now_s` is the
 /// time in seconds since 1970.
 ///
-/// The store is created last. If `init` is interrupted, the directory has keys but no store, and the next `init`
-/// refuses it. A fleet that lost its store looks the same, and its hosts trust these keys.
+/// The fleet is created in a subdirectory, and moved from there when it is complete. So an `init` that fails or is
+/// interrupted leaves no part of a fleet, and the next one succeeds. If it is interrupted while it moves the files, the
+/// next one completes the move, and finds a fleet.
 ///
 /// # Errors
 /// [`InitError`].
 pub fn init(directory: &Path, names: &[String], now_s: u64) -> Result<InitResult, InitError> {
     let names: Vec<ServerName> = names.iter().map(|name| name.parse()).collect::<Result<_, _>>()?;
     let layout = Layout::new(directory);
-    check_free(&layout)?;
+    if layout.directory().is_dir() {
+        // This is checked before the mode of the directory is set, because the directory may have another purpose.
+        let _lock = files::lock_directory(layout.directory())?;
+        complete_move(&layout)?;
+        check_free(&layout)?;
+    }
     files::make_directory(layout.directory())?;
     // A restore or another `init` may have created a fleet since the first check. From here on, the lock prevents this.
     let _lock = files::lock_directory(layout.directory())?;
     check_free(&layout)?;
-    for directory in [layout.trust(), layout.admin(), layout.blobs()] {
+    let staging = Layout::new(&directory.join(UNFINISHED));
+    remove_directory(staging.directory())?;
+    let result = create(&staging, &layout, &names, now_s).and_then(|result| {
+        rename(staging.directory(), &directory.join(FINISHED))?;
+        complete_move(&layout)?;
+        Ok(result)
+    });
+    if result.is_err() {
+        // The error may be that the disk is full. The next `init` removes the directory too.
+        let _ = fs::remove_dir_all(staging.directory());
+    }
+    result
+}
+
+/// Creates a fleet in the directory of `staging`, which does not exist. It will be moved to the directory of `layout`.
+fn create(staging: &Layout, layout: &Layout, names: &[ServerName], now_s: u64) -> Result<InitResult, InitError> {
+    for directory in [staging.directory().to_owned(), staging.trust(), staging.admin()] {
         files::make_directory(&directory)?;
     }
     let fleet: FleetName = format!("stemma-{}", Hex(&random_bytes::<4>().map_err(InitError::Randomness)?))
         .parse()
         .expect("lower case letters, digits and a hyphen");
-    let authority = Authority::create(&layout.trust(), fleet.clone(), now_s)?;
-    files::write(&layout.root(), FileSensitivity::Settings, ca::pem(authority.root()).as_bytes())?;
-    write_admin(&layout, &authority, now_s)?;
+    let authority = Authority::create(&staging.trust(), fleet.clone(), now_s)?;
+    files::write(&staging.root(), FileSensitivity::Settings, ca::pem(authority.root()).as_bytes())?;
+    write_admin(staging, &authority, now_s)?;
+    // Until `run` writes the file with its own address, it contains the default address.
+    files::write(&staging.context(), FileSensitivity::Secret, context_text(layout, DEFAULT_URL).as_bytes())?;
     let record = FleetRecord {
         fleet: fleet.to_string(),
         controller: uuid::Builder::from_random_bytes(random_bytes().map_err(InitError::Randomness)?).into_uuid(),
         names: names.iter().map(ToString::to_string).collect(),
     };
-    create_store(&layout, &record, now_s)?;
+    create_store(staging, &record, now_s)?;
     let hash = stemma_wire::tls::spki_sha256(authority.root()).expect("the new root certificate can be parsed");
     Ok(InitResult { fleet, ca_hash: Hex(&hash).to_string(), context: layout.context() })
+}
+
+/// Moves the files of a complete new fleet to their places, the store last. Does nothing if there is no such fleet, or if
+/// the directory has got files of another fleet. An interrupted move is repeated from its beginning.
+fn complete_move(layout: &Layout) -> Result<(), InitError> {
+    let finished = Layout::new(&layout.directory().join(FINISHED));
+    if !finished.store().is_file() {
+        return remove_directory(finished.directory());
+    }
+    let paths = [files::list_directory(&finished.trust())?, files::list_directory(&finished.admin())?, vec![finished.root()]];
+    let mut moves = Vec::new();
+    for path in paths.concat() {
+        let place = layout.directory().join(path.strip_prefix(finished.directory()).expect("a path in the directory"));
+        let content = fs::read(&path).map_err(io_error("read", &path))?;
+        let is_secret = fs::metadata(&path).map_err(io_error("look at", &path))?.permissions().mode() & 0o004 == 0;
+        moves.push((place, content, if is_secret { FileSensitivity::Secret } else { FileSensitivity::Settings }));
+    }
+    if layout.store().exists() || moves.iter().any(|(place, content, _)| fs::read(place).is_ok_and(|present| present != *content))
+    {
+        return Ok(());
+    }
+    for directory in [layout.trust(), layout.admin(), layout.blobs()] {
+        files::make_directory(&directory)?;
+    }
+    // `trust` and `admin` may be other file systems, so their files are written and not renamed.
+    for (place, content, sensitivity) in &moves {
+        files::write(place, *sensitivity, content)?;
+    }
+    rename(&finished.store(), &layout.store())?;
+    remove_directory(finished.directory())
+}
+
+/// Renames a file or directory. The rename is durable when this function returns.
+fn rename(from: &Path, to: &Path) -> Result<(), InitError> {
+    fs::rename(from, to).map_err(io_error("rename", from))?;
+    let parent = to.parent().unwrap_or(Path::new("."));
+    Ok(files::sync_directory(parent).map_err(io_error("sync", parent))?)
+}
+
+/// Removes a directory with its content. A directory that does not exist is not an error.
+fn remove_directory(path: &Path) -> Result<(), InitError> {
+    match fs::remove_dir_all(path) {
+        Err(error) if error.kind() != ErrorKind::NotFound => Err(io_error("remove", path)(error).into()),
+        _ => Ok(()),
+    }
+}
+
+/// Returns a function that adds the operation and the path to an error of the operating system.
+fn io_error(what: &'static str, path: &Path) -> impl FnOnce(io::Error) -> FileError {
+    let path = path.to_owned();
+    move |source| FileError::Io { path, what, source }
 }
 
 /// Fails if the directory contains a store, or any file in its directories `trust` and `admin`.
@@ -244,17 +327,14 @@ fn create_store(layout: &Layout, record: &FleetRecord, now_s: u64) -> Result<(),
     first_admin::store_in(&store, layout, Arc::new(FixedClock(now_s))).map_err(|error| InitError::First(error.message))
 }
 
-/// Issues the first admin's certificate, and writes it with its key and the context file.
+/// Issues the first admin's certificate, and writes it with its key.
 fn write_admin(layout: &Layout, authority: &Authority, now_s: u64) -> Result<(), InitError> {
     let name = FIRST_ADMIN.parse().expect("the name of the first admin is valid");
     let issued = authority.issue_admin(name, now_s).map_err(CaError::from)?;
     let key = issued.key.as_ref().expect("the certificate of an admin is issued with its key");
     let chain: String = issued.chain.iter().map(ca::pem).collect();
     files::write(&layout.admin().join("admin.pem"), FileSensitivity::Secret, chain.as_bytes())?;
-    files::write(&layout.admin().join("admin.key"), FileSensitivity::Secret, ca::key_pem(key).as_bytes())?;
-    // Until `run` writes the file with its own address, it contains the default address.
-    write_context(layout, DEFAULT_URL)?;
-    Ok(())
+    Ok(files::write(&layout.admin().join("admin.key"), FileSensitivity::Secret, ca::key_pem(key).as_bytes())?)
 }
 
 /// Writes the first admin's context file, which `stemma` needs to connect to this controller. `init` does not know on
@@ -264,6 +344,15 @@ fn write_admin(layout: &Layout, authority: &Authority, now_s: u64) -> Result<(),
 /// # Errors
 /// [`FileError`].
 pub fn write_context(layout: &Layout, url: &str) -> Result<(), FileError> {
+    let (path, text) = (layout.context(), context_text(layout, url));
+    if fs::read(&path).is_ok_and(|present_content| present_content == text.as_bytes()) {
+        return Ok(());
+    }
+    files::write(&path, FileSensitivity::Secret, text.as_bytes())
+}
+
+/// Returns the content of the first admin's context file.
+fn context_text(layout: &Layout, url: &str) -> String {
     #[derive(Serialize)]
     struct ContextFile<'a> {
         url: &'a str,
@@ -279,12 +368,7 @@ pub fn write_context(layout: &Layout, url: &str) -> Result<(), FileError> {
         cert: absolute.admin().join("admin.pem"),
         key: absolute.admin().join("admin.key"),
     };
-    let text = toml::to_string(&context).expect("paths and texts can be serialized");
-    let path = layout.context();
-    if fs::read(&path).is_ok_and(|present_content| present_content == text.as_bytes()) {
-        return Ok(());
-    }
-    files::write(&path, FileSensitivity::Secret, text.as_bytes())
+    toml::to_string(&context).expect("paths and texts can be serialized")
 }
 
 #[cfg(test)]
@@ -341,13 +425,69 @@ mod tests {
                 init(&data, &[], NOW_S).unwrap_err().to_string(),
                 format!(
                     "{directory_text}: this directory contains the authority of a fleet ({directory_text}/{found} exists), but not its store; nothing was \
-                     changed: restore a backup (docs/backup.md) or put back a copy of {directory_text} that was made while the controller was stopped; to give that fleet up, or if \
-                     an `init` was interrupted, first move {directory_text}/trust and {directory_text}/admin away"
+                     changed: restore a backup (docs/backup.md) or put back a copy of {directory_text} that was made while the controller was stopped; to give that fleet up, \
+                     first move {directory_text}/trust and {directory_text}/admin away"
                 )
             );
             assert_eq!(fs::read(data.join(found)).unwrap(), key_bytes);
             fs::remove_dir_all(data.join(directory_to_remove)).unwrap();
         }
+        init(&data, &[], NOW_S).unwrap();
+    }
+
+    /// A killed `init` leaves the unfinished directory, or the finished one with some of its files already in their places.
+    #[test]
+    fn init_succeeds_after_interrupted_init() {
+        let directory = tempfile::tempdir().unwrap();
+        let data = directory.path().join("data");
+        fs::create_dir_all(data.join("init.unfinished/trust")).unwrap();
+        fs::write(data.join("init.unfinished/trust/root.key.new"), "half").unwrap();
+        init(&data, &[], NOW_S).unwrap();
+        let names = |path: &Path| -> Vec<String> {
+            let mut names: Vec<_> = fs::read_dir(path).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
+            names.sort();
+            names
+        };
+        assert_eq!(names(&data), ["admin", "blobs", "ca.pem", "store.redb", "trust"]);
+
+        let files = ["ca.pem", "store.redb", "trust/root.key", "trust/agents.pem", "admin/context.toml"];
+        let contents = files.map(|file| fs::read(data.join(file)).unwrap());
+        let finished = data.join("init.finished");
+        fs::create_dir(&finished).unwrap();
+        for name in ["admin", "ca.pem", "store.redb", "trust"] {
+            fs::rename(data.join(name), finished.join(name)).unwrap();
+        }
+        fs::create_dir(data.join("trust")).unwrap();
+        fs::copy(finished.join("trust/agents.key"), data.join("trust/agents.key")).unwrap();
+        assert!(matches!(init(&data, &[], NOW_S), Err(InitError::Exists { .. })));
+        assert_eq!(names(&data), ["admin", "blobs", "ca.pem", "store.redb", "trust"]);
+        assert_eq!(files.map(|file| fs::read(data.join(file)).unwrap()), contents);
+    }
+
+    /// A finished fleet that was never moved does not replace the authority of a fleet that was copied back later.
+    #[test]
+    fn init_keeps_other_authority_next_to_finished_fleet() {
+        let directory = tempfile::tempdir().unwrap();
+        let (data, other) = (directory.path().join("data"), directory.path().join("other"));
+        init(&data, &[], NOW_S).unwrap();
+        init(&other, &[], NOW_S).unwrap();
+        fs::rename(&other, data.join("init.finished")).unwrap();
+        let key = fs::read(data.join("trust/root.key")).unwrap();
+        assert!(matches!(init(&data, &[], NOW_S), Err(InitError::Exists { .. })));
+        fs::remove_file(data.join("store.redb")).unwrap();
+        assert!(matches!(init(&data, &[], NOW_S), Err(InitError::Authority { .. })));
+        assert_eq!(fs::read(data.join("trust/root.key")).unwrap(), key);
+    }
+
+    /// Every user may replace the data directory, so `init` creates no keys in it.
+    #[test]
+    fn failed_init_leaves_no_authority() {
+        let directory = tempfile::tempdir().unwrap();
+        let data = directory.path().join("data");
+        fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o777)).unwrap();
+        assert!(init(&data, &[], NOW_S).is_err());
+        assert!(!data.join("trust").exists() && !data.join("init.unfinished").exists());
+        fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o755)).unwrap();
         init(&data, &[], NOW_S).unwrap();
     }
 

@@ -82,6 +82,26 @@ fn w13_bash_completes_kinds_and_names() -> Result<()> {
     Ok(())
 }
 
+/// The first completion of a shell has candidates. In this test, zsh loads the script from a file of `fpath`.
+#[test]
+fn zsh_and_fish_completion_returns_commands() -> Result<()> {
+    let program = program::path("stemma");
+    let path = format!("{}:/usr/bin:/bin", program.parent().context("a program has a directory")?.display());
+    let dir = tempfile::tempdir()?;
+    let run = |shell: &str, script: &str| -> Result<String> {
+        let output = Command::new(shell).args(["-c", script]).env("PATH", &path).current_dir(dir.path()).output();
+        Ok(String::from_utf8(output.with_context(|| shell.to_owned())?.stdout)?)
+    };
+    let zsh = "stemma completion zsh > _stemma; fpath=(. $fpath); autoload -Uz _stemma; compdef() { }; \
+               _describe() { print -l -- ${(P)3} }; words=(stemma expl); CURRENT=2; _stemma";
+    let fish = "stemma completion fish | source; complete -C 'stemma expl'";
+    for (shell, script) in [("zsh", zsh), ("fish", fish)] {
+        let candidates = run(shell, script)?;
+        ensure!(candidates.starts_with("explain"), "{shell}: {candidates:?}");
+    }
+    Ok(())
+}
+
 #[test]
 fn w13_completion_is_silent_when_controller_is_unreachable() -> Result<()> {
     let dir = tempfile::tempdir()?;

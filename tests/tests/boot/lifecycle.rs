@@ -23,6 +23,13 @@ const TASK_FILES: [&str; 6] =
 /// The host label map of the host with the .deb. The other host has it at the default path.
 const LABEL_MAP: &str = "/etc/site-labels";
 
+/// A unit that needs the labels of its host.
+const LABEL_READER: &str = "label-reader.service";
+
+/// The content of that unit.
+const LABEL_READER_UNIT: &str =
+    "[Unit]\nRequires=stemma-labels.service\nAfter=stemma-labels.service\n[Service]\nExecStart=sleep infinity\n";
+
 /// The table of the store's properties, such as the schema version.
 const STORE_META: TableDefinition<'static, &str, &[u8]> = TableDefinition::new("meta");
 
@@ -131,6 +138,10 @@ pub(crate) fn upgrade_packages(fleet: &mut MachineFleet) -> Result<()> {
     for machine in [controller, deb, rpm] {
         fleet.copy_packages(machine, 2)?;
     }
+    for host in fleet.hosts() {
+        host.write(&format!("/etc/systemd/system/{LABEL_READER}"), LABEL_READER_UNIT)?;
+        host.run_shell(&format!("systemctl daemon-reload && systemctl start {LABEL_READER}"))?;
+    }
     fleet.run_upgrade_section("Upgrade the controller")?;
     ensure!(controller.read("/etc/stemma/controller.toml")?.contains("# by hand"));
     controller.check_unit_state("stemma-controller.service", "active")?;
@@ -144,8 +155,20 @@ pub(crate) fn upgrade_packages(fleet: &mut MachineFleet) -> Result<()> {
         fleet.wait_until_converged(host)?;
     }
     let files_after = [file_states(deb)?, file_states(rpm)?];
+    for host in fleet.hosts() {
+        host.check_unit_state(LABEL_READER, "active")?;
+        host.run_shell(&format!("systemctl stop {LABEL_READER} && rm /etc/systemd/system/{LABEL_READER}"))?;
+    }
     ensure!(files_before == files_after, "a file was written: {files_before:?} {files_after:?}");
     ensure!([ended_task_count(deb)?, ended_task_count(rpm)?] == task_counts, "a task ran: {}", deb.journal("stemma-agent")?);
+    for (host, install) in [
+        (deb, "dpkg -i /root/packages-2/stemma-agent_*.deb"),
+        (rpm, "rpm -U --replacepkgs --nodeps /root/packages-2/stemma-agent-*.rpm"),
+    ] {
+        host.run_shell(&format!("systemctl stop stemma-agent && {install}"))?;
+        host.check_unit_state("stemma-agent.service", "inactive").context("an upgrade started a stopped agent")?;
+        host.run_ok(&["systemctl", "start", "stemma-agent"])?;
+    }
     fleet.edit_tier("steel", &fleet.hosts())
 }
 
@@ -295,7 +318,7 @@ pub(crate) fn purge_packages(fleet: &mut MachineFleet) -> Result<()> {
         output.contains("the files that tasks wrote on this host were not removed, except for those in /etc/stemma"),
         "{output}"
     );
-    ensure!(output.contains("Copies of that directory in other places were not removed"), "{output}");
+    ensure!(output.contains("Copies of that directory, and a data_dir in other places, were not removed"), "{output}");
     check_label_map(deb, false)?;
     let output = rpm.run_shell("stemma-agent leave")?;
     ensure!(output.contains("this host has left its fleet"), "{output}");

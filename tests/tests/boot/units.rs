@@ -187,15 +187,15 @@ pub(crate) fn refuse_removal_during_once(fleet: &mut MachineFleet) -> Result<()>
     Ok(())
 }
 
-/// A command that subscribes to a task and restarts the agent runs once, and so do the commands beside it.
+/// A command that subscribes to a task and restarts the agent runs once, and so do the commands that run at the same time.
 pub(crate) fn restart_agent_by_subscriber(fleet: &mut MachineFleet) -> Result<()> {
     let mut tasks = "  - {id: content, type: file, tags: [web], parameters: {path: /root/content, content: new}}\n  - {id: reload, type: shell, tags: [web], \
                      subscribes: [content], parameters: {script: \"echo begun >> /root/reload; systemctl restart stemma-agent; echo ended >> \
                      /root/reload\"}}"
         .to_owned();
     for number in 0..5 {
-        let script = format!("echo begun >> /root/beside{number}; sleep 0.{number}; echo ended >> /root/beside{number}");
-        tasks.push_str(&format!("\n  - {{id: beside{number}, type: shell, tags: [web], parameters: {{script: \"{script}\"}}}}"));
+        let script = format!("echo begun >> /root/other{number}; sleep 0.{number}; echo ended >> /root/other{number}");
+        tasks.push_str(&format!("\n  - {{id: other{number}, type: shell, tags: [web], parameters: {{script: \"{script}\"}}}}"));
     }
     apply_tasks(fleet, 5, &tasks)?;
     for host in fleet.hosts() {
@@ -205,7 +205,7 @@ pub(crate) fn restart_agent_by_subscriber(fleet: &mut MachineFleet) -> Result<()
         wait_for_file(host, "/root/reload", "begun\nended\nbegun\nended\n")?;
         fleet.wait_until_converged(host)?;
         for number in 0..5 {
-            ensure!(host.read(&format!("/root/beside{number}"))? == "begun\nended\n", "beside{number} on {}", host.name);
+            ensure!(host.read(&format!("/root/other{number}"))? == "begun\nended\n", "other{number} on {}", host.name);
         }
         ensure!(host.read("/root/reload")? == "begun\nended\nbegun\nended\n", "the command ran again on {}", host.name);
     }

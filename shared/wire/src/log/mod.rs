@@ -199,14 +199,14 @@ fn level_filter(verbosity: Verbosity) -> LevelFilter {
 }
 
 /// Returns the message of an error and the messages of its causes, separated by colons. Example: `cannot be reached:
-/// connection refused`. Omits a cause with which the text already ends. The log field `error` contains the result.
+/// connection refused`. Omits a cause that the text already contains. The log field `error` contains the result.
 pub fn error_chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();
     while let Some(cause) = source {
         let message = cause.to_string();
-        // The message of some errors already ends with the message of their source.
-        if !text.ends_with(&message) {
+        // The message of some errors already contains the message of their source.
+        if !text.contains(&message) {
             text.push_str(": ");
             text.push_str(&message);
         }

@@ -167,7 +167,7 @@ fn check_records_end_of_command_left_by_earlier_agent() {
 
 /// While no agent runs, a check cannot know how the command will end. It must not advise to resolve the task.
 #[test]
-fn check_names_unit_of_command_that_runs_without_agent() {
+fn check_names_unit_of_command_without_agent() {
     let host = MemoryHost::new();
     host.use_units(true);
     let task = task(&json!({"parameters": {"command": ["deploy"]}}), "gold");
