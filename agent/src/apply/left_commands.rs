@@ -21,7 +21,7 @@ pub struct LeftCommands {
     commands: RefCell<BTreeMap<String, Vec<Shared<Pending<'static, LeftEnd>>>>>,
 }
 
-/// The end of a command that an earlier agent left. `None` if it is not known.
+/// The end of a command that an earlier agent left. `None` if it is not known, or the command was not started.
 type LeftEnd = Option<LeftResult>;
 
 /// The result of a command that an earlier agent left.
@@ -98,13 +98,14 @@ impl LeftCommands {
 
 /// Waits for the end of a command, and records it in the journal, as the agent that started it would have done.
 async fn record_end(ledger: Rc<Ledger>, command: LeftCommand) -> LeftEnd {
-    let LeftCommand { task, is_recorded, result } = command;
+    let LeftCommand { task, is_recorded, result, release } = command;
     // Other processes on this host see that the task runs.
     let _guard = ledger.mark_applying(&task);
     let result = result.await;
     if is_recorded && let Err(error) = record_result(&ledger, &task, &result) {
         warn!(task = task.as_str(), error = error.sentence().as_str(); "the end of a command could not be recorded");
     }
+    release.await;
     match result {
         Ok(result) => {
             let is_success = result.end.is_success();
@@ -115,19 +116,23 @@ async fn record_end(ledger: Rc<Ledger>, command: LeftCommand) -> LeftEnd {
             Some(LeftResult { is_success, message, output: result.output })
         }
         Err(error) => {
-            warn!(task = task.as_str(), error = error.sentence().as_str(); "the end of a command is not known");
+            warn!(task = task.as_str(), error = error.sentence().as_str(); "the command that an earlier agent started has no result");
             None
         }
     }
 }
 
-/// Records the end of a command in the journal entry of its task. The entry of a command whose end is not known remains
-/// `Begun`. A command with guards has no entry.
+/// Records the end of a command in the journal entry of its task. A command that systemd did not start has failed, and may
+/// run again. The entry of a command whose end is not known remains `Begun`. A command with guards has no entry.
 fn record_result(ledger: &Ledger, task: &str, result: &Result<CommandResult, HostError>) -> Result<(), HostError> {
-    if let Ok(result) = result
+    let state = match result {
+        Ok(result) if result.end.is_success() => Some(StepState::Done),
+        Err(HostError::CommandLost { .. }) => None,
+        Ok(_) | Err(_) => Some(StepState::Failed),
+    };
+    if let Some(state) = state
         && let Some(step) = ledger.step(task)?.filter(|step| step.state == StepState::Begun)
     {
-        let state = if result.end.is_success() { StepState::Done } else { StepState::Failed };
         ledger.set_step(&Step { state, ..step })?;
     }
     ledger.set_started_unit(task, None)
@@ -172,6 +177,19 @@ mod tests {
         left.all_ends().unwrap().await;
         assert_eq!(ledger.step("t").unwrap().unwrap().state, StepState::Done);
         assert_eq!(ledger.get(&STARTED_UNITS).unwrap(), Some(BTreeMap::new()));
+    }
+
+    /// The agent was killed while systemd started the unit. The command did not run, so it is not `unknown`.
+    #[tokio::test]
+    async fn command_without_start_is_recorded_as_failed() {
+        let host = MemoryHost::new();
+        let (ledger, left) = (ledger(&host), LeftCommands::default());
+        ledger.set_step(&Step { task: "t".into(), content: [1; 32], state: StepState::Begun }).unwrap();
+        host.leave_unstarted_command("t");
+        left.search().await;
+        left.find(&host, &ledger).await.unwrap();
+        assert_eq!(left.await_ends("t").await, None);
+        assert_eq!(ledger.step("t").unwrap().unwrap().state, StepState::Failed);
     }
 
     #[tokio::test]

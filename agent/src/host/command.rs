@@ -66,6 +66,8 @@ pub struct LeftCommand {
     pub is_recorded: bool,
     /// Waits for the end of the command, with the errors of [`Host::run`](super::Host::run).
     pub result: Pending<'static, Result<CommandResult, HostError>>,
+    /// As [`Host::release_unit`](super::Host::release_unit).
+    pub release: Pending<'static, ()>,
 }
 
 /// The result of a command.

@@ -9,6 +9,9 @@ use anyhow::{Context, Result, bail};
 
 use crate::host::real::{AGENT_UNIT, APPLIED_TARGET, COMMAND_UNIT_PATTERNS, is_systemd_booted, live_owner};
 
+/// The states (`SubState`) of a unit whose command has ended, or that does not exist.
+const ENDED_STATES: [&str; 3] = ["exited", "failed", "dead"];
+
 /// Interval at which systemd is asked whether the agent has ended.
 const STOP_INTERVAL: Duration = Duration::from_millis(100);
 
@@ -37,7 +40,8 @@ pub(super) fn main_process(root: &Path) -> Result<Option<i32>> {
 /// id of the agent's process.
 ///
 /// A program that a command has left in its unit continues. So does the command that runs this process, because it may be
-/// the one that removes the package. The agent is then killed, because it would wait for this command.
+/// the one that removes the package. The agent is then killed, because it would wait for this command. Units whose command
+/// has ended are removed.
 pub(super) fn stop(root: &Path, agent: Option<i32>) -> Result<()> {
     if !is_installed(root)? {
         return Ok(());
@@ -50,19 +54,20 @@ pub(super) fn stop(root: &Path, agent: Option<i32>) -> Result<()> {
     loop {
         // The state is read before the commands are listed, so that none starts after the last list.
         let state = show("ActiveState")?;
-        let (own, commands): (Vec<String>, Vec<String>) =
-            running_commands(agent)?.into_iter().partition(|unit| own_cgroup.contains(unit));
+        let (own, commands): (Vec<CommandUnit>, Vec<CommandUnit>) =
+            command_units(agent)?.into_iter().filter(CommandUnit::is_running).partition(|unit| own_cgroup.contains(&unit.name));
         if !commands.is_empty() {
-            let units: Vec<&str> = commands.iter().map(String::as_str).collect();
+            let units: Vec<&str> = commands.iter().map(|unit| unit.name.as_str()).collect();
             // The units are ordered before the agent's, so a normal stop of them would wait until the agent has ended.
             run_systemctl(&[&["stop", "--job-mode=ignore-dependencies"], units.as_slice()].concat())?;
-            // A command that ignored SIGTERM was killed, and its unit is `failed`. The other units do not exist any longer.
-            systemctl(&[&["reset-failed"], units.as_slice()].concat())?.ok();
         }
         match state.as_str() {
-            "inactive" => return Ok(()),
+            "inactive" => return remove_ended(agent),
             // The agent was killed, here or at the time limit of its stop.
-            "failed" => return run_systemctl(&["reset-failed", AGENT_UNIT]).map(drop),
+            "failed" => {
+                run_systemctl(&["reset-failed", AGENT_UNIT])?;
+                return remove_ended(agent);
+            }
             // An error means that the agent has just ended.
             _ if !own.is_empty() => drop(systemctl(&["kill", "--kill-who=main", "--signal=KILL", AGENT_UNIT])?),
             _ => {}
@@ -71,11 +76,11 @@ pub(super) fn stop(root: &Path, agent: Option<i32>) -> Result<()> {
     }
 }
 
-/// Returns whether systemd runs the host and a program runs in this unit.
+/// Returns whether systemd runs the host and the command of this unit has not ended.
 pub(super) fn is_running(root: &Path, unit: &str) -> bool {
     is_systemd_booted(root)
         && systemctl(&["show", "--value", "--property=SubState", unit])
-            .is_ok_and(|state| state.is_ok_and(|state| matches!(state.as_str(), "start" | "running")))
+            .is_ok_and(|state| state.is_ok_and(|state| !ENDED_STATES.contains(&state.as_str())))
 }
 
 /// Disables the agent's unit, if it is installed.
@@ -91,14 +96,49 @@ fn show(property: &str) -> Result<String> {
     run_systemctl(&["show", "--value", &format!("--property={property}"), AGENT_UNIT])
 }
 
-/// Returns the units of the commands that the agent with this process id or an agent that has ended started and that run.
-/// Omits those of a `once`.
-fn running_commands(agent: Option<i32>) -> Result<Vec<String>> {
-    let options = ["list-units", "--plain", "--full", "--no-legend", "--no-pager", "--state=running,activating"];
+/// Removes the units of commands that have ended. A unit with a program that its command left is not removed.
+fn remove_ended(agent: Option<i32>) -> Result<()> {
+    for unit in command_units(agent)? {
+        // An error means that the unit does not exist any longer.
+        match unit.state.as_str() {
+            // A command that ignored SIGTERM was killed, and its unit is `failed`.
+            "failed" => systemctl(&["reset-failed", &unit.name])?.ok(),
+            "exited" => match systemctl(&["show", "--value", "--property=TasksCurrent", &unit.name])? {
+                Ok(count) if count.parse::<u64>().is_ok_and(|count| count > 0) => None,
+                _ => systemctl(&["stop", &unit.name])?.ok(),
+            },
+            _ => None,
+        };
+    }
+    Ok(())
+}
+
+/// The unit of a command, and its state (`SubState`).
+struct CommandUnit {
+    name: String,
+    state: String,
+}
+
+impl CommandUnit {
+    /// Returns whether the command has not ended, also if it is being stopped.
+    fn is_running(&self) -> bool {
+        !ENDED_STATES.contains(&self.state.as_str())
+    }
+}
+
+/// Returns the units of the commands that the agent with this process id or an agent that has ended started. Omits those
+/// of a `once`.
+fn command_units(agent: Option<i32>) -> Result<Vec<CommandUnit>> {
+    let options = ["list-units", "--all", "--plain", "--full", "--no-legend", "--no-pager"];
     let list = run_systemctl(&[&options, COMMAND_UNIT_PATTERNS.as_slice()].concat())?;
-    let units = list.lines().filter_map(|line| line.split_whitespace().next());
-    let is_of_agent = |unit: &&str| live_owner(unit).is_none_or(|owner| i32::try_from(owner).ok() == agent);
-    Ok(units.filter(is_of_agent).map(str::to_owned).collect())
+    let is_of_agent = |unit: &CommandUnit| live_owner(&unit.name).is_none_or(|owner| i32::try_from(owner).ok() == agent);
+    Ok(list.lines().filter_map(parse_listed).filter(is_of_agent).collect())
+}
+
+/// Parses a line of `systemctl list-units`: unit, load state, active state, state, description.
+fn parse_listed(line: &str) -> Option<CommandUnit> {
+    let mut words = line.split_whitespace();
+    Some(CommandUnit { name: words.next()?.to_owned(), state: words.nth(2)?.to_owned() })
 }
 
 /// Runs systemctl with these arguments, and returns its output. If the command does not succeed, fails with its error

@@ -212,6 +212,43 @@ pub(crate) fn restart_agent_by_subscriber(fleet: &mut MachineFleet) -> Result<()
     Ok(())
 }
 
+/// The bus is lost while a command reaches its time limit. Nothing else of its task begins before the command has ended.
+/// A stop of the agent does not wait for the next try of a task.
+pub(crate) fn lose_bus_at_time_limit(fleet: &mut MachineFleet) -> Result<()> {
+    let tasks = "  - {id: alone, type: shell, tags: [web], parameters: {script: \"echo begun >> /root/alone; sleep 60; echo ended >> /root/alone\", \
+                 creates: /root/none, timeout: 2, retries: 1}}\n  - {id: tries, type: shell, tags: [web], parameters: {script: \"echo try >> \
+                 /root/tries; exit 1\", retries: 5, interval: 600}}";
+    apply_tasks(fleet, 9, tasks)?;
+    let host = &fleet.deb_host;
+    wait_for_file(host, "/root/alone", "begun\n")?;
+    host.run_ok(&["systemctl", "stop", "dbus.socket", "dbus.service"])?;
+    wait_until("the agent has sent both signals", || {
+        let log = host.run_shell("journalctl --no-pager --output cat -u stemma-agent | grep -c 'it gets SIGKILL' || true")?;
+        ensure!(log.trim().parse::<u32>()? >= 2, "{log}");
+        Ok(())
+    })?;
+    host.run_ok(&["systemctl", "start", "dbus.socket"])?;
+    wait_for_file(host, "/root/alone", "begun\nbegun\n")?;
+    let units = host.run_shell("systemctl list-units --plain --no-legend --no-pager --state running 'stemma-task-alone-*'")?;
+    ensure!(units.lines().count() <= 1, "{units}");
+    wait_until("the last try has ended", || {
+        let status = host.run(&["stemma-agent", "status"])?;
+        let status = String::from_utf8_lossy(&status.stdout).into_owned();
+        ensure!(status.contains("did not end in time and was stopped (attempt 2)"), "{status}");
+        Ok(())
+    })?;
+    ensure!(host.read("/root/alone")? == "begun\nbegun\n", "a command ended after its time limit");
+    for host in fleet.hosts() {
+        wait_for_file(host, "/root/tries", "try\n")?;
+        host.run_ok(&["systemctl", "stop", "stemma-agent"])?;
+        // An agent that systemd has killed after the limit of a stop is `failed`.
+        host.check_unit_state("stemma-agent.service", "inactive")?;
+        host.run_ok(&["systemctl", "start", "stemma-agent"])?;
+        wait_for_file(host, "/root/tries", "try\ntry\n")?;
+    }
+    Ok(())
+}
+
 /// A shutdown waits for the command of a task, and the command does not run again after the boot.
 pub(crate) fn shut_down_during_command(fleet: &mut MachineFleet) -> Result<()> {
     let tasks = "  - {id: ending, type: shell, tags: [web], parameters: {script: \"echo begun >> /root/ending; sleep 2; echo ended >> /root/ending\"}}";

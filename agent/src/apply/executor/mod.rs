@@ -19,6 +19,7 @@ use stemma_core::task::Mode;
 use stemma_wire::message::PartDigest;
 use stemma_wire::message::desired::{Barrier, Profile};
 use stemma_wire::message::observed::{self, Outcome, TaskResult};
+use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::ledger::{Desired, LOCAL_STATE, PROGRESS, REASONS, Reason, TaskProgress, TaskRecord};
@@ -30,7 +31,7 @@ use crate::host::command::truncate_front;
 use crate::host::{HostError, HostPath, Pending};
 use graph::{NextStep, TaskGraph};
 pub use perform::AllowedAction;
-use perform::{RefreshOutcome, TaskCall, check_exclusively, perform};
+use perform::{PerformResult, RefreshOutcome, TaskCall, check_exclusively, perform};
 use planned::{PlannedTask, Readiness, assign_paths, link_subscribers};
 pub use planned::{is_marker, is_observed, is_topologically_sorted};
 use refreshes::PendingRefreshes;
@@ -74,6 +75,8 @@ pub struct TaskRun {
     graph: TaskGraph,
     tasks: Vec<PlannedTask>,
     running: Vec<RunningTask>,
+    /// Is true from the moment on from which the run must end.
+    ending: watch::Sender<bool>,
     refreshes: PendingRefreshes,
     /// Directories in which the tasks may leave unfinished files if this process is killed.
     staging: Rc<StagingDirs>,
@@ -104,7 +107,7 @@ pub struct RunSummary {
 struct RunningTask {
     index: usize,
     allowed: AllowedAction,
-    future: Pending<'static, (Execution, RefreshOutcome)>,
+    future: Pending<'static, Option<PerformResult>>,
 }
 
 impl TaskRun {
@@ -142,6 +145,7 @@ impl TaskRun {
             graph,
             tasks,
             running: Vec::new(),
+            ending: watch::Sender::new(false),
             refreshes: PendingRefreshes::default(),
             staging: Rc::default(),
             last_progress,
@@ -253,8 +257,9 @@ impl TaskRun {
                 };
                 let (site, applier, task) = (self.site.clone(), *applier, task.clone());
                 let (refreshes, staging) = (self.tasks[index].refreshes.clone(), self.staging.clone());
-                let call = TaskCall { allowed: action, is_refresh, subscribers: refreshes, staging };
-                let future: Pending<'static, (Execution, RefreshOutcome)> = match self.purpose {
+                let ending = self.ending.subscribe();
+                let call = TaskCall { allowed: action, is_refresh, subscribers: refreshes, staging, ending };
+                let future: Pending<'static, Option<PerformResult>> = match self.purpose {
                     RunPurpose::Converge => Box::pin(async move { perform(&site, applier, &task, &call).await }),
                     RunPurpose::Check => {
                         Box::pin(async move { check_exclusively(&site, applier, &task, call, would_refresh).await })
@@ -357,8 +362,9 @@ impl TaskRun {
     }
 
     /// Waits until one running task ends, and records its end, but starts no other task. Returns `false` at once if no
-    /// task runs.
+    /// task runs. The run must end after this: a running task begins no change, and does not try one again.
     pub async fn finish_running(&mut self) -> bool {
+        self.ending.send_replace(true);
         if self.running.is_empty() {
             return false;
         }
@@ -369,8 +375,10 @@ impl TaskRun {
     /// Polls the running tasks, and records the end of the first task that has ended. Pending if none has ended.
     fn poll_ended(&mut self, context: &mut Context<'_>) -> Poll<()> {
         for position in 0..self.running.len() {
-            if let Poll::Ready((execution, refresh_outcome)) = self.running[position].future.as_mut().poll(context) {
+            if let Poll::Ready(end) = self.running[position].future.as_mut().poll(context) {
                 let RunningTask { index: task_index, allowed: allowed_action, .. } = self.running.remove(position);
+                // The next run begins with a task that had to end before its change.
+                let Some((execution, refresh_outcome)) = end else { return Poll::Ready(()) };
                 self.cancel_refreshes(task_index, refresh_outcome);
                 self.graph.end(task_index, execution.outcome);
                 self.record_end(task_index, execution, allowed_action);

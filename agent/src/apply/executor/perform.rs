@@ -6,6 +6,8 @@ use std::time::Duration;
 use log::warn;
 use stemma_core::task::{Mode, OnDrift};
 use stemma_wire::message::observed::Outcome;
+use tokio::sync::watch;
+use tokio::time::timeout;
 
 use crate::apply::applier::Applier;
 use crate::apply::leftovers::{StagingDirs, record_dirs};
@@ -59,7 +61,12 @@ pub struct TaskCall {
     pub subscribers: Vec<String>,
     /// Directories in which the tasks of the run may leave unfinished files.
     pub staging: Rc<StagingDirs>,
+    /// Is true from the moment on from which the run must end: no task begins a change, or tries one again.
+    pub ending: watch::Receiver<bool>,
 }
+
+/// The result of a task, and the outcome of its requests to subscribers.
+pub type PerformResult = (Execution, RefreshOutcome);
 
 /// The result of the requests (refreshes) that a task makes before its change, so that its subscribers run again.
 #[derive(Debug, Default)]
@@ -74,8 +81,9 @@ pub enum RefreshOutcome {
 }
 
 /// Checks a task, and applies it if that is allowed and needed. Clears the request of a refresh that succeeded. Returns
-/// the result (of a sensitive task without output and diff), and the outcome of its requests to subscribers.
-pub async fn perform(site: &Site, applier: &dyn Applier, task: &HostTask, call: &TaskCall) -> (Execution, RefreshOutcome) {
+/// the result (of a sensitive task without output and diff), and the outcome of its requests to subscribers. Returns
+/// `None` if the run had to end before the task changed anything.
+pub async fn perform(site: &Site, applier: &dyn Applier, task: &HostTask, call: &TaskCall) -> Option<PerformResult> {
     let start = site.host.uptime();
     let check_result = match applier.check(site, task).await {
         Ok(CheckResult::Converged) if call.is_refresh && applier.is_journalled(task) => {
@@ -104,8 +112,9 @@ pub async fn perform(site: &Site, applier: &dyn Applier, task: &HostTask, call: 
             (AllowedAction::Check, _) => Execution { diff, ..Execution::with_message(Outcome::WouldChange, message) },
             (AllowedAction::Contended, _) => Execution { diff, ..Execution::with_message(Outcome::Drifted, CONTENDED_MESSAGE) },
             (AllowedAction::Mend, OnDrift::Report) => Execution { diff, ..Execution::with_message(Outcome::Drifted, message) },
+            (AllowedAction::Mend, OnDrift::Mend) | (AllowedAction::Apply, _) if *call.ending.borrow() => return None,
             (AllowedAction::Mend, OnDrift::Mend) | (AllowedAction::Apply, _) => {
-                let (result, outcome) = apply_with_retries(site, applier, task, call).await;
+                let (result, outcome) = apply_with_retries(site, applier, task, call).await?;
                 refresh = outcome;
                 result
             }
@@ -124,7 +133,7 @@ pub async fn perform(site: &Site, applier: &dyn Applier, task: &HostTask, call: 
     }
     let elapsed = site.host.uptime().saturating_sub(start);
     result.duration_ms = u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX);
-    (result, refresh)
+    Some((result, refresh))
 }
 
 /// Checks a task while another process may apply tasks on this host. If the other process applies the same task, waits
@@ -136,17 +145,17 @@ pub async fn check_exclusively(
     task: &HostTask,
     mut call: TaskCall,
     would_refresh: bool,
-) -> (Execution, RefreshOutcome) {
+) -> Option<PerformResult> {
     loop {
         let id = task.task.id.as_str();
         if wait_for_other_process(site, id).await {
             // The other process may have run the task for the same refresh.
             call.is_refresh &= would_refresh || site.ledger.should_refresh(id).unwrap_or(false);
         }
-        let result = perform(site, applier, task, &call).await;
+        let (result, refresh) = perform(site, applier, task, &call).await?;
         // The other process may have started the task after `wait_for_other_process` returned.
-        if result.0.outcome != Outcome::Unknown || !is_applied_elsewhere(site, id) {
-            return result;
+        if result.outcome != Outcome::Unknown || !is_applied_elsewhere(site, id) {
+            return Some((result, refresh));
         }
     }
 }
@@ -170,42 +179,41 @@ fn is_applied_elsewhere(site: &Site, id: &str) -> bool {
 }
 
 /// Applies a task, and tries again after a failure as often as the task allows. A failure with an unknown effect is not
-/// retried. Requests the subscribers to run again before the change.
-async fn apply_with_retries(site: &Site, applier: &dyn Applier, task: &HostTask, call: &TaskCall) -> (Execution, RefreshOutcome) {
+/// retried. Returns `None` if the run had to end before another try, which the next run makes. Requests the subscribers to run again before the change.
+async fn apply_with_retries(site: &Site, applier: &dyn Applier, task: &HostTask, call: &TaskCall) -> Option<PerformResult> {
     // The mark lets other processes on this host wait for the end of the task. It ends with this function.
     let _guard = site.ledger.mark_applying(&task.task.id);
     // The directories are recorded before the change, so that unfinished files are found after a crash.
     if applier.managed_path(site, task).is_some()
         && let Err(error) = record_dirs(site, &call.staging)
     {
-        return (failed_execution(error.into()), RefreshOutcome::NotRequested);
+        return Some((failed_execution(error.into()), RefreshOutcome::NotRequested));
     }
     // The refreshes are requested before the change, so that a crash after the change does not lose the requests.
     let new_requests = match site.ledger.request_refresh(&call.subscribers) {
         Ok(added) => added,
-        Err(error) => return (failed_execution(error.into()), RefreshOutcome::NotRequested),
+        Err(error) => return Some((failed_execution(error.into()), RefreshOutcome::NotRequested)),
     };
     let (retries, interval) = applier.retry_policy(task);
-    let (mut attempt, mut is_unchanged) = (0, true);
+    let (mut attempt, mut is_unchanged, mut ending) = (0, true, call.ending.clone());
     loop {
-        match applier.apply(site, task).await {
-            Ok(apply_result) => {
-                return (changed_execution(apply_result), RefreshOutcome::Changed);
+        let error = match applier.apply(site, task).await {
+            Ok(apply_result) => return Some((changed_execution(apply_result), RefreshOutcome::Changed)),
+            Err(error) => error,
+        };
+        is_unchanged &= error.effect == FailureEffect::Unchanged;
+        if error.effect == FailureEffect::Unknown || attempt == retries {
+            let mut result = failed_execution(error);
+            if attempt > 0 {
+                result.message = format!("{} (attempt {})", result.message, attempt + 1);
             }
-            Err(error) if error.effect == FailureEffect::Unknown || attempt == retries => {
-                is_unchanged &= error.effect == FailureEffect::Unchanged;
-                let mut result = failed_execution(error);
-                if attempt > 0 {
-                    result.message = format!("{} (attempt {})", result.message, attempt + 1);
-                }
-                return (result, if is_unchanged { RefreshOutcome::Unchanged(new_requests) } else { RefreshOutcome::Changed });
-            }
-            Err(error) => {
-                is_unchanged &= error.effect == FailureEffect::Unchanged;
-                attempt += 1;
-            }
+            return Some((result, if is_unchanged { RefreshOutcome::Unchanged(new_requests) } else { RefreshOutcome::Changed }));
         }
-        tokio::time::sleep(Duration::from_secs(interval)).await;
+        // The time-out is the normal end of the pause.
+        if timeout(Duration::from_secs(interval), ending.wait_for(|must_end| *must_end)).await.is_ok() {
+            return None;
+        }
+        attempt += 1;
     }
 }
 

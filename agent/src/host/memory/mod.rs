@@ -19,6 +19,9 @@ use super::{
 };
 use tree::MemoryDir;
 
+/// A function that is called when the unit of a command is released.
+type ReleaseFunction = dyn Fn(&MemoryHost);
+
 /// The entries of a directory: the index in `MachineState::nodes`, by the name of the entry.
 type NameTable = BTreeMap<String, usize>;
 /// A function that replaces the run of a command. It receives the machine and the command, and returns a result.
@@ -79,14 +82,18 @@ struct MachineState {
     commands: RefCell<Vec<HostCommand>>,
     /// The function that replaces the run of a command.
     stub: RefCell<Rc<CommandStub>>,
+    /// The time that a command takes.
+    command_duration: Cell<Duration>,
     /// True if commands run in units.
     has_units: Cell<bool>,
     /// True if the ends of the commands in units are lost.
     loses_ends: Cell<bool>,
+    /// The function that is called when the unit of a command is released.
+    release: RefCell<Rc<ReleaseFunction>>,
     /// The unit in which a program runs.
     running_unit: RefCell<Option<String>>,
     /// The results of the commands that an earlier agent left, by task.
-    left_commands: RefCell<Vec<(String, CommandResult)>>,
+    left_commands: RefCell<Vec<(String, Result<CommandResult, HostError>)>>,
     uptime: Cell<Duration>,
 }
 
@@ -112,8 +119,10 @@ impl MemoryHost {
             failing_file: RefCell::default(),
             random: Cell::new(1),
             commands: RefCell::default(),
+            command_duration: Cell::default(),
             has_units: Cell::new(false),
             loses_ends: Cell::new(false),
+            release: RefCell::new(Rc::new(|_| {})),
             running_unit: RefCell::default(),
             left_commands: RefCell::default(),
             stub: RefCell::new(Rc::new(|_, _| CommandResult { end: ExitKind::Status(0), output: String::new() })),
@@ -124,6 +133,16 @@ impl MemoryHost {
     /// Sets the function that replaces the run of each command from now on.
     pub fn on_run(&self, stub: impl Fn(&Self, &HostCommand) -> CommandResult + 'static) {
         *self.0.stub.borrow_mut() = Rc::new(stub);
+    }
+
+    /// Sets the time that each command takes from now on.
+    pub fn slow_down_commands(&self, duration: Duration) {
+        self.0.command_duration.set(duration);
+    }
+
+    /// Sets the function that is called when the unit of a command is released.
+    pub fn on_release(&self, release: impl Fn(&Self) + 'static) {
+        *self.0.release.borrow_mut() = Rc::new(release);
     }
 
     /// Lets a program run in this unit, which no agent of this machine follows.
@@ -139,7 +158,13 @@ impl MemoryHost {
 
     /// Adds a command of a task that an earlier agent left, and that will have this result.
     pub fn leave_command(&self, task: &str, end: ExitKind) {
-        self.0.left_commands.borrow_mut().push((task.to_owned(), CommandResult { end, output: "said\n".into() }));
+        self.0.left_commands.borrow_mut().push((task.to_owned(), Ok(CommandResult { end, output: "said\n".into() })));
+    }
+
+    /// Adds a command of a task that an earlier agent was about to start, and that systemd did not start.
+    pub fn leave_unstarted_command(&self, task: &str) {
+        let error = HostError::io("start the unit", "unit")(io::Error::other("not started"));
+        self.0.left_commands.borrow_mut().push((task.to_owned(), Err(error)));
     }
 
     /// Returns the program and the arguments of each command that was run, in order.
@@ -439,8 +464,18 @@ impl Host for MemoryHost {
             self.0.commands.borrow_mut().push(command.clone());
             let stub = self.0.stub.borrow().clone();
             let result = stub(self, command);
+            if !self.0.command_duration.get().is_zero() {
+                tokio::time::sleep(self.0.command_duration.get()).await;
+            }
             self.count_call(program)?;
             if self.0.loses_ends.get() { Err(HostError::CommandLost { unit: "unit".into() }) } else { Ok(result) }
+        })
+    }
+
+    fn release_unit<'a>(&'a self, _unit: &'a str) -> Pending<'a, ()> {
+        Box::pin(async move {
+            let release = self.0.release.borrow().clone();
+            release(self);
         })
     }
 
@@ -450,7 +485,12 @@ impl Host for MemoryHost {
 
     fn find_left_commands(&self, _started: BTreeMap<String, String>) -> Pending<'_, Result<Vec<LeftCommand>, HostError>> {
         let left = std::mem::take(&mut *self.0.left_commands.borrow_mut());
-        let command = |(task, result)| LeftCommand { task, is_recorded: true, result: Box::pin(async { Ok(result) }) };
+        let command = |(task, result)| LeftCommand {
+            task,
+            is_recorded: true,
+            result: Box::pin(async { result }),
+            release: Box::pin(async {}),
+        };
         Box::pin(async move { Ok(left.into_iter().map(command).collect()) })
     }
 

@@ -14,6 +14,7 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 
+use self::swaps::{PROC_SWAPS, swap_files};
 use super::extras::{ACL, ACL_ALIAS, DEFAULT_ACL, EMPTY_FILE_FLAGS, PRESERVED_FLAGS, REPORTED_FLAGS};
 use super::{
     CommandPurpose, CommandResult, Dir, Extras, FileDetails, FileKind, FileVersion, Host, HostCommand, HostError, HostPath,
@@ -26,6 +27,7 @@ mod lock;
 mod prepare;
 pub mod process_setup;
 mod spawn;
+mod swaps;
 mod units;
 
 /// Rules for the resolution of a path by `openat2`: the kernel follows no symbolic link and no magic link of `/proc`,
@@ -52,9 +54,6 @@ pub const AGENT_UNIT: &str = "stemma-agent.service";
 
 /// The unit that is active after all tasks have succeeded since the boot.
 pub const APPLIED_TARGET: &str = "stemma-applied.target";
-
-/// The kernel's list of active swap files and swap partitions.
-const PROC_SWAPS: &str = "/proc/swaps";
 
 /// The machine that this process runs on, below a root directory.
 pub struct RealHost {
@@ -104,11 +103,12 @@ impl RealHost {
         Ok(host)
     }
 
-    /// Returns whether this process may end while the commands of tasks run, because systemd restarts the agent and the
-    /// next agent waits for them. Returns `false` if no command of a task runs.
-    pub async fn may_leave_commands(&self) -> bool {
+    /// Returns whether this process may end while commands run, because the next agent waits for those of tasks, and stops the
+    /// others. Without `in_any_stop`, it may only do so if systemd restarts the agent and a command of a task runs. Returns
+    /// `false` if commands are child processes.
+    pub async fn may_leave_commands(&self, in_any_stop: bool) -> bool {
         match &self.units {
-            Some(units) => units.may_leave_commands().await,
+            Some(units) => units.may_leave_commands(in_any_stop).await,
             None => false,
         }
     }
@@ -132,8 +132,36 @@ impl Host for RealHost {
         Box::pin(async move {
             let unit = command.unit.clone().or_else(|| self.new_unit(&command.purpose));
             match self.units.as_ref().zip(unit) {
-                Some((units, unit)) => units.run(&self.root, self.fd.as_fd(), command, &unit).await,
+                Some((units, unit)) => {
+                    let result = units.run(&self.root, self.fd.as_fd(), command, &unit, &|| Ok(())).await;
+                    units.release(&unit).await;
+                    result
+                }
                 None => spawn::run(&self.root, self.fd.as_fd(), command).await,
+            }
+        })
+    }
+
+    fn run_recorded<'a>(
+        &'a self,
+        command: &'a HostCommand,
+        record: &'a dyn Fn() -> Result<(), HostError>,
+    ) -> Pending<'a, Result<CommandResult, HostError>> {
+        Box::pin(async move {
+            match self.units.as_ref().zip(command.unit.as_deref()) {
+                Some((units, unit)) => units.run(&self.root, self.fd.as_fd(), command, unit, record).await,
+                None => {
+                    record()?;
+                    spawn::run(&self.root, self.fd.as_fd(), command).await
+                }
+            }
+        })
+    }
+
+    fn release_unit<'a>(&'a self, unit: &'a str) -> Pending<'a, ()> {
+        Box::pin(async move {
+            if let Some(units) = &self.units {
+                units.release(unit).await;
             }
         })
     }
@@ -695,33 +723,6 @@ fn read_flags(fd: &OwnedFd) -> Result<Option<IFlags>, Errno> {
         Err(Errno::NOTTY | Errno::NOTSUP | Errno::NOSYS | Errno::INVAL) => Ok(None),
         flags => flags.map(Some),
     }
-}
-
-/// Returns the paths of the swap files in the text of `/proc/swaps`. The first line is a heading. Each further line
-/// describes a swap area, with its path and type in the first two fields. In a path, blanks and backslashes are written
-/// as octal escapes.
-fn swap_files(swaps: &str) -> impl Iterator<Item = CString> {
-    let fields = swaps.lines().skip(1).map(|line| line.split_ascii_whitespace());
-    let files = fields.filter_map(|mut fields| fields.next().filter(|_| fields.next() == Some("file")));
-    files.filter_map(|path| CString::new(unescape(path)).ok())
-}
-
-/// Decodes a path in which the kernel wrote some bytes as a backslash and three octal digits. A backslash without three
-/// octal digits is unchanged.
-fn unescape(path: &str) -> Vec<u8> {
-    let mut parts = path.split('\\');
-    let mut bytes = parts.next().unwrap_or_default().as_bytes().to_vec();
-    for part in parts {
-        let octal = part.split_at_checked(3);
-        if let Some((byte, rest)) = octal.and_then(|(digits, rest)| Some((u8::from_str_radix(digits, 8).ok()?, rest))) {
-            bytes.push(byte);
-            bytes.extend_from_slice(rest.as_bytes());
-        } else {
-            bytes.push(b'\\');
-            bytes.extend_from_slice(part.as_bytes());
-        }
-    }
-    bytes
 }
 
 /// Opens a directory below `at`, so that the directory can be listed and synced, and its entries can be opened.

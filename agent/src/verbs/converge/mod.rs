@@ -40,6 +40,10 @@ const EXIT_TIMEOUT: Duration = Duration::from_secs(3);
 /// Time within which a running agent starts a requested reconcile. An agent of an older version never starts one.
 const RECONCILE_START_TIMEOUT: Duration = Duration::from_secs(30);
 
+/// Time for which a stopping agent waits for commands. It is shorter than `TimeoutStopSec=` of the unit, after which systemd
+/// would kill the agent, and the unit would be `failed`.
+const MAX_STOP_DURATION: Duration = Duration::from_secs(80);
+
 /// Interval at which a stopping agent checks whether it may leave its commands to the next agent.
 const LEAVE_INTERVAL: Duration = Duration::from_millis(500);
 
@@ -82,8 +86,8 @@ pub fn run(root: &Path) -> Result<AgentExit> {
                 result.context("the root half")?;
             }
             error = run_sync(&local, identity, sync_end) => return Err(error).context("the network half"),
-            () = restart_with_commands(&local.host) => {
-                warn!("the agent is restarted while commands run: the next agent waits for their end");
+            () = leave_commands(&local.host) => {
+                warn!("the agent ends while commands run: the next agent waits for their end");
             }
         }
         notify(&[NotifyState::Stopping]);
@@ -94,11 +98,11 @@ pub fn run(root: &Path) -> Result<AgentExit> {
 
 /// Waits for the signal to stop. Then completes when systemd restarts the agent while commands of tasks run in their units.
 /// Such a command may itself restart the agent, for example by an upgrade, so the agent must not wait for its end. In a
-/// stop without a restart, never completes.
-async fn restart_with_commands(host: &RealHost) {
+/// stop without a restart, completes if such commands still run after [`MAX_STOP_DURATION`].
+async fn leave_commands(host: &RealHost) {
     wait_for_signal().await;
-    // A command of a task may begin after the signal, for example after its guard.
-    while !host.may_leave_commands().await {
+    let limit = Instant::now() + MAX_STOP_DURATION;
+    while !host.may_leave_commands(Instant::now() >= limit).await {
         tokio::time::sleep(LEAVE_INTERVAL).await;
     }
 }

@@ -6,6 +6,7 @@
 //! changes something. A command that a crash interrupted is `unknown` and is not repeated automatically, except with
 //! `on_interrupt: again`, a new definition or new inputs.
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -73,16 +74,25 @@ impl Applier for ShellApplier {
         Box::pin(async move {
             let mut prepared = prepare_command(site, task)?;
             prepared.command.unit = site.host.new_unit(&prepared.command.purpose);
-            if let Some(unit) = &prepared.command.unit {
-                site.ledger.set_started_unit(&task.task.id, Some(unit))?;
-            }
+            let (id, unit, is_guarded) = (&task.task.id, prepared.command.unit.as_deref(), prepared.is_guarded());
             // The journal has an entry of a command without guards: begun before its run, and done or failed after it.
-            let step = |state| Step { task: task.task.id.clone(), content: task.content, state };
-            if !prepared.is_guarded() {
-                site.ledger.set_step(&step(StepState::Begun))?;
+            let step = |state| Step { task: id.clone(), content: task.content, state };
+            let has_begun = Cell::new(false);
+            let record = || {
+                if unit.is_some() {
+                    site.ledger.set_started_unit(id, unit)?;
+                }
+                if !is_guarded {
+                    site.ledger.set_step(&step(StepState::Begun))?;
+                }
+                has_begun.set(true);
+                Ok(())
+            };
+            let result = site.host.run_recorded(&prepared.command, &record).await;
+            if let (Err(error), false) = (&result, has_begun.get()) {
+                return Err(TaskError::new(error.sentence()).without_effect());
             }
-            let result = site.host.run(&prepared.command).await;
-            if !prepared.is_guarded() {
+            if !is_guarded {
                 // The journal entry remains `Begun`, because nobody knows how the command ended.
                 if let Err(error @ HostError::CommandLost { .. }) = result {
                     return Err(TaskError { effect: FailureEffect::Unknown, ..error.into() });
@@ -93,7 +103,10 @@ impl Applier for ShellApplier {
                     return Err(unjournalled_error(result, &error));
                 }
             }
-            forget_unit(site, task, prepared.command.unit.is_some());
+            if let Some(unit) = unit {
+                forget_unit(site, id);
+                site.host.release_unit(unit).await;
+            }
             apply_result(result?)
         })
     }
@@ -118,11 +131,10 @@ impl PreparedCommand {
     }
 }
 
-/// Removes the unit of a task from the record after the end of its command. An error is only logged: systemd no longer
-/// has the unit, so the entry has no effect.
-fn forget_unit(site: &Site, task: &HostTask, has_unit: bool) {
-    let id = task.task.id.as_str();
-    if has_unit && let Err(error) = site.ledger.set_started_unit(id, None) {
+/// Removes the unit of a task from the record after the end of its command. An error is only logged: the next agent finds
+/// that the unit has ended or is gone.
+fn forget_unit(site: &Site, id: &str) {
+    if let Err(error) = site.ledger.set_started_unit(id, None) {
         debug!(task = id, error = error.sentence().as_str(); "the unit of a task remains in the record");
     }
 }

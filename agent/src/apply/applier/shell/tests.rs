@@ -1,5 +1,6 @@
 //! When a command runs and with which arguments, on an in-memory host: guards, the journal, parameters.
 
+use std::cell::RefCell;
 use std::rc::Rc;
 
 use serde_json::{Value, json};
@@ -124,9 +125,14 @@ fn unit_of_command_is_recorded_until_end_is_recorded() {
             assert_eq!(recorded_unit(host), command.unit, "the unit is recorded when its command runs");
             CommandResult { end: ExitKind::Status(0), output: String::new() }
         });
+        let released_steps = Rc::new(RefCell::new(Vec::new()));
+        let steps = Rc::clone(&released_steps);
+        host.on_release(move |host| steps.borrow_mut().push(site(host).ledger.step("t").unwrap().unwrap().state));
         let task = task(&json!({"parameters": {"command": ["deploy"]}}), "gold");
         let result = apply(&host, &task);
         let step = site(&host).ledger.step("t").unwrap().unwrap();
+        // If the agent is killed before it has recorded the end, the next agent reads it from the unit.
+        assert_eq!(*released_steps.borrow(), if loses_ends { vec![] } else { vec![StepState::Done] });
         if loses_ends {
             assert_eq!((result.unwrap_err().effect, step.state), (FailureEffect::Unknown, StepState::Begun));
             assert_eq!(check(&host, &task).unwrap_err().effect, FailureEffect::Unknown);

@@ -20,12 +20,12 @@ use std::time::Duration;
 
 use log::{debug, info, warn};
 use rustix::process::Signal;
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout};
 
 pub use self::name::{COMMAND_UNIT_PATTERNS, live_owner};
 use self::name::{ProcessId, owned_units, owner, unit_name};
 use self::output::CommandOutput;
-use self::systemd::{Systemd, UnitChanges, UnitEnd, UnitRequest, has_bus, is_refusal};
+use self::systemd::{Systemd, UnitChanges, UnitEnd, UnitRequest, has_bus, is_refusal, start_error};
 use super::AGENT_UNIT;
 use super::exec_error::{exec_error, find_exec_error, is_executable};
 use super::prepare::{CommandSetup, memory_file, open_working_dir, prepare};
@@ -45,8 +45,8 @@ const RECONNECT_INTERVAL: Duration = Duration::from_secs(1);
 /// Interval at which systemd is asked for the state of a running unit.
 const POLL_INTERVAL: Duration = Duration::from_secs(5);
 
-/// The number of kept units from which on those without processes are removed.
-const MIN_SWEEP_UNITS: usize = 8;
+/// Interval at which the kept units without processes are removed, if commands run.
+const SWEEP_INTERVAL: Duration = Duration::from_mins(1);
 
 /// The exit status by which systemd reports that it cannot execute a program (`EXIT_EXEC`).
 const EXIT_EXEC: i32 = 203;
@@ -64,12 +64,22 @@ pub(super) struct Units {
     next_number: Cell<u64>,
     /// The connection over the bus, from the first command on.
     systemd: RefCell<Option<Systemd>>,
+    /// The units that have ended, until they are released.
+    ended: RefCell<BTreeMap<String, EndedUnit>>,
     /// The units that have ended and still hold programs of their commands.
     kept: RefCell<Vec<String>>,
-    /// The number of kept units at which those without processes are removed.
-    sweep_at: Cell<usize>,
+    /// The time at which the kept units without processes are removed.
+    sweep_at: Cell<Instant>,
     /// The units of tasks, from before their start to the record of their end.
     running_tasks: RefCell<BTreeSet<String>>,
+}
+
+/// A unit that has ended, and that systemd has not forgotten yet.
+#[derive(Clone, Copy, Debug)]
+struct EndedUnit {
+    has_processes: bool,
+    /// True if its failure would keep it.
+    may_have_failed: bool,
 }
 
 /// A unit in the set of the units of tasks.
@@ -116,8 +126,9 @@ impl Units {
             owner: ProcessId::current(),
             next_number: Cell::new(1),
             systemd: RefCell::new(None),
+            ended: RefCell::default(),
             kept: RefCell::default(),
-            sweep_at: Cell::new(MIN_SWEEP_UNITS),
+            sweep_at: Cell::new(Instant::now()),
             running_tasks: RefCell::default(),
         }
     }
@@ -130,14 +141,16 @@ impl Units {
         unit_name(purpose, self.owner, self.next_number.replace(self.next_number.get() + 1))
     }
 
-    /// Runs a command as a unit with this name. Returns how the command ended and the end of its output. Kills the other
-    /// processes of the unit, unless the command succeeded. The unit continues if the returned future is dropped.
+    /// Runs a command as a unit with this name. Calls `record` before the start, and does not start the unit if that fails.
+    /// Returns how the command ended and the end of its output. The unit remains until it is released. It continues if the
+    /// returned future is dropped.
     pub(super) async fn run(
         &self,
         root: &Path,
         root_fd: BorrowedFd<'_>,
         command: &HostCommand,
         unit: &str,
+        record: &dyn Fn() -> Result<(), HostError>,
     ) -> Result<CommandResult, HostError> {
         let program = command.argv.first().map_or("", String::as_str);
         let io_error = |operation| HostError::io(operation, program);
@@ -171,12 +184,16 @@ impl Units {
             time_limit: command.timeout.saturating_add(TIME_LIMIT_MARGIN),
             is_quiet: !matches!(command.purpose, CommandPurpose::Task(_) | CommandPurpose::Hook(_)),
         };
+        if let Err(error) = record() {
+            output::remove(unit);
+            return Err(error);
+        }
         log_start(&command.purpose, unit);
         let _running = is_task.then(|| RunningUnit::new(&self.running_tasks, unit));
         if let Err(error) = systemd.start(&request).await {
             if is_refusal(&error) {
                 output::remove(unit);
-                return Err(unit_error(error));
+                return Err(HostError::io("start a unit for", program)(start_error(error)));
             }
             // The unit may run, or may start later. So its end is awaited, and the environment remains open.
             warn!(unit, error:% = error; "it is not known whether systemd has started a unit; its end is awaited");
@@ -230,21 +247,24 @@ impl Units {
                 LeftAction::Discard => {
                     if end.is_none() {
                         warn!(unit = unit.as_str(); "the agent that ran this unit has ended: it is stopped");
-                        self.end_by(&[Signal::KILL], &unit, &mut changes).await;
+                        self.kill(&unit, Signal::KILL).await;
+                        self.await_end_briefly(&unit, &mut changes).await;
                     }
-                    self.discard(&unit, true, true).await;
+                    self.discard(&unit, EndedUnit { has_processes: true, may_have_failed: true }).await;
                 }
             }
         }
-        self.sweep_at.set(0);
+        self.sweep_at.set(Instant::now());
         self.sweep_kept().await;
         output::sweep(|unit| live_owner(unit).is_none() && left.iter().all(|command| command.2 != unit));
         let commands = left.into_iter().map(|(task, is_recorded, unit, changes, end)| {
             if end.is_none() {
                 info!(task = task.as_str(), unit = unit.as_str(); "an earlier agent started the command of this task: waiting for its end");
             }
-            let result = Rc::clone(self).follow(unit, changes, end);
-            LeftCommand { task, is_recorded, result: Box::pin(result) }
+            let result = Rc::clone(self).follow(unit.clone(), changes, end);
+            let units = Rc::clone(self);
+            let release = async move { units.release(&unit).await };
+            LeftCommand { task, is_recorded, result: Box::pin(result), release: Box::pin(release) }
         });
         Ok(commands.collect())
     }
@@ -267,17 +287,18 @@ impl Units {
         self.finish(&unit, end, output).await
     }
 
-    /// Returns whether this process may end while the commands of tasks run, because systemd restarts the agent and the
-    /// next agent waits for them. Returns `false` if no command of a task runs. Also returns `false` while one of them
-    /// starts, because its start needs this process, or has ended, because its end is about to be recorded.
-    pub(super) async fn may_leave_commands(&self) -> bool {
+    /// Returns whether this process may end while commands run, because the next agent waits for those of tasks, and stops the
+    /// others. Without `in_any_stop`, it may only do so if systemd restarts the agent and a command of a task runs. Returns
+    /// `false` while one of them starts, because its start needs this process, or has ended, because its end is about to be
+    /// recorded.
+    pub(super) async fn may_leave_commands(&self, in_any_stop: bool) -> bool {
         let units = self.running_tasks.borrow().clone();
         if units.is_empty() {
-            return false;
+            return in_any_stop;
         }
         let may_leave = async {
             let systemd = self.connect().await?;
-            let mut may_leave = systemd.is_restarting(AGENT_UNIT).await?;
+            let mut may_leave = in_any_stop || systemd.is_restarting(AGENT_UNIT).await?;
             for unit in &units {
                 may_leave = may_leave && systemd.is_running(unit).await?;
             }
@@ -337,43 +358,50 @@ impl Units {
         Ok((changes, systemd.end(unit).await?))
     }
 
-    /// Ends a unit that has reached its time limit: sends SIGTERM to all its processes, and SIGKILL if the unit has not
-    /// ended after [`TERMINATE_GRACE`]. Returns the end of the unit, which may have been earlier, if its signal was lost.
-    /// Returns [`UnitEnd::Unknown`] if the unit may still run.
+    /// Ends a unit that has reached its time limit: sends SIGTERM to all its processes, and SIGKILL each time the unit has not
+    /// ended after [`TERMINATE_GRACE`]. Waits until the unit has ended, because nothing else of its task may run before. If
+    /// the unit ended before a signal, returns that end: its message from systemd was lost.
     async fn time_out(&self, unit: &str, changes: &mut UnitChanges) -> UnitEnd {
-        match self.refresh(unit).await {
-            Ok((_, Some(end))) => return end,
-            // Signals of the old connection may have been lost.
-            Ok((new_changes, None)) => *changes = new_changes,
-            Err(_) => {}
-        }
-        let has_ended = self.end_by(&[Signal::TERM, Signal::KILL], unit, changes).await;
-        if has_ended { UnitEnd::TimedOut } else { UnitEnd::Unknown }
-    }
-
-    /// Sends signals to all processes of a unit, one after another, until the unit has ended. Waits [`TERMINATE_GRACE`] after
-    /// each. Returns whether the unit has ended.
-    async fn end_by(&self, signals: &[Signal], unit: &str, changes: &mut UnitChanges) -> bool {
-        for signal in signals {
-            self.kill(unit, *signal).await;
-            let has_ended = timeout(TERMINATE_GRACE, self.await_end(unit, changes)).await.is_ok()
-                || matches!(self.refresh(unit).await, Ok((_, Some(_))));
-            if has_ended {
-                return true;
+        let (mut signal, mut is_signalled) = (Signal::TERM, false);
+        // Signals of an old connection may have been lost.
+        let mut end = self.refresh(unit).await.ok().and_then(|(new_changes, end)| {
+            *changes = new_changes;
+            end
+        });
+        while end.is_none() {
+            is_signalled |= self.kill(unit, signal).await;
+            end = self.await_end_briefly(unit, changes).await;
+            if end.is_none() {
+                warn!(unit; "a command has not ended by a signal at its time limit; it gets SIGKILL");
             }
+            signal = Signal::KILL;
         }
-        false
-    }
-
-    async fn kill(&self, unit: &str, signal: Signal) {
-        if let Ok(systemd) = self.connect().await {
-            // The error is ignored, because the processes of the unit may have ended by themselves.
-            let _ = systemd.kill(unit, signal.as_raw()).await;
+        match end {
+            Some(end) if !is_signalled => end,
+            _ => UnitEnd::TimedOut,
         }
     }
 
-    /// Returns the result of a unit that has ended, with the rest of its output, and discards the unit. A unit with a
-    /// program that the successful command started is kept.
+    /// Waits for the end of a unit for [`TERMINATE_GRACE`]. Returns `None` if the unit has not ended, or systemd cannot be
+    /// asked.
+    async fn await_end_briefly(&self, unit: &str, changes: &mut UnitChanges) -> Option<UnitEnd> {
+        if let Ok(end) = timeout(TERMINATE_GRACE, self.await_end(unit, changes)).await {
+            return Some(end);
+        }
+        let (new_changes, end) = self.refresh(unit).await.ok()?;
+        *changes = new_changes;
+        end
+    }
+
+    /// Sends a signal to all processes of a unit. Returns whether it was sent. It is not if the processes have ended.
+    async fn kill(&self, unit: &str, signal: Signal) -> bool {
+        match self.connect().await {
+            Ok(systemd) => systemd.kill(unit, signal.as_raw()).await.is_ok(),
+            Err(_) => false,
+        }
+    }
+
+    /// Returns the result of a unit that has ended, with the rest of its output. The unit remains until it is released.
     async fn finish(&self, unit: &str, end: UnitEnd, output: Option<CommandOutput>) -> Result<CommandResult, HostError> {
         // If it is not known whether the unit has processes, it is treated as if it has.
         let has_processes = match self.connect().await {
@@ -385,31 +413,39 @@ impl Units {
             None => String::new(),
         };
         output::remove(unit);
-        // A unit whose processes are killed may fail afterwards.
-        let may_have_failed = has_processes || end.may_fail_unit();
-        let end = match end {
-            UnitEnd::Exited(status) => ExitKind::Status(status),
-            UnitEnd::Killed(signal) => ExitKind::Signal(signal),
-            UnitEnd::TimedOut => ExitKind::TimedOut,
+        let kind = match end {
+            UnitEnd::Exited(status) => Ok(ExitKind::Status(status)),
+            UnitEnd::Killed(signal) => Ok(ExitKind::Signal(signal)),
+            UnitEnd::TimedOut => Ok(ExitKind::TimedOut),
             UnitEnd::NotStarted => {
-                self.discard(unit, has_processes, true).await;
                 let reason = format!("systemd could not start it: `journalctl -u {unit}` shows the reason");
-                return Err(HostError::io("start the unit", unit)(io::Error::other(reason)));
+                Err(HostError::io("start the unit", unit)(io::Error::other(reason)))
             }
             UnitEnd::Unknown => return Err(HostError::CommandLost { unit: unit.to_owned() }),
         };
-        if end.is_success() && has_processes {
+        if end == UnitEnd::Exited(0) && has_processes {
             info!(unit; "a program that the command started continues in its unit");
             self.kept.borrow_mut().push(unit.to_owned());
         } else {
-            self.discard(unit, has_processes, may_have_failed).await;
+            // A unit whose processes are killed may fail afterwards.
+            let may_have_failed = has_processes || end.may_fail_unit();
+            self.ended.borrow_mut().insert(unit.to_owned(), EndedUnit { has_processes, may_have_failed });
         }
-        Ok(CommandResult { end, output })
+        Ok(CommandResult { end: kind?, output })
+    }
+
+    /// Removes a unit that has ended, and kills its processes, if it has any. Does nothing if the unit has not ended, or holds
+    /// a program that its successful command started.
+    pub(super) async fn release(&self, unit: &str) {
+        let ended = self.ended.borrow_mut().remove(unit);
+        if let Some(ended) = ended {
+            self.discard(unit, ended).await;
+        }
     }
 
     /// Removes a unit that has ended, and kills its processes, if it has any. If it may have failed, also forgets its
     /// failure, which would keep it. A unit that ends later may remain as failed.
-    async fn discard(&self, unit: &str, has_processes: bool, may_have_failed: bool) {
+    async fn discard(&self, unit: &str, EndedUnit { has_processes, may_have_failed }: EndedUnit) {
         let discarded = async {
             let systemd = self.connect().await?;
             if has_processes {
@@ -422,11 +458,12 @@ impl Units {
         }
     }
 
-    /// Removes the kept units whose programs have ended, if there are many kept units.
+    /// Removes the kept units whose programs have ended, at most once in [`SWEEP_INTERVAL`].
     async fn sweep_kept(&self) {
-        if self.kept.borrow().len() < self.sweep_at.get() {
+        if Instant::now() < self.sweep_at.get() || self.kept.borrow().is_empty() {
             return;
         }
+        self.sweep_at.set(Instant::now() + SWEEP_INTERVAL);
         let kept = self.kept.take();
         let Ok(systemd) = self.connect().await else {
             self.kept.borrow_mut().extend(kept);
@@ -436,10 +473,9 @@ impl Units {
             if systemd.has_processes(&unit).await.unwrap_or(true) {
                 self.kept.borrow_mut().push(unit);
             } else {
-                self.discard(&unit, false, true).await;
+                self.discard(&unit, EndedUnit { has_processes: false, may_have_failed: true }).await;
             }
         }
-        self.sweep_at.set((2 * self.kept.borrow().len()).max(MIN_SWEEP_UNITS));
     }
 }
 

@@ -41,6 +41,10 @@ const CLD_EXITED: i32 = 1;
 /// with one of them is `failed`. Any other status is a result of the command, and not a failure of the unit.
 const SYSTEMD_STATUSES: std::ops::RangeInclusive<i32> = 200..=245;
 
+/// Time after SIGTERM at which systemd kills a unit that it stops. A shutdown first waits for the agent, which waits for its
+/// commands.
+const STOP_TIMEOUT: Duration = Duration::from_secs(20);
+
 /// The highest number of a signal.
 const MAX_SIGNAL: i32 = 64;
 
@@ -335,6 +339,16 @@ pub(super) fn is_refusal(error: &Error) -> bool {
     }
 }
 
+/// Returns the error of a refused start, with advice if systemd could not store the unit.
+pub(super) fn start_error(error: Error) -> std::io::Error {
+    match &error {
+        Error::MethodError(name, ..) if name.as_str() == "org.freedesktop.systemd1.NoSuchUnit" => {
+            std::io::Error::other(format!("systemd could not store it ({error}): is there space in /run?"))
+        }
+        _ => std::io::Error::other(error),
+    }
+}
+
 /// Returns the unique name of systemd on the bus.
 async fn name_owner(connection: &Connection) -> Result<OwnedUniqueName> {
     const BUS: &str = "org.freedesktop.DBus";
@@ -375,6 +389,7 @@ fn properties<'a>(request: &UnitRequest<'a>) -> Vec<(&'static str, Variant<'a>)>
         // At a shutdown, systemd stops the agent first, and so waits for the command as long as the agent does.
         ("Before", Variant::new(vec![AGENT_UNIT.to_owned()])),
         ("RuntimeMaxUSec", Variant::new(micros(request.time_limit))),
+        ("TimeoutStopUSec", Variant::new(micros(STOP_TIMEOUT))),
         ("ExecStart", Variant::new(vec![command])),
         ("EnvironmentFiles", Variant::new(vec![(request.environment_file.to_owned(), false)])),
         ("UnsetEnvironment", Variant::new(request.unset.iter().map(|&name| name.to_owned()).collect::<Vec<_>>())),
