@@ -1,12 +1,10 @@
 //! The command `leave`: removes the agent's own files from this host. Files that tasks wrote are not removed.
 
-use std::collections::BTreeMap;
 use std::fs;
 use std::io::{ErrorKind, Write as _};
 use std::path::Path;
 
 use anyhow::{Context, Result};
-use stemma_core::task::Mode;
 
 use super::access::check_access;
 use super::{AgentExit, LocalHost, print, unit};
@@ -14,7 +12,6 @@ use crate::apply::ledger::HOST_MAP;
 use crate::apply::leftovers::{self, StagingDirs};
 use crate::apply::outputs::host_map;
 use crate::args::LeaveArgs;
-use crate::config::AgentConfig;
 use crate::host::{Host as _, HostPath};
 use crate::identity::HostIdentity;
 use crate::paths;
@@ -79,10 +76,9 @@ fn report_holder(process: &str) -> Result<AgentExit> {
 /// there. A file that is no longer a label map is not changed, and a finding about it is printed.
 fn remove_labels(local: &LocalHost) -> Result<()> {
     let ledger = &local.site.ledger;
-    if ledger.get(&HOST_MAP)?.is_some() {
-        let config = AgentConfig::load(&*local.host)?;
-        let empty = BTreeMap::new();
-        for finding in host_map::write(&*local.host, ledger, &config.host_label_map, &empty, None, Mode::Apply)?.into_findings() {
+    // The record has the path, so the configuration may be unreadable.
+    if let Some(record) = ledger.get(&HOST_MAP)? {
+        for finding in host_map::withdraw(&*local.host, ledger, &record, &record.path)? {
             print(&format!("{finding}\n"))?;
         }
     }
@@ -105,10 +101,13 @@ fn remove_dir(local: &LocalHost, path: &str) -> Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeSet;
+    use std::collections::{BTreeMap, BTreeSet};
+
+    use stemma_core::task::Mode;
 
     use super::*;
     use crate::apply::testing::{TestTaskSet, joined_host};
+    use crate::config::AgentConfig;
 
     /// In this test, the host label map (`map`) contains a label of another program (`zone`), which remains. The agent
     /// has recorded `/srv` as a directory in which it writes files, so `leave` deletes the unfinished file there.
@@ -133,6 +132,7 @@ mod tests {
             leftovers::record_dirs(&local.site, &StagingDirs::from([("/srv".to_owned(), BTreeSet::new())])).unwrap();
 
             drop(local);
+            fs::write(root.path().join("etc/stemma/agent.toml"), "damaged = ").unwrap();
             assert_eq!(leave(root.path(), LeaveArgs { keep_state }).unwrap(), AgentExit::Done);
             assert!(!unfinished_file.exists(), "x05: an unfinished file of a killed agent is deleted too");
             assert_eq!(fs::read_to_string(&map).unwrap(), "zone=a\n");

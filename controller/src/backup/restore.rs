@@ -16,7 +16,7 @@ use super::{BackupHeader, BackupPart, BackupReader, MissingKeys, leftovers};
 use crate::age::{AgeIdentity, DecryptReader, MAGIC};
 use crate::args::RestoreArgs;
 use crate::ca::files;
-use crate::init::Layout;
+use crate::init::{Layout, remove_unfinished};
 use crate::records::{codec, key};
 use crate::store::{CreateOptions, Entry, Epoch, RedbStore, Revision};
 
@@ -52,6 +52,7 @@ pub fn restore(args: &RestoreArgs) -> Result<()> {
     files::make_directory(layout.directory()).context("nothing was restored")?;
     let lock = lock.map_or_else(|| files::lock_directory(layout.directory()), Ok)?;
     check_empty(&layout)?;
+    remove_unfinished(&layout).context("nothing was restored")?;
     leftovers::print_all(&leftovers::sweep_restores(layout.directory(), &lock));
     let damaged_count = create_fleet(&backup, &layout, &checked_backup)?;
     let result = File::open(layout.directory()).and_then(|directory| directory.sync_all());

@@ -97,7 +97,8 @@ impl Layout {
     /// [`FileError`] if the directories cannot be read.
     pub fn authority(&self) -> Result<Option<PathBuf>, FileError> {
         let (trust, admin) = (files::list_directory(&self.trust())?, files::list_directory(&self.admin())?);
-        Ok(trust.into_iter().chain(admin).next())
+        // A file system of its own has this directory.
+        Ok(trust.into_iter().chain(admin).find(|path| !path.ends_with("lost+found")))
     }
 
     /// Checks that other users cannot read the keys or the store, cannot write the store, the root certificate or a
@@ -208,15 +209,18 @@ pub fn init(directory: &Path, names: &[String], now_s: u64) -> Result<InitResult
     if layout.directory().is_dir() {
         // This is checked before the mode of the directory is set, because the directory may have another purpose.
         let _lock = files::lock_directory(layout.directory())?;
-        complete_move(&layout)?;
+        // Another user could have put a fleet there, or a link to any directory in place of `trust`.
+        if files::check_directory(layout.directory()).is_ok() {
+            complete_move(&layout)?;
+        }
         check_free(&layout)?;
     }
     files::make_directory(layout.directory())?;
     // A restore or another `init` may have created a fleet since the first check. From here on, the lock prevents this.
     let _lock = files::lock_directory(layout.directory())?;
     check_free(&layout)?;
+    remove_unfinished(&layout)?;
     let staging = Layout::new(&directory.join(UNFINISHED));
-    remove_directory(staging.directory())?;
     let result = create(&staging, &layout, &names, now_s).and_then(|result| {
         rename(staging.directory(), &directory.join(FINISHED))?;
         complete_move(&layout)?;
@@ -252,16 +256,24 @@ fn create(staging: &Layout, layout: &Layout, names: &[ServerName], now_s: u64) -
     Ok(InitResult { fleet, ca_hash: Hex(&hash).to_string(), context: layout.context() })
 }
 
+/// Removes what interrupted calls of [`init`] left in a directory that has no fleet.
+///
+/// # Errors
+/// [`FileError`].
+pub fn remove_unfinished(layout: &Layout) -> Result<(), FileError> {
+    [UNFINISHED, FINISHED].iter().try_for_each(|name| remove_directory(&layout.directory().join(name)))
+}
+
 /// Moves the files of a complete new fleet to their places, the store last. Does nothing if there is no such fleet, or if
-/// the directory has got files of another fleet. An interrupted move is repeated from its beginning.
+/// the directory has got the store or authority of another fleet. An interrupted move is repeated from its beginning.
 fn complete_move(layout: &Layout) -> Result<(), InitError> {
     let finished = Layout::new(&layout.directory().join(FINISHED));
     if !finished.store().is_file() {
-        return remove_directory(finished.directory());
+        return Ok(remove_directory(finished.directory())?);
     }
-    let paths = [files::list_directory(&finished.trust())?, files::list_directory(&finished.admin())?, vec![finished.root()]];
+    let authority = [files::list_directory(&finished.trust())?, files::list_directory(&finished.admin())?].concat();
     let mut moves = Vec::new();
-    for path in paths.concat() {
+    for path in authority {
         let place = layout.directory().join(path.strip_prefix(finished.directory()).expect("a path in the directory"));
         let content = fs::read(&path).map_err(io_error("read", &path))?;
         let is_secret = fs::metadata(&path).map_err(io_error("look at", &path))?.permissions().mode() & 0o004 == 0;
@@ -278,8 +290,12 @@ fn complete_move(layout: &Layout) -> Result<(), InitError> {
     for (place, content, sensitivity) in &moves {
         files::write(place, *sensitivity, content)?;
     }
+    // The root certificate of an earlier fleet is replaced. An interrupted move may have moved this one already.
+    if finished.root().exists() {
+        rename(&finished.root(), &layout.root())?;
+    }
     rename(&finished.store(), &layout.store())?;
-    remove_directory(finished.directory())
+    Ok(remove_directory(finished.directory())?)
 }
 
 /// Renames a file or directory. The rename is durable when this function returns.
@@ -290,9 +306,9 @@ fn rename(from: &Path, to: &Path) -> Result<(), InitError> {
 }
 
 /// Removes a directory with its content. A directory that does not exist is not an error.
-fn remove_directory(path: &Path) -> Result<(), InitError> {
+fn remove_directory(path: &Path) -> Result<(), FileError> {
     match fs::remove_dir_all(path) {
-        Err(error) if error.kind() != ErrorKind::NotFound => Err(io_error("remove", path)(error).into()),
+        Err(error) if error.kind() != ErrorKind::NotFound => Err(io_error("remove", path)(error)),
         _ => Ok(()),
     }
 }
@@ -432,7 +448,29 @@ mod tests {
             assert_eq!(fs::read(data.join(found)).unwrap(), key_bytes);
             fs::remove_dir_all(data.join(directory_to_remove)).unwrap();
         }
+        // The root certificate of the lost fleet is still there.
+        fs::create_dir_all(data.join("trust/lost+found")).unwrap();
+        let old_root = fs::read(data.join("ca.pem")).unwrap();
         init(&data, &[], NOW_S).unwrap();
+        assert!(data.join("store.redb").is_file() && !data.join("init.finished").exists());
+        assert_ne!(fs::read(data.join("ca.pem")).unwrap(), old_root);
+    }
+
+    /// Every user could have put the finished fleet and the link there.
+    #[test]
+    fn s71_init_moves_no_fleet_when_others_can_write() {
+        let directory = tempfile::tempdir().unwrap();
+        let (data, outside) = (directory.path().join("data"), directory.path().join("outside"));
+        fs::create_dir_all(data.join("init.finished/trust")).unwrap();
+        for file in ["trust/evil", "ca.pem", "store.redb"] {
+            fs::write(data.join("init.finished").join(file), "evil").unwrap();
+        }
+        fs::create_dir(&outside).unwrap();
+        std::os::unix::fs::symlink(&outside, data.join("trust")).unwrap();
+        fs::set_permissions(&data, fs::Permissions::from_mode(0o777)).unwrap();
+        let _ = init(&data, &[], NOW_S);
+        assert!(!outside.join("evil").exists());
+        assert!(fs::read(data.join("store.redb")).map_or(true, |store| store != b"evil"));
     }
 
     /// A killed `init` leaves the unfinished directory, or the finished one with some of its files already in their places.

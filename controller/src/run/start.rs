@@ -221,8 +221,8 @@ fn bind_advice(field: &str, error: &std::io::Error) -> &'static str {
     match field {
         // The controller's unit permits no addresses of networks: systemd passes the sockets.
         _ if error.raw_os_error() == Some(rustix::io::Errno::AFNOSUPPORT.raw_os_error()) => {
-            "systemd has not passed a socket for it, for example after an edit of the socket unit: run `systemctl stop stemma-controller`, \
-             then `systemctl start stemma-controller`"
+            "systemd has not passed a socket for it, for example after an edit of the socket unit, or because another program listens \
+             there (ss -ltnp shows it): run `systemctl stop stemma-controller`, then `systemctl start stemma-controller`"
         }
         "admin_listen" => {
             "set another address with --admin-listen HOST:PORT, or stop the program that listens there (ss -ltnp shows it)"

@@ -21,6 +21,7 @@ pub(crate) const UPGRADE_PAGE: &str = include_str!("../../../docs/upgrade.md");
 pub(crate) enum BlockTarget {
     Controller,
     DebHost,
+    RpmHost,
     AllHosts,
     /// No machine of the test.
     Nowhere,
@@ -32,15 +33,20 @@ const INTRODUCTIONS: [(&str, BlockTarget); 9] = [
     ("On the controller (.deb):", BlockTarget::Controller),
     ("On each host:", BlockTarget::AllHosts),
     ("On each host (.deb):", BlockTarget::DebHost),
-    // A minimal Debian has no dnf. Other steps install the .rpm with rpm.
+    ("On each host (.rpm):", BlockTarget::RpmHost),
+    // The controller of the fleet has the .deb. Another step installs the .rpm.
     ("On the controller (.rpm):", BlockTarget::Nowhere),
-    ("On each host (.rpm):", BlockTarget::Nowhere),
     // The machines have no SSH. The test copies the packages and the script, and runs the same commands on the hosts.
     ("From a machine with SSH access to the hosts:", BlockTarget::Nowhere),
     // These two precede a setting and an error, not commands.
     ("In `/etc/stemma/controller.toml`:", BlockTarget::Nowhere),
     ("In the output of `journalctl -u stemma-controller`:", BlockTarget::Nowhere),
 ];
+
+/// The commands of dnf, and those of rpm that a machine runs in their place: Debian has no repository that dnf could use, and
+/// the database of rpm does not contain the Debian packages.
+const RPM_COMMANDS: [(&str, &str); 3] =
+    [("dnf install -y", "rpm -i --nodeps"), ("dnf upgrade -y", "rpm -U --nodeps"), ("dnf remove -y", "rpm -e")];
 
 /// A block of commands of a page.
 #[derive(Debug)]
@@ -88,12 +94,14 @@ impl MachineFleet {
         let machines = match block.target {
             BlockTarget::Controller => vec![&self.controller],
             BlockTarget::DebHost => vec![&self.deb_host],
+            BlockTarget::RpmHost => vec![&self.rpm_host],
             BlockTarget::AllHosts => self.hosts().to_vec(),
             BlockTarget::Nowhere => Vec::new(),
         };
+        let commands = RPM_COMMANDS.iter().fold(block.commands.clone(), |text, (dnf, rpm)| text.replace(dnf, rpm));
         let run = |machine: &Machine| {
             machine
-                .run_shell(&format!("set -e; cd {package_dir}\n{}", block.commands))
+                .run_shell(&format!("set -e; cd {package_dir}\n{commands}"))
                 .with_context(|| format!("the block of section `{}`", block.section))
         };
         Ok(machines.into_iter().map(run).collect::<Result<Vec<_>>>()?.concat())
@@ -176,11 +184,10 @@ fn copy_join_script(fleet: &MachineFleet, output: &str) -> Result<()> {
     Ok(())
 }
 
-/// Installs the .rpm on the other host. The agents of both hosts wait for the join.
+/// The agents of both hosts wait for the join.
 fn check_waiting_agents(fleet: &MachineFleet, _: &str) -> Result<()> {
     let rpm = &fleet.rpm_host;
     // The RPM database does not contain the Debian packages, so the requirements are checked separately.
-    rpm.run_shell("rpm -i --nodeps /root/packages-1/stemma-agent-*.rpm")?;
     let requirements = rpm.run_shell("rpm -qpR /root/packages-1/stemma-agent-*.rpm")?;
     for package in ["systemd", "util-linux", "libc.so.6"] {
         ensure!(requirements.lines().any(|line| line.starts_with(package)), "{package}: {requirements}");

@@ -147,7 +147,6 @@ pub(crate) fn upgrade_packages(fleet: &mut MachineFleet) -> Result<()> {
     controller.check_unit_state("stemma-controller.service", "active")?;
     fleet.run_upgrade_section("Upgrade the agents")?;
     ensure!(deb.read("/etc/stemma/agent.toml")?.contains(LABEL_MAP));
-    rpm.run_shell("rpm -U --nodeps /root/packages-2/stemma-agent-*.rpm")?;
     check_agent_revisions(fleet, 2)?;
     for (host, old_pid) in fleet.hosts().into_iter().zip(old_pids) {
         host.check_unit_state("stemma-agent.service", "active")?;
@@ -238,7 +237,6 @@ pub(crate) fn upgrade_during_apply(fleet: &mut MachineFleet) -> Result<()> {
     }
     fleet.run_upgrade_section("Upgrade the controller")?;
     fleet.run_upgrade_section("Upgrade the agents")?;
-    fleet.rpm_host.run_shell("rpm -U --nodeps /root/packages-2/stemma-agent-*.rpm")?;
     check_agent_revisions(fleet, 2)?;
     for host in fleet.hosts() {
         host.check_unit_state("stemma-agent.service", "active")?;
@@ -279,7 +277,6 @@ pub(crate) fn reinstall_packages(fleet: &mut MachineFleet) -> Result<()> {
         wait_for_file(host, "/root/endless", "begun\n")?;
     }
     fleet.run_upgrade_section("Remove")?;
-    rpm.run_shell("rpm -e stemma-agent")?;
     check_label_map(deb, false)?;
     for host in fleet.hosts() {
         ensure!(!host.outside_path("/usr/bin/stemma-agent").exists());
@@ -309,7 +306,7 @@ fn leftover_paths(machine: &Machine) -> Result<String> {
 }
 
 /// The purge of the packages, with the commands of `docs/upgrade.md`, removes every file of Stemma, and leaves the files
-/// of tasks and the labels of other writers. The .rpm has no purge: the step runs `stemma-agent leave`, removes the package, and deletes `/etc/stemma`.
+/// of tasks and the labels of other writers.
 pub(crate) fn purge_packages(fleet: &mut MachineFleet) -> Result<()> {
     let (controller, deb, rpm) = (&fleet.controller, &fleet.deb_host, &fleet.rpm_host);
     deb.write("/etc/stemma/labels.d/mine", "rack=7\n")?;
@@ -319,14 +316,11 @@ pub(crate) fn purge_packages(fleet: &mut MachineFleet) -> Result<()> {
         "{output}"
     );
     ensure!(output.contains("Copies of that directory, and a data_dir in other places, were not removed"), "{output}");
-    check_label_map(deb, false)?;
-    let output = rpm.run_shell("stemma-agent leave")?;
     ensure!(output.contains("this host has left its fleet"), "{output}");
+    check_label_map(deb, false)?;
     for unit in ["stemma-agent.service", "stemma-applied.target"] {
         rpm.check_unit_state(unit, "inactive")?;
     }
-    ensure!(!rpm.outside_path("/var/lib/stemma-agent").exists());
-    rpm.run_shell("rpm -e stemma-agent && rm -r /etc/stemma")?;
     for machine in [controller, deb, rpm] {
         let leftovers = leftover_paths(machine)?;
         ensure!(leftovers.is_empty(), "{}: {leftovers}", machine.name);

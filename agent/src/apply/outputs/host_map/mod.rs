@@ -157,7 +157,7 @@ pub fn write(
 ) -> Result<OutputsResult, HostError> {
     let path = HostPath::parse(&config.path).expect("the configuration was checked when it was read");
     let mut findings = match ledger.get(&HOST_MAP)? {
-        Some(old) if old.path != config.path && mode == Mode::Apply => withdraw_from_old_map(host, ledger, &old, &config.path)?,
+        Some(old) if old.path != config.path && mode == Mode::Apply => withdraw(host, ledger, &old, &config.path)?,
         _ => Vec::new(),
     };
     let Ok(current_text) = read(host, &path)?.map(String::from_utf8).transpose() else {
@@ -199,10 +199,13 @@ fn read(host: &dyn Host, path: &HostPath) -> Result<Option<Vec<u8>>, HostError> 
     Ok(host.parent_dir(path)?.map(|dir| dir.read(path.name(), MAX_MAP_BYTES)).transpose()?.flatten())
 }
 
-/// Removes the agent's keys from the old map, because the configuration now names another file. Then stores an empty
-/// record for the map at `new`. Returns a finding if the old file is no longer readable as a map. That file stays
-/// unchanged.
-fn withdraw_from_old_map(host: &dyn Host, ledger: &Ledger, old: &HostMapRecord, new: &str) -> Result<Vec<String>, HostError> {
+/// Removes the agent's keys from the map of the record `old`, because the configuration now names another file, or the host
+/// leaves its fleet. Then stores an empty record for the map at `new`. Returns a finding if the old file is no longer
+/// readable as a map. That file stays unchanged.
+///
+/// # Errors
+/// [`HostError`].
+pub fn withdraw(host: &dyn Host, ledger: &Ledger, old: &HostMapRecord, new: &str) -> Result<Vec<String>, HostError> {
     let mut findings = Vec::new();
     match HostPath::parse(&old.path).map(|path| (read(host, &path), path)) {
         Ok((Ok(Some(bytes)), path)) => match remove_owned(&String::from_utf8_lossy(&bytes), old) {
