@@ -1,7 +1,7 @@
 //! The commands of tasks that an earlier agent left running when it was killed or restarted. They run in units of their
 //! own, so this agent waits for their end and records it, before anything else of their tasks runs.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
@@ -18,6 +18,8 @@ pub struct LeftCommands {
     /// False if the host must still be asked for the commands. No command of a task may be started before that. The lock
     /// is held while the host is asked, because two searches would divide the output of a command between them.
     is_known: Mutex<bool>,
+    /// True if this agent has applied nothing yet. So all refreshes that are due were due before it started.
+    is_first_search: Cell<bool>,
     commands: RefCell<BTreeMap<String, Vec<Shared<Pending<'static, LeftEnd>>>>>,
 }
 
@@ -38,7 +40,7 @@ pub struct LeftResult {
 impl Default for LeftCommands {
     /// Returns the commands of a process that does not apply tasks: none.
     fn default() -> Self {
-        Self { is_known: Mutex::new(true), commands: RefCell::default() }
+        Self { is_known: Mutex::new(true), is_first_search: Cell::new(false), commands: RefCell::default() }
     }
 }
 
@@ -47,6 +49,7 @@ impl LeftCommands {
     /// tasks.
     pub async fn search(&self) {
         *self.is_known.lock().await = false;
+        self.is_first_search.set(true);
     }
 
     /// Asks the host for the commands, if this must still be done, and begins to wait for their ends. Removes from the
@@ -60,11 +63,14 @@ impl LeftCommands {
             return Ok(());
         }
         let mut started = ledger.get(&STARTED_UNITS)?.unwrap_or_default();
+        let is_first_search = self.is_first_search.replace(false);
         let left = host.find_left_commands(started.clone()).await?;
-        // A command that was started for a refresh is that refresh. Otherwise it would run again after its end.
-        let recorded: Vec<String> =
-            left.iter().filter(|command| command.is_recorded).map(|command| command.task.clone()).collect();
-        ledger.clear_refresh(&recorded)?;
+        // A command that was started for a refresh is that refresh. Otherwise it would run again after its end. In a later
+        // search, the refresh may have been requested while the command ran.
+        if is_first_search {
+            let recorded = left.iter().filter(|command| command.is_recorded).map(|command| command.task.clone());
+            ledger.clear_refresh(&recorded.collect::<Vec<_>>())?;
+        }
         *is_known = true;
         started.retain(|task, _| left.iter().any(|command| command.is_recorded && command.task == *task));
         let mut commands = self.commands.borrow_mut();
@@ -148,17 +154,24 @@ mod tests {
         Rc::new(Ledger::open(Rc::new(host.clone())).unwrap())
     }
 
-    /// A task with `subscribes` may restart the agent, so the refresh must not be due again after its command.
+    /// A task with `subscribes` may restart the agent, so the refresh must not be due again after its command. If the
+    /// first search fails, the agent may request the refresh before the next search, and it is due after the command.
     #[tokio::test]
-    async fn left_command_clears_due_refresh() {
-        let host = MemoryHost::new();
-        let (ledger, left) = (ledger(&host), LeftCommands::default());
-        ledger.request_refresh(&["t".to_owned(), "other".to_owned()]).unwrap();
-        host.leave_command("t", ExitKind::Status(0));
-        left.search().await;
-        left.find(&host, &ledger).await.unwrap();
-        assert!(!ledger.should_refresh("t").unwrap());
-        assert!(ledger.should_refresh("other").unwrap());
+    async fn left_command_clears_refresh_of_first_search() {
+        for fails_first in [false, true] {
+            let host = MemoryHost::new();
+            let (ledger, left) = (ledger(&host), LeftCommands::default());
+            ledger.request_refresh(&["t".to_owned(), "other".to_owned()]).unwrap();
+            left.search().await;
+            if fails_first {
+                host.fail_search();
+                left.find(&host, &ledger).await.unwrap_err();
+            }
+            host.leave_command("t", ExitKind::Status(0));
+            left.find(&host, &ledger).await.unwrap();
+            assert_eq!(ledger.should_refresh("t").unwrap(), fails_first);
+            assert!(ledger.should_refresh("other").unwrap());
+        }
     }
 
     /// The task is no longer in the profile, so nothing checks it.

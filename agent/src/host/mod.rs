@@ -157,9 +157,10 @@ pub trait Host {
         Box::pin(async { Ok(Vec::new()) })
     }
 
-    /// Returns whether a program runs in a unit that [`Self::new_unit`] has named, perhaps in another process. Returns
-    /// `false` if systemd cannot be asked. This default is for hosts on which no command is a unit.
-    fn is_unit_running<'a>(&'a self, _unit: &'a str) -> Pending<'a, bool> {
+    /// Returns whether systemd has a unit that [`Self::new_unit`] has named, perhaps in another process. Its command runs, or
+    /// its end is not recorded yet. Returns `false` if systemd cannot be asked. This default is for hosts on which no command
+    /// is a unit.
+    fn is_unit_loaded<'a>(&'a self, _unit: &'a str) -> Pending<'a, bool> {
         Box::pin(async { false })
     }
 

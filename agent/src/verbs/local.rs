@@ -66,9 +66,9 @@ pub fn resolve_unknown(root: &Path, task: &str, answer: ResolveAnswer) -> Result
         bail!("task {task:?} runs now: wait until it ends (see `stemma-agent status`); nothing was changed");
     }
     let unit = local.site.ledger.get(&STARTED_UNITS)?.unwrap_or_default().remove(task);
-    if let Some(unit) = unit.filter(|unit| unit::is_running(root, unit)) {
+    if let Some(unit) = unit.filter(|unit| unit::is_loaded(root, unit)) {
         bail!(
-            "the command of task {task:?} runs now in {unit}: wait until it ends, and start the agent, which records the end; nothing was changed"
+            "the command of task {task:?} runs or has ended in {unit}: start the agent, which records its end; nothing was changed"
         );
     }
     let Some(mut step) = local.site.ledger.step(task)?.map_or_else(|| find_lost_step(&local, task), |step| Ok(Some(step)))?

@@ -76,11 +76,11 @@ pub(super) fn stop(root: &Path, agent: Option<i32>) -> Result<()> {
     }
 }
 
-/// Returns whether systemd runs the host and the command of this unit has not ended.
-pub(super) fn is_running(root: &Path, unit: &str) -> bool {
+/// Returns whether systemd runs the host and has this unit.
+pub(super) fn is_loaded(root: &Path, unit: &str) -> bool {
     is_systemd_booted(root)
-        && systemctl(&["show", "--value", "--property=SubState", unit])
-            .is_ok_and(|state| state.is_ok_and(|state| !ENDED_STATES.contains(&state.as_str())))
+        && systemctl(&["show", "--value", "--property=LoadState", unit])
+            .is_ok_and(|state| state.is_ok_and(|state| state == "loaded"))
 }
 
 /// Disables the agent's unit, if it is installed.
@@ -103,14 +103,21 @@ fn remove_ended(agent: Option<i32>) -> Result<()> {
         match unit.state.as_str() {
             // A command that ignored SIGTERM was killed, and its unit is `failed`.
             "failed" => systemctl(&["reset-failed", &unit.name])?.ok(),
-            "exited" => match systemctl(&["show", "--value", "--property=TasksCurrent", &unit.name])? {
-                Ok(count) if count.parse::<u64>().is_ok_and(|count| count > 0) => None,
-                _ => systemctl(&["stop", &unit.name])?.ok(),
-            },
+            "exited" if has_no_processes(&unit.name)? => systemctl(&["stop", &unit.name])?.ok(),
             _ => None,
         };
     }
     Ok(())
+}
+
+/// Returns whether a unit certainly has no processes.
+fn has_no_processes(unit: &str) -> Result<bool> {
+    const SYSTEMD: &str = "org.freedesktop.systemd1";
+    const METHOD: [&str; 3] = ["/org/freedesktop/systemd1", "org.freedesktop.systemd1.Manager", "GetUnitProcesses"];
+    let args = [&["call", SYSTEMD], &METHOD[..], &["s", unit]].concat();
+    let output = Command::new("busctl").args(args).stdin(Stdio::null()).output().context("busctl cannot be started")?;
+    // The reply is a list of processes, which begins with its length.
+    Ok(output.status.success() && output.stdout.starts_with(b"a(sus) 0"))
 }
 
 /// The unit of a command, and its state (`SubState`).

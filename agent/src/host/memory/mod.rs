@@ -92,6 +92,8 @@ struct MachineState {
     release: RefCell<Rc<ReleaseFunction>>,
     /// The unit in which a program runs.
     running_unit: RefCell<Option<String>>,
+    /// True if the next search for left commands fails.
+    fails_search: Cell<bool>,
     /// The results of the commands that an earlier agent left, by task.
     left_commands: RefCell<Vec<(String, Result<CommandResult, HostError>)>>,
     uptime: Cell<Duration>,
@@ -124,6 +126,7 @@ impl MemoryHost {
             loses_ends: Cell::new(false),
             release: RefCell::new(Rc::new(|_| {})),
             running_unit: RefCell::default(),
+            fails_search: Cell::new(false),
             left_commands: RefCell::default(),
             stub: RefCell::new(Rc::new(|_, _| CommandResult { end: ExitKind::Status(0), output: String::new() })),
             uptime: Cell::new(Duration::from_secs(1)),
@@ -154,6 +157,11 @@ impl MemoryHost {
     pub fn use_units(&self, loses_ends: bool) {
         self.0.has_units.set(true);
         self.0.loses_ends.set(loses_ends);
+    }
+
+    /// Lets the next search for left commands fail.
+    pub fn fail_search(&self) {
+        self.0.fails_search.set(true);
     }
 
     /// Adds a command of a task that an earlier agent left, and that will have this result.
@@ -484,6 +492,9 @@ impl Host for MemoryHost {
     }
 
     fn find_left_commands(&self, _started: BTreeMap<String, String>) -> Pending<'_, Result<Vec<LeftCommand>, HostError>> {
+        if self.0.fails_search.replace(false) {
+            return Box::pin(async { Err(HostError::io("list the units of", "systemd")(io::Error::other("no bus"))) });
+        }
         let left = std::mem::take(&mut *self.0.left_commands.borrow_mut());
         let command = |(task, result)| LeftCommand {
             task,
@@ -494,7 +505,7 @@ impl Host for MemoryHost {
         Box::pin(async move { Ok(left.into_iter().map(command).collect()) })
     }
 
-    fn is_unit_running<'a>(&'a self, unit: &'a str) -> Pending<'a, bool> {
+    fn is_unit_loaded<'a>(&'a self, unit: &'a str) -> Pending<'a, bool> {
         Box::pin(async move { self.0.running_unit.borrow().as_deref() == Some(unit) })
     }
 

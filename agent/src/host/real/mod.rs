@@ -179,10 +179,10 @@ impl Host for RealHost {
         })
     }
 
-    fn is_unit_running<'a>(&'a self, unit: &'a str) -> Pending<'a, bool> {
+    fn is_unit_loaded<'a>(&'a self, unit: &'a str) -> Pending<'a, bool> {
         Box::pin(async move {
             match &self.units {
-                Some(units) => units.is_running(unit).await,
+                Some(units) => units.is_loaded(unit).await,
                 None => false,
             }
         })

@@ -63,7 +63,7 @@ impl Applier for ShellApplier {
                     ..ApplyResult::default()
                 })),
                 (Err(error), _) if error.effect == FailureEffect::Unknown => {
-                    Err(running_unit(site, task).await?.map_or(error, |unit| running_error(&unit)))
+                    Err(loaded_unit(site, task).await?.map_or(error, |unit| unrecorded_error(&unit)))
                 }
                 (result, _) => result,
             }
@@ -165,19 +165,19 @@ fn check_journal(site: &Site, task: &HostTask) -> Result<CheckResult, TaskError>
     }
 }
 
-/// Returns the unit in which the command of a task runs, if it runs. This process did not start it, and does not apply
-/// tasks: a process that does waits for the command.
-async fn running_unit(site: &Site, task: &HostTask) -> Result<Option<String>, HostError> {
+/// Returns the unit of the command of a task, if systemd has it. This process did not start it, and does not apply tasks: a
+/// process that does waits for the command, and records its end.
+async fn loaded_unit(site: &Site, task: &HostTask) -> Result<Option<String>, HostError> {
     let unit = site.ledger.get(&STARTED_UNITS)?.unwrap_or_default().remove(&task.task.id);
     Ok(match unit {
-        Some(unit) if site.host.is_unit_running(&unit).await => Some(unit),
+        Some(unit) if site.host.is_unit_loaded(&unit).await => Some(unit),
         _ => None,
     })
 }
 
-/// Returns the error of a check while the command of the task runs and no agent waits for its end.
-fn running_error(unit: &str) -> TaskError {
-    let message = format!("its command runs now in {unit}, and no agent runs: the next agent waits for its end");
+/// Returns the error of a check while the command of the task runs or has ended, and no agent has recorded its end.
+fn unrecorded_error(unit: &str) -> TaskError {
+    let message = format!("its command runs or has ended in {unit}, and no agent runs: the next agent records its end");
     TaskError { effect: FailureEffect::Unknown, ..TaskError::new(message) }
 }
 

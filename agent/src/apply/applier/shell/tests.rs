@@ -183,7 +183,7 @@ fn check_names_unit_of_command_without_agent() {
     host.run_unit("unit");
     let error = check(&host, &task).unwrap_err();
     assert_eq!(error.effect, FailureEffect::Unknown);
-    assert_eq!(error.message, "its command runs now in unit, and no agent runs: the next agent waits for its end");
+    assert_eq!(error.message, "its command runs or has ended in unit, and no agent runs: the next agent records its end");
 }
 
 /// The command continues although the agent was killed. Its guard is checked only after its end.

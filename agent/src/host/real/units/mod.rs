@@ -70,6 +70,8 @@ pub(super) struct Units {
     kept: RefCell<Vec<String>>,
     /// The time at which the kept units without processes are removed.
     sweep_at: Cell<Instant>,
+    /// The number of commands that have reached their time limit, and that this process ends.
+    timing_out: Cell<usize>,
     /// The units of tasks, from before their start to the record of their end.
     running_tasks: RefCell<BTreeSet<String>>,
 }
@@ -129,6 +131,7 @@ impl Units {
             ended: RefCell::default(),
             kept: RefCell::default(),
             sweep_at: Cell::new(Instant::now()),
+            timing_out: Cell::new(0),
             running_tasks: RefCell::default(),
         }
     }
@@ -201,7 +204,7 @@ impl Units {
         drop(stdin);
         let end = match timeout(command.timeout, output.read_until(self.await_end(unit, &mut changes))).await {
             Ok(end) => end,
-            Err(_) => self.time_out(unit, &mut changes).await,
+            Err(_) => output.read_until(self.time_out(unit, &mut changes)).await,
         };
         drop(environment);
         // A program that waits in a write sees this when the agent reads the rest.
@@ -294,7 +297,11 @@ impl Units {
     pub(super) async fn may_leave_commands(&self, in_any_stop: bool) -> bool {
         let units = self.running_tasks.borrow().clone();
         if units.is_empty() {
-            return in_any_stop;
+            return in_any_stop && has_bus();
+        }
+        // Only this process knows that the command has reached its time limit, and may end it with status 0.
+        if self.timing_out.get() > 0 && !in_any_stop {
+            return false;
         }
         let may_leave = async {
             let systemd = self.connect().await?;
@@ -304,13 +311,15 @@ impl Units {
             }
             zbus::Result::Ok(may_leave)
         };
-        may_leave.await.unwrap_or(false) && *self.running_tasks.borrow() == units
+        // If systemd cannot be asked, a stop does not wait until the agent is killed.
+        let may_leave = timeout(TERMINATE_GRACE, may_leave).await.unwrap_or(Ok(in_any_stop));
+        may_leave.unwrap_or(in_any_stop) && *self.running_tasks.borrow() == units
     }
 
-    /// Returns whether a program runs in this unit. Returns `false` if systemd cannot be asked.
-    pub(super) async fn is_running(&self, unit: &str) -> bool {
+    /// Returns whether systemd has this unit. Returns `false` if systemd cannot be asked.
+    pub(super) async fn is_loaded(&self, unit: &str) -> bool {
         match self.connect().await {
-            Ok(systemd) => systemd.is_running(unit).await.unwrap_or(false),
+            Ok(systemd) => systemd.is_loaded(unit).await.unwrap_or(false),
             Err(_) => false,
         }
     }
@@ -362,6 +371,7 @@ impl Units {
     /// ended after [`TERMINATE_GRACE`]. Waits until the unit has ended, because nothing else of its task may run before. If
     /// the unit ended before a signal, returns that end: its message from systemd was lost.
     async fn time_out(&self, unit: &str, changes: &mut UnitChanges) -> UnitEnd {
+        self.timing_out.set(self.timing_out.get() + 1);
         let (mut signal, mut is_signalled) = (Signal::TERM, false);
         // Signals of an old connection may have been lost.
         let mut end = self.refresh(unit).await.ok().and_then(|(new_changes, end)| {
@@ -369,13 +379,13 @@ impl Units {
             end
         });
         while end.is_none() {
-            is_signalled |= self.kill(unit, signal).await;
-            end = self.await_end_briefly(unit, changes).await;
-            if end.is_none() {
-                warn!(unit; "a command has not ended by a signal at its time limit; it gets SIGKILL");
+            // SIGKILL follows only after SIGTERM was sent.
+            if self.kill(unit, signal).await {
+                (signal, is_signalled) = (Signal::KILL, true);
             }
-            signal = Signal::KILL;
+            end = self.await_end_briefly(unit, changes).await;
         }
+        self.timing_out.set(self.timing_out.get() - 1);
         match end {
             Some(end) if !is_signalled => end,
             _ => UnitEnd::TimedOut,
@@ -393,7 +403,7 @@ impl Units {
         end
     }
 
-    /// Sends a signal to all processes of a unit. Returns whether it was sent. It is not if the processes have ended.
+    /// Sends a signal to all processes of a unit. Returns whether systemd has done so.
     async fn kill(&self, unit: &str, signal: Signal) -> bool {
         match self.connect().await {
             Ok(systemd) => systemd.kill(unit, signal.as_raw()).await.is_ok(),
