@@ -163,6 +163,12 @@ pub enum InitError {
         /// The path of the first file that was found in the directories `trust` and `admin`.
         found: PathBuf,
     },
+    /// A link is in the place of a directory of the fleet.
+    #[error("{}: it is a symbolic link, and keys are not written through links; nothing was changed: remove it", path.display())]
+    Link {
+        /// The path of the link.
+        path: PathBuf,
+    },
     /// A name from `--name` is not valid in a certificate.
     #[error("--name: {0}")]
     Name(#[from] BadServerName),
@@ -319,9 +325,15 @@ fn io_error(what: &'static str, path: &Path) -> impl FnOnce(io::Error) -> FileEr
     move |source| FileError::Io { path, what, source }
 }
 
-/// Fails if the directory contains a store, or any file in its directories `trust` and `admin`.
+/// Fails if the directory contains a store, or any file in its directories `trust` and `admin`, or a link in place of one
+/// of its directories. Another user may have made the link, if the directory was open to others.
 fn check_free(layout: &Layout) -> Result<(), InitError> {
     let directory = layout.directory();
+    for path in [layout.trust(), layout.admin(), layout.blobs()] {
+        if fs::symlink_metadata(&path).is_ok_and(|metadata| metadata.is_symlink()) {
+            return Err(InitError::Link { path });
+        }
+    }
     if fs::symlink_metadata(layout.store()).is_ok() {
         return Err(InitError::Exists { directory: directory.to_owned(), found: layout.store() });
     }
@@ -468,9 +480,12 @@ mod tests {
         fs::create_dir(&outside).unwrap();
         std::os::unix::fs::symlink(&outside, data.join("trust")).unwrap();
         fs::set_permissions(&data, fs::Permissions::from_mode(0o777)).unwrap();
-        let _ = init(&data, &[], NOW_S);
-        assert!(!outside.join("evil").exists());
-        assert!(fs::read(data.join("store.redb")).map_or(true, |store| store != b"evil"));
+        assert!(matches!(init(&data, &[], NOW_S), Err(InitError::Link { .. })));
+        assert_eq!(fs::read_dir(&outside).unwrap().count(), 0, "no file is written through the link");
+        assert!(!data.join("store.redb").exists());
+        fs::remove_file(data.join("trust")).unwrap();
+        init(&data, &[], NOW_S).unwrap();
+        assert_ne!(fs::read(data.join("store.redb")).unwrap(), b"evil");
     }
 
     /// A killed `init` leaves the unfinished directory, or the finished one with some of its files already in their places.

@@ -86,7 +86,8 @@ pub enum RefreshOutcome {
 pub async fn perform(site: &Site, applier: &dyn Applier, task: &HostTask, call: &TaskCall) -> Option<PerformResult> {
     let start = site.host.uptime();
     let check_result = match applier.check(site, task).await {
-        Ok(CheckResult::Converged) if call.is_refresh && applier.is_journalled(task) => {
+        // A refresh that is due after a completed command was requested while the command ran.
+        Ok(CheckResult::Converged | CheckResult::Completed(_)) if call.is_refresh && applier.is_journalled(task) => {
             Ok(CheckResult::Drifted { diff: String::new(), message: REFRESHED_MESSAGE.into() })
         }
         check_result => check_result,

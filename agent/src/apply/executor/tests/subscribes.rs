@@ -243,3 +243,26 @@ fn w02_subscribes_check_shows_tasks_to_rerun() {
     assert_eq!(reload_count(&host), 1);
     assert!(check(&subscribing_set("1", "1", &[0, 1])).contains(&("note".to_owned(), Outcome::Unchanged)));
 }
+
+/// The refresh was requested while the command that an earlier agent started ran. The first search for such commands
+/// failed, for example because there was no bus.
+#[test]
+fn subscriber_runs_again_after_left_command() {
+    let host = MemoryHost::new();
+    let set = subscribing_set("1", "1", &[0, 1]);
+    converge(&host, &set);
+    let site = site(&host);
+    let profile: Profile = postcard::from_bytes(&set.profile().1).unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
+    runtime.block_on(async {
+        site.left.search().await;
+        host.fail_search();
+        site.left.find(&host, &site.ledger).await.unwrap_err();
+        site.ledger.request_refresh(&["note".to_owned()]).unwrap();
+        host.leave_command("note", ExitKind::Status(0));
+        let mut run = TaskRun::plan(site.clone(), &Ceiling::default(), &set.desired(), &profile, RunPurpose::Converge).unwrap();
+        while run.advance(&BTreeSet::new()).await.unwrap() {}
+    });
+    assert_eq!(reload_count(&host), 2);
+    assert!(!site.ledger.should_refresh("note").unwrap());
+}
