@@ -1,7 +1,7 @@
 //! The commands of tasks that an earlier agent left running when it was killed or restarted. They run in units of their
 //! own, so this agent waits for their end and records it, before anything else of their tasks runs.
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
@@ -15,12 +15,20 @@ use crate::host::{CommandResult, Host, HostError, LeftCommand, Pending};
 
 /// The commands that an earlier agent left, by task.
 pub struct LeftCommands {
-    /// False if the host must still be asked for the commands. No command of a task may be started before that. The lock
-    /// is held while the host is asked, because two searches would divide the output of a command between them.
-    is_known: Mutex<bool>,
-    /// True if this agent has applied nothing yet. So all refreshes that are due were due before it started.
-    is_first_search: Cell<bool>,
+    /// The lock is held while the host is asked, because two searches would divide the output of a command between them.
+    search: Mutex<SearchState>,
     commands: RefCell<BTreeMap<String, Vec<Shared<Pending<'static, LeftEnd>>>>>,
+}
+
+/// Whether the host must still be asked for the commands. No command of a task may be started before that.
+#[derive(Clone, Copy)]
+enum SearchState {
+    /// The commands are known.
+    Done,
+    /// This agent has applied nothing yet. So all refreshes that are due were due before it started.
+    First,
+    /// The first search failed, and the agent may have requested refreshes since.
+    Repeated,
 }
 
 /// The end of a command that an earlier agent left. `None` if it is not known, or the command was not started.
@@ -40,7 +48,7 @@ pub struct LeftResult {
 impl Default for LeftCommands {
     /// Returns the commands of a process that does not apply tasks: none.
     fn default() -> Self {
-        Self { is_known: Mutex::new(true), is_first_search: Cell::new(false), commands: RefCell::default() }
+        Self { search: Mutex::new(SearchState::Done), commands: RefCell::default() }
     }
 }
 
@@ -48,8 +56,7 @@ impl LeftCommands {
     /// Lets the next [`Self::find`] ask the host for the commands. The caller must be the only process that applies
     /// tasks.
     pub async fn search(&self) {
-        *self.is_known.lock().await = false;
-        self.is_first_search.set(true);
+        *self.search.lock().await = SearchState::First;
     }
 
     /// Asks the host for the commands, if this must still be done, and begins to wait for their ends. Removes from the
@@ -58,12 +65,14 @@ impl LeftCommands {
     /// # Errors
     /// [`HostError`]. The next call asks again.
     pub async fn find(&self, host: &dyn Host, ledger: &Rc<Ledger>) -> Result<(), HostError> {
-        let mut is_known = self.is_known.lock().await;
-        if *is_known {
-            return Ok(());
-        }
+        let mut search = self.search.lock().await;
+        let is_first_search = match *search {
+            SearchState::Done => return Ok(()),
+            SearchState::First => true,
+            SearchState::Repeated => false,
+        };
+        *search = SearchState::Repeated;
         let mut started = ledger.get(&STARTED_UNITS)?.unwrap_or_default();
-        let is_first_search = self.is_first_search.replace(false);
         let left = host.find_left_commands(started.clone()).await?;
         // A command that was started for a refresh is that refresh. Otherwise it would run again after its end. In a later
         // search, the refresh may have been requested while the command ran.
@@ -71,7 +80,7 @@ impl LeftCommands {
             let recorded = left.iter().filter(|command| command.is_recorded).map(|command| command.task.clone());
             ledger.clear_refresh(&recorded.collect::<Vec<_>>())?;
         }
-        *is_known = true;
+        *search = SearchState::Done;
         started.retain(|task, _| left.iter().any(|command| command.is_recorded && command.task == *task));
         let mut commands = self.commands.borrow_mut();
         for command in left {

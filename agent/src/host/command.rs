@@ -37,8 +37,8 @@ pub struct HostCommand {
     pub timeout: Duration,
     /// The part of the desired state for which the command runs.
     pub purpose: CommandPurpose,
-    /// The name of the unit in which the command runs ([`Host::new_unit`](super::Host::new_unit)). `None` if the host
-    /// chooses a name.
+    /// The name of the unit ([`Host::new_unit`](super::Host::new_unit)) in which
+    /// [`Host::run_recorded`](super::Host::run_recorded) runs the command. `None` for a child process.
     pub unit: Option<String>,
 }
 

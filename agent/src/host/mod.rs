@@ -158,10 +158,9 @@ pub trait Host {
     }
 
     /// Returns whether systemd has a unit that [`Self::new_unit`] has named, perhaps in another process. Its command runs, or
-    /// its end is not recorded yet. Returns `false` if systemd cannot be asked. This default is for hosts on which no command
-    /// is a unit.
-    fn is_unit_loaded<'a>(&'a self, _unit: &'a str) -> Pending<'a, bool> {
-        Box::pin(async { false })
+    /// its end is not recorded yet. This default is for hosts on which no command is a unit.
+    fn has_unit(&self, _unit: &str) -> bool {
+        false
     }
 
     /// Returns the path of a file on the real system, with the `--root` directory in front. A command needs this path,

@@ -7,6 +7,7 @@ use std::path::Path;
 use anyhow::{Context, Result};
 
 use super::access::check_access;
+use super::membership::{Membership, read_membership};
 use super::{AgentExit, LocalHost, print, unit};
 use crate::apply::ledger::HOST_MAP;
 use crate::apply::leftovers::{self, StagingDirs};
@@ -15,9 +16,6 @@ use crate::args::LeaveArgs;
 use crate::host::{Host as _, HostPath};
 use crate::identity::HostIdentity;
 use crate::paths;
-
-/// The files of which each host that has joined has one at least. The agent's unit starts under the same condition.
-const HAS_JOINED: [&str; 2] = ["var/lib/stemma-agent/identity.json", "var/lib/stemma-agent/apply/accepted"];
 
 /// Stops the agent's systemd unit and the commands that run for it, removes the agent's labels from the host label map,
 /// and removes unfinished files and `/run/stemma`. Without `keep_state`, also disables the unit and removes the state.
@@ -51,7 +49,7 @@ pub fn leave(root: &Path, args: LeaveArgs) -> Result<AgentExit> {
     if args.keep_state {
         return Ok(AgentExit::Done);
     }
-    let has_joined = HAS_JOINED.iter().any(|path| root.join(path).exists());
+    let has_joined = !matches!(read_membership(&local), Ok(Membership::NotJoined));
     let node = HostIdentity::load(&*local.host).map_or_else(|_| "NAME".to_owned(), |identity| identity.node.to_string());
     remove_dir(&local, paths::STATE)?;
     if !has_joined {

@@ -6,10 +6,11 @@ use std::path::Path;
 use anyhow::{Result, bail};
 use stemma_wire::message::observed::Outcome;
 
-use super::{AgentExit, LocalHost, print, unit};
-use crate::apply::ledger::{LOCAL_STATE, PROGRESS, STARTED_UNITS, Step, StepState};
+use super::{AgentExit, LocalHost, print};
+use crate::apply::ledger::{LOCAL_STATE, PROGRESS, Step, StepState};
 use crate::apply::wake::{WakeResult, wake};
 use crate::args::ResolveAnswer;
+use crate::host::Host as _;
 
 /// Pauses this host: the agent applies no task until [`resume`].
 ///
@@ -58,15 +59,15 @@ fn find_lost_step(local: &LocalHost, task: &str) -> Result<Option<Step>> {
 /// The answer `done` also cancels a run that is due because a task that this one subscribes to has changed something.
 ///
 /// # Errors
-/// Fails if another process or a unit that an earlier agent started runs the task now, if neither the journal nor the record of the task's last result shows
-/// that its outcome is unknown, or if the ledger (the agent's stored state) cannot be read or written.
+/// Fails if another process runs the task now, if systemd has the unit of its command, if neither the journal nor the record
+/// of the task's last result shows that its outcome is unknown, or if the ledger (the agent's stored state) cannot be read
+/// or written.
 pub fn resolve_unknown(root: &Path, task: &str, answer: ResolveAnswer) -> Result<AgentExit> {
     let local = LocalHost::open(root)?;
     if local.site.ledger.is_applied_elsewhere(task)? {
         bail!("task {task:?} runs now: wait until it ends (see `stemma-agent status`); nothing was changed");
     }
-    let unit = local.site.ledger.get(&STARTED_UNITS)?.unwrap_or_default().remove(task);
-    if let Some(unit) = unit.filter(|unit| unit::is_loaded(root, unit)) {
+    if let Some(unit) = local.site.ledger.started_unit(task)?.filter(|unit| local.host.has_unit(unit)) {
         bail!(
             "the command of task {task:?} runs or has ended in {unit}: start the agent, which records its end; nothing was changed"
         );

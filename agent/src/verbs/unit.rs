@@ -9,9 +9,6 @@ use anyhow::{Context, Result, bail};
 
 use crate::host::real::{AGENT_UNIT, APPLIED_TARGET, COMMAND_UNIT_PATTERNS, is_systemd_booted, live_owner};
 
-/// The states (`SubState`) of a unit whose command has ended, or that does not exist.
-const ENDED_STATES: [&str; 3] = ["exited", "failed", "dead"];
-
 /// Interval at which systemd is asked whether the agent has ended.
 const STOP_INTERVAL: Duration = Duration::from_millis(100);
 
@@ -40,8 +37,8 @@ pub(super) fn main_process(root: &Path) -> Result<Option<i32>> {
 /// id of the agent's process.
 ///
 /// A program that a command has left in its unit continues. So does the command that runs this process, because it may be
-/// the one that removes the package. The agent is then killed, because it would wait for this command. Units whose command
-/// has ended are removed.
+/// the one that removes the package. The agent is then killed, because it would wait for this command. A command
+/// that ignores SIGTERM is killed too.
 pub(super) fn stop(root: &Path, agent: Option<i32>) -> Result<()> {
     if !is_installed(root)? {
         return Ok(());
@@ -62,11 +59,11 @@ pub(super) fn stop(root: &Path, agent: Option<i32>) -> Result<()> {
             run_systemctl(&[&["stop", "--job-mode=ignore-dependencies"], units.as_slice()].concat())?;
         }
         match state.as_str() {
-            "inactive" => return remove_ended(agent),
+            "inactive" => return reset_failed(agent),
             // The agent was killed, here or at the time limit of its stop.
             "failed" => {
                 run_systemctl(&["reset-failed", AGENT_UNIT])?;
-                return remove_ended(agent);
+                return reset_failed(agent);
             }
             // An error means that the agent has just ended.
             _ if !own.is_empty() => drop(systemctl(&["kill", "--kill-who=main", "--signal=KILL", AGENT_UNIT])?),
@@ -74,13 +71,6 @@ pub(super) fn stop(root: &Path, agent: Option<i32>) -> Result<()> {
         }
         thread::sleep(STOP_INTERVAL);
     }
-}
-
-/// Returns whether systemd runs the host and has this unit.
-pub(super) fn is_loaded(root: &Path, unit: &str) -> bool {
-    is_systemd_booted(root)
-        && systemctl(&["show", "--value", "--property=LoadState", unit])
-            .is_ok_and(|state| state.is_ok_and(|state| state == "loaded"))
 }
 
 /// Disables the agent's unit, if it is installed.
@@ -96,28 +86,14 @@ fn show(property: &str) -> Result<String> {
     run_systemctl(&["show", "--value", &format!("--property={property}"), AGENT_UNIT])
 }
 
-/// Removes the units of commands that have ended. A unit with a program that its command left is not removed.
-fn remove_ended(agent: Option<i32>) -> Result<()> {
-    for unit in command_units(agent)? {
+/// Resets the units of commands that have failed, so that they do not remain. A unit that has ended otherwise remains: the
+/// agent of a package that is installed again records its end.
+fn reset_failed(agent: Option<i32>) -> Result<()> {
+    for unit in command_units(agent)?.iter().filter(|unit| unit.state == "failed") {
         // An error means that the unit does not exist any longer.
-        match unit.state.as_str() {
-            // A command that ignored SIGTERM was killed, and its unit is `failed`.
-            "failed" => systemctl(&["reset-failed", &unit.name])?.ok(),
-            "exited" if has_no_processes(&unit.name)? => systemctl(&["stop", &unit.name])?.ok(),
-            _ => None,
-        };
+        systemctl(&["reset-failed", &unit.name])?.ok();
     }
     Ok(())
-}
-
-/// Returns whether a unit certainly has no processes.
-fn has_no_processes(unit: &str) -> Result<bool> {
-    const SYSTEMD: &str = "org.freedesktop.systemd1";
-    const METHOD: [&str; 3] = ["/org/freedesktop/systemd1", "org.freedesktop.systemd1.Manager", "GetUnitProcesses"];
-    let args = [&["call", SYSTEMD], &METHOD[..], &["s", unit]].concat();
-    let output = Command::new("busctl").args(args).stdin(Stdio::null()).output().context("busctl cannot be started")?;
-    // The reply is a list of processes, which begins with its length.
-    Ok(output.status.success() && output.stdout.starts_with(b"a(sus) 0"))
 }
 
 /// The unit of a command, and its state (`SubState`).
@@ -129,7 +105,7 @@ struct CommandUnit {
 impl CommandUnit {
     /// Returns whether the command has not ended, also if it is being stopped.
     fn is_running(&self) -> bool {
-        !ENDED_STATES.contains(&self.state.as_str())
+        !matches!(self.state.as_str(), "exited" | "failed" | "dead")
     }
 }
 

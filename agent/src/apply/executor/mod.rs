@@ -75,7 +75,7 @@ pub struct TaskRun {
     graph: TaskGraph,
     tasks: Vec<PlannedTask>,
     running: Vec<RunningTask>,
-    /// Is true from the moment on from which the run must end.
+    /// True as soon as the run must end.
     ending: watch::Sender<bool>,
     refreshes: PendingRefreshes,
     /// Directories in which the tasks may leave unfinished files if this process is killed.

@@ -61,7 +61,7 @@ pub struct TaskCall {
     pub subscribers: Vec<String>,
     /// Directories in which the tasks of the run may leave unfinished files.
     pub staging: Rc<StagingDirs>,
-    /// Is true from the moment on from which the run must end: no task begins a change, or tries one again.
+    /// True as soon as the run must end. Then no task begins a change, or tries one again.
     pub ending: watch::Receiver<bool>,
 }
 

@@ -260,6 +260,14 @@ impl Ledger {
         self.write(&*self.steps, &encode_file_name(&step.task), RecordKind::Step, step)
     }
 
+    /// Returns the unit in which the command of a task runs, if the end of the command is not recorded.
+    ///
+    /// # Errors
+    /// [`HostError`].
+    pub fn started_unit(&self, task: &str) -> Result<Option<String>, HostError> {
+        Ok(self.get(&STARTED_UNITS)?.unwrap_or_default().remove(task))
+    }
+
     /// Records the unit in which the command of a task runs, or removes it from the record (`None`). The record is durable
     /// when this function returns.
     ///

@@ -505,8 +505,8 @@ impl Host for MemoryHost {
         Box::pin(async move { Ok(left.into_iter().map(command).collect()) })
     }
 
-    fn is_unit_loaded<'a>(&'a self, unit: &'a str) -> Pending<'a, bool> {
-        Box::pin(async move { self.0.running_unit.borrow().as_deref() == Some(unit) })
+    fn has_unit(&self, unit: &str) -> bool {
+        self.0.running_unit.borrow().as_deref() == Some(unit)
     }
 
     fn system_path(&self, path: &HostPath) -> PathBuf {

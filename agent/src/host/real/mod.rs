@@ -47,6 +47,7 @@ const MAX_ATTRIBUTES_BYTES: usize = 1024 * 1024;
 /// Directory that exists if systemd runs this machine (`sd_booted(3)`).
 const SYSTEMD_DIR: &str = "/run/systemd/system";
 
+use units::has_transient_unit;
 pub use units::{COMMAND_UNIT_PATTERNS, live_owner};
 
 /// The unit of the agent.
@@ -114,6 +115,24 @@ impl RealHost {
     }
 }
 
+impl RealHost {
+    /// Runs a command as this unit, or as a child process. Calls `record` before the start.
+    async fn run_in(
+        &self,
+        unit: Option<&str>,
+        command: &HostCommand,
+        record: &dyn Fn() -> Result<(), HostError>,
+    ) -> Result<CommandResult, HostError> {
+        match self.units.as_ref().zip(unit) {
+            Some((units, unit)) => units.run(&self.root, self.fd.as_fd(), command, unit, record).await,
+            None => {
+                record()?;
+                spawn::run(&self.root, self.fd.as_fd(), command).await
+            }
+        }
+    }
+}
+
 impl Host for RealHost {
     fn root(&self) -> Result<Box<dyn Dir>, HostError> {
         let fd = open_dir(self.fd.as_fd(), ".").map_err(|errno| HostError::io("open", "/")(errno.into()))?;
@@ -130,15 +149,12 @@ impl Host for RealHost {
 
     fn run<'a>(&'a self, command: &'a HostCommand) -> Pending<'a, Result<CommandResult, HostError>> {
         Box::pin(async move {
-            let unit = command.unit.clone().or_else(|| self.new_unit(&command.purpose));
-            match self.units.as_ref().zip(unit) {
-                Some((units, unit)) => {
-                    let result = units.run(&self.root, self.fd.as_fd(), command, &unit, &|| Ok(())).await;
-                    units.release(&unit).await;
-                    result
-                }
-                None => spawn::run(&self.root, self.fd.as_fd(), command).await,
+            let unit = self.new_unit(&command.purpose);
+            let result = self.run_in(unit.as_deref(), command, &|| Ok(())).await;
+            if let Some(unit) = &unit {
+                self.release_unit(unit).await;
             }
+            result
         })
     }
 
@@ -147,15 +163,7 @@ impl Host for RealHost {
         command: &'a HostCommand,
         record: &'a dyn Fn() -> Result<(), HostError>,
     ) -> Pending<'a, Result<CommandResult, HostError>> {
-        Box::pin(async move {
-            match self.units.as_ref().zip(command.unit.as_deref()) {
-                Some((units, unit)) => units.run(&self.root, self.fd.as_fd(), command, unit, record).await,
-                None => {
-                    record()?;
-                    spawn::run(&self.root, self.fd.as_fd(), command).await
-                }
-            }
-        })
+        Box::pin(self.run_in(command.unit.as_deref(), command, record))
     }
 
     fn release_unit<'a>(&'a self, unit: &'a str) -> Pending<'a, ()> {
@@ -179,13 +187,8 @@ impl Host for RealHost {
         })
     }
 
-    fn is_unit_loaded<'a>(&'a self, unit: &'a str) -> Pending<'a, bool> {
-        Box::pin(async move {
-            match &self.units {
-                Some(units) => units.is_loaded(unit).await,
-                None => false,
-            }
-        })
+    fn has_unit(&self, unit: &str) -> bool {
+        self.units.is_some() && has_transient_unit(unit)
     }
 
     fn lock_file(&self, path: &HostPath) -> Result<Option<OwnedFd>, HostError> {

@@ -325,3 +325,11 @@ fn w08_status_and_explain_show_reason_when_task_failed() {
     let reasons = super::super::explain::task_reasons(root.path(), "print");
     assert!(reasons.join("\n").contains("last: failed\n  the command ended with status 3\n  out of paper"), "{reasons:?}");
 }
+
+/// At the limit of the unit, systemd would kill the agent, and the unit would be `failed`.
+#[test]
+fn stop_ends_before_limit_of_unit() {
+    let unit = include_str!("../../../../systemd/stemma-agent.service");
+    let limit = unit.lines().find_map(|line| line.strip_prefix("TimeoutStopSec=")?.strip_suffix('s')).unwrap();
+    assert!(MAX_STOP_DURATION + LEAVE_INTERVAL < Duration::from_secs(limit.parse().unwrap()));
+}

@@ -15,7 +15,8 @@ use stemma_core::task::{OnInterrupt, ShellParameters, WordsOrText, check_argumen
 use stemma_wire::message::observed::Outcome;
 
 use super::{Applier, parameters};
-use crate::apply::ledger::{PROGRESS, STARTED_UNITS, Step, StepState};
+use crate::apply::ledger::{PROGRESS, Step, StepState};
+use crate::apply::left_commands::LeftResult;
 use crate::apply::rendering::TaskTemplates;
 use crate::apply::task::{ApplyResult, CheckResult, FailureEffect, HostTask, Site, TaskError};
 use crate::host::{CommandPurpose, CommandResult, ExitKind, HostCommand, HostError, HostPath, Pending};
@@ -51,8 +52,8 @@ impl Applier for ShellApplier {
         Box::pin(async move {
             site.left.find(&*site.host, &site.ledger).await?;
             let left_result = site.left.await_ends(&task.task.id).await;
-            if let Some(failure) = left_result.as_ref().filter(|result| !result.is_success) {
-                return Err(TaskError { output: failure.output.clone(), ..TaskError::new(failure.message.clone()) });
+            if let Some(LeftResult { is_success: false, message, output }) = left_result {
+                return Err(TaskError { output, ..TaskError::new(message) });
             }
             let prepared = prepare_command(site, task)?;
             let result = if prepared.is_guarded() { check_guards(site, &prepared).await } else { check_journal(site, task) };
@@ -63,7 +64,7 @@ impl Applier for ShellApplier {
                     ..ApplyResult::default()
                 })),
                 (Err(error), _) if error.effect == FailureEffect::Unknown => {
-                    Err(loaded_unit(site, task).await?.map_or(error, |unit| unrecorded_error(&unit)))
+                    Err(unrecorded_unit(site, task)?.map_or(error, |unit| unrecorded_error(&unit)))
                 }
                 (result, _) => result,
             }
@@ -88,10 +89,10 @@ impl Applier for ShellApplier {
                 has_begun.set(true);
                 Ok(())
             };
-            let result = site.host.run_recorded(&prepared.command, &record).await;
-            if let (Err(error), false) = (&result, has_begun.get()) {
-                return Err(TaskError::new(error.sentence()).without_effect());
-            }
+            let result = match site.host.run_recorded(&prepared.command, &record).await {
+                Err(error) if !has_begun.get() => return Err(TaskError::from(error).without_effect()),
+                result => result,
+            };
             if !is_guarded {
                 // The journal entry remains `Begun`, because nobody knows how the command ended.
                 if let Err(error @ HostError::CommandLost { .. }) = result {
@@ -167,12 +168,8 @@ fn check_journal(site: &Site, task: &HostTask) -> Result<CheckResult, TaskError>
 
 /// Returns the unit of the command of a task, if systemd has it. This process did not start it, and does not apply tasks: a
 /// process that does waits for the command, and records its end.
-async fn loaded_unit(site: &Site, task: &HostTask) -> Result<Option<String>, HostError> {
-    let unit = site.ledger.get(&STARTED_UNITS)?.unwrap_or_default().remove(&task.task.id);
-    Ok(match unit {
-        Some(unit) if site.host.is_unit_loaded(&unit).await => Some(unit),
-        _ => None,
-    })
+fn unrecorded_unit(site: &Site, task: &HostTask) -> Result<Option<String>, HostError> {
+    Ok(site.ledger.started_unit(&task.task.id)?.filter(|unit| site.host.has_unit(unit)))
 }
 
 /// Returns the error of a check while the command of the task runs or has ended, and no agent has recorded its end.

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use stemma_wire::message::desired::{InputValue, ProfileTask};
 
 use super::*;
-use crate::apply::ledger::{Ledger, STARTED_UNITS};
+use crate::apply::ledger::Ledger;
 use crate::host::memory::MemoryHost;
 
 fn site(host: &MemoryHost) -> Site {
@@ -117,7 +117,7 @@ fn apply_journals_failure_when_command_fails() {
 /// that the command does not run again.
 #[test]
 fn unit_of_command_is_recorded_until_end_is_recorded() {
-    let recorded_unit = |host: &MemoryHost| site(host).ledger.get(&STARTED_UNITS).unwrap().unwrap_or_default().remove("t");
+    let recorded_unit = |host: &MemoryHost| site(host).ledger.started_unit("t").unwrap();
     for loses_ends in [false, true] {
         let host = MemoryHost::new();
         host.use_units(loses_ends);

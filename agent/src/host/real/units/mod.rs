@@ -227,7 +227,7 @@ impl Units {
     /// If systemd cannot be asked. Also if the machine has no system bus while systemd has a unit that is in `started`.
     pub(super) async fn find_left(self: &Rc<Self>, started: &BTreeMap<String, String>) -> Result<Vec<LeftCommand>, HostError> {
         if !has_bus() {
-            return match started.values().find(|unit| Path::new(TRANSIENT_UNITS).join(unit).exists()) {
+            return match started.values().find(|unit| has_transient_unit(unit)) {
                 Some(unit) => Err(HostError::io("follow", unit)(io::Error::other("there is no system bus: start dbus.socket"))),
                 None => Ok(Vec::new()),
             };
@@ -312,16 +312,8 @@ impl Units {
             zbus::Result::Ok(may_leave)
         };
         // If systemd cannot be asked, a stop does not wait until the agent is killed.
-        let may_leave = timeout(TERMINATE_GRACE, may_leave).await.unwrap_or(Ok(in_any_stop));
-        may_leave.unwrap_or(in_any_stop) && *self.running_tasks.borrow() == units
-    }
-
-    /// Returns whether systemd has this unit. Returns `false` if systemd cannot be asked.
-    pub(super) async fn is_loaded(&self, unit: &str) -> bool {
-        match self.connect().await {
-            Ok(systemd) => systemd.is_loaded(unit).await.unwrap_or(false),
-            Err(_) => false,
-        }
+        let may_leave = timeout(TERMINATE_GRACE, may_leave).await.ok().and_then(Result::ok).unwrap_or(in_any_stop);
+        may_leave && *self.running_tasks.borrow() == units
     }
 
     /// Returns a connection to systemd, and keeps it for further calls.
@@ -487,6 +479,11 @@ impl Units {
             }
         }
     }
+}
+
+/// Returns whether systemd has a transient unit. This needs no bus.
+pub(super) fn has_transient_unit(unit: &str) -> bool {
+    Path::new(TRANSIENT_UNITS).join(unit).exists()
 }
 
 /// Logs the name of a unit before it starts.

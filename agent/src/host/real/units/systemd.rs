@@ -244,11 +244,6 @@ impl Systemd {
         self.property(&unit_path(unit), UNIT, "SubState", |value| is_text(value, "running")).await
     }
 
-    /// Returns whether systemd has a unit.
-    pub(super) async fn is_loaded(&self, unit: &str) -> Result<bool> {
-        self.property(&unit_path(unit), UNIT, "LoadState", |value| is_text(value, "loaded")).await
-    }
-
     /// Returns the names and descriptions of the loaded units that match one of these patterns.
     pub(super) async fn list(&self, patterns: &[&str]) -> Result<Vec<(String, String)>> {
         let states: [&str; 0] = [];
