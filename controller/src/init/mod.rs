@@ -329,13 +329,13 @@ fn io_error(what: &'static str, path: &Path) -> impl FnOnce(io::Error) -> FileEr
 /// of its directories. Another user may have made the link, if the directory was open to others.
 fn check_free(layout: &Layout) -> Result<(), InitError> {
     let directory = layout.directory();
+    if fs::symlink_metadata(layout.store()).is_ok() {
+        return Err(InitError::Exists { directory: directory.to_owned(), found: layout.store() });
+    }
     for path in [layout.trust(), layout.admin(), layout.blobs()] {
         if fs::symlink_metadata(&path).is_ok_and(|metadata| metadata.is_symlink()) {
             return Err(InitError::Link { path });
         }
-    }
-    if fs::symlink_metadata(layout.store()).is_ok() {
-        return Err(InitError::Exists { directory: directory.to_owned(), found: layout.store() });
     }
     match layout.authority()? {
         Some(authority_file) => Err(InitError::Authority { directory: directory.to_owned(), found: authority_file }),
@@ -542,6 +542,17 @@ mod tests {
         assert!(!data.join("trust").exists() && !data.join("init.unfinished").exists());
         fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o755)).unwrap();
         init(&data, &[], NOW_S).unwrap();
+    }
+
+    /// An operator may have moved a directory of a fleet that exists to another disk.
+    #[test]
+    fn init_keeps_fleet_with_linked_directory() {
+        let directory = tempfile::tempdir().unwrap();
+        let (data, moved) = (directory.path().join("data"), directory.path().join("moved"));
+        init(&data, &[], NOW_S).unwrap();
+        fs::rename(data.join("blobs"), &moved).unwrap();
+        std::os::unix::fs::symlink(&moved, data.join("blobs")).unwrap();
+        assert!(matches!(init(&data, &[], NOW_S), Err(InitError::Exists { .. })));
     }
 
     #[test]
