@@ -22,6 +22,18 @@ pub trait Applier {
     /// a difference, or the task must run again because a task that it subscribes to has changed something.
     fn apply<'a>(&'a self, site: &'a Site, task: &'a HostTask) -> Pending<'a, Result<ApplyResult, TaskError>>;
 
+    /// Brings the host into the state that the task describes, after a task that it subscribes to has changed something. By
+    /// default this is [`Self::apply`].
+    fn refresh<'a>(&'a self, site: &'a Site, task: &'a HostTask) -> Pending<'a, Result<ApplyResult, TaskError>> {
+        self.apply(site, task)
+    }
+
+    /// Returns whether a refresh makes the task act although its check finds no difference. By default, this is so if the
+    /// check only reads the journal.
+    fn is_refresh_needed(&self, task: &HostTask) -> bool {
+        self.is_journalled(task)
+    }
+
     /// Returns the file that the task manages, or `None` if it manages no file or its path cannot be determined. Later
     /// changes of that file by others are drift.
     fn managed_path(&self, site: &Site, task: &HostTask) -> Option<HostPath> {

@@ -87,7 +87,7 @@ pub async fn perform(site: &Site, applier: &dyn Applier, task: &HostTask, call: 
     let start = site.host.uptime();
     let check_result = match applier.check(site, task).await {
         // A refresh that is due after a completed command was requested while the command ran.
-        Ok(CheckResult::Converged | CheckResult::Completed(_)) if call.is_refresh && applier.is_journalled(task) => {
+        Ok(CheckResult::Converged | CheckResult::Completed(_)) if call.is_refresh && applier.is_refresh_needed(task) => {
             Ok(CheckResult::Drifted { diff: String::new(), message: REFRESHED_MESSAGE.into() })
         }
         check_result => check_result,
@@ -198,7 +198,8 @@ async fn apply_with_retries(site: &Site, applier: &dyn Applier, task: &HostTask,
     let (retries, interval) = applier.retry_policy(task);
     let (mut attempt, mut is_unchanged, mut ending) = (0, true, call.ending.clone());
     loop {
-        let error = match applier.apply(site, task).await {
+        let change = if call.is_refresh { applier.refresh(site, task) } else { applier.apply(site, task) };
+        let error = match change.await {
             Ok(apply_result) => return Some((changed_execution(apply_result), RefreshOutcome::Changed)),
             Err(error) => error,
         };

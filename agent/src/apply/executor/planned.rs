@@ -22,18 +22,19 @@ pub(super) struct PlannedTask {
     pub(super) id: String,
     pub(super) content: [u8; 32],
     pub(super) readiness: Readiness,
-    /// Indexes of the tasks that this task subscribes to. Empty unless this is a `shell` task.
+    /// Indexes of the tasks that this task subscribes to. Empty unless the type of this task acts on a refresh.
     pub(super) subscribes: Vec<usize>,
-    /// Ids of the `shell` tasks that subscribe to this task: they are requested to run again when it changes something.
+    /// Ids of the tasks that subscribe to this task and act on a refresh. They are requested to run again when it changes
+    /// something.
     pub(super) refreshes: Vec<String>,
 }
 
 /// The ability of this host to run a task.
 pub(super) enum Readiness {
     /// The task can run. `is_exclusive` is true if no other task may run at the same time. `blob` is the file content
-    /// that the task needs. `is_command` is true for a `shell` task. Without guards, only a request makes it run again
-    /// after a change of a task that it subscribes to.
-    Runnable { applier: &'static dyn Applier, is_exclusive: bool, is_command: bool, task: Rc<HostTask>, blob: Option<Hash> },
+    /// that the task needs. `is_refreshed` is true if the type of the task acts again after a change of a task that it
+    /// subscribes to.
+    Runnable { applier: &'static dyn Applier, is_exclusive: bool, is_refreshed: bool, task: Rc<HostTask>, blob: Option<Hash> },
     /// The task cannot run. Contains the outcome to report and the reason.
     Refused(Outcome, String),
 }
@@ -121,14 +122,14 @@ fn path_taken_message(site: &Site, conflict: &PathConflict<usize>, first: &Plann
     )
 }
 
-/// Orders each task after the tasks that it subscribes to. If the subscriber is a `shell` task, also adds it to their
-/// `refreshes`, so that it runs again after their changes. Reads the subscriptions from the definitions of the tasks,
+/// Orders each task after the tasks that it subscribes to. If the type of the subscriber acts on a refresh, also adds it to
+/// their `refreshes`, so that it runs again after their changes. Reads the subscriptions from the definitions of the tasks,
 /// because an older controller does not order the profile by them. If a profile orders two tasks the other way round,
 /// the order of the profile applies.
 pub(super) fn link_subscribers(tasks: &mut [PlannedTask], graph: &mut TaskGraph) {
     for index in 0..tasks.len() {
-        let Readiness::Runnable { task, is_command, .. } = &tasks[index].readiness else { continue };
-        let (id, is_command) = (task.task.id.clone(), *is_command && task.task.phase == Phase::Apply);
+        let Readiness::Runnable { task, is_refreshed, .. } = &tasks[index].readiness else { continue };
+        let (id, is_refreshed) = (task.task.id.clone(), *is_refreshed && task.task.phase == Phase::Apply);
         // An entry of `subscribes` is the id of a task or a pattern.
         let patterns: Vec<_> = task.task.subscribes.iter().filter_map(|name| NamePattern::new(name).ok()).collect();
         let is_named = |other: &str| task.task.subscribes.iter().any(|name| name == other);
@@ -137,11 +138,11 @@ pub(super) fn link_subscribers(tasks: &mut [PlannedTask], graph: &mut TaskGraph)
         let subscribes: Vec<usize> = (0..tasks.len()).filter(|earlier| is_subscribed(&tasks[*earlier].id)).collect();
         for &earlier in &subscribes {
             graph.add_edge(earlier, index);
-            if is_command {
+            if is_refreshed {
                 tasks[earlier].refreshes.push(id.clone());
             }
         }
-        tasks[index].subscribes = if is_command { subscribes } else { Vec::new() };
+        tasks[index].subscribes = if is_refreshed { subscribes } else { Vec::new() };
     }
 }
 
@@ -169,8 +170,8 @@ fn readiness(site: &Site, ceiling: &Ceiling, desired: &Desired, profile: &Profil
         return refusal(format!("this host does not allow shell tasks, and {command}"));
     }
     let blob = task.task.source().and_then(|source| Hash::from_source(source).ok());
-    let (is_exclusive, is_command) = (type_def.concurrency == Concurrency::Alone, type_def.kind == TaskKind::Shell);
-    Readiness::Runnable { applier, is_exclusive, is_command, task: Rc::new(task), blob }
+    let (is_exclusive, is_refreshed) = (type_def.concurrency == Concurrency::Alone, type_def.is_refreshed);
+    Readiness::Runnable { applier, is_exclusive, is_refreshed, task: Rc::new(task), blob }
 }
 
 /// Returns a text about the command that a file task would run: by `validate`, or by a hook that it writes. Returns

@@ -8,9 +8,12 @@
 mod any_tag;
 mod check;
 mod claim;
+mod examples;
+pub mod name_rules;
 mod parameter_type;
 mod parameters;
 mod path;
+mod system_parameters;
 mod types;
 
 use serde::{Deserialize, Serialize};
@@ -24,13 +27,18 @@ pub use parameter_type::{
     MAX_ACCOUNT_ID, NamedResource, ParameterType as ParameterForm, check_argument, check_variable, check_words, parse_file_mode,
 };
 pub use parameters::{
-    FileParameters, Parameter, ParameterPresence, ParameterTable, ShellParameters, TEMPLATE_FILE, TypedParameters, WordsOrText,
+    FileParameters, NameList, Parameter, ParameterPresence, ParameterTable, ShellParameters, TEMPLATE_FILE, TypedParameters,
+    WordsOrText,
 };
 pub use path::{
     AGENT_CONFIG_FILE, AGENT_RUN_DIR, AGENT_STATE_DIR, DEFAULT_HOST_LABEL_MAP, PathRefused, check_directory,
     check_not_agent_path, check_path, check_replaceable, check_writable, is_at_or_below, is_template,
 };
 pub(crate) use path::{ancestors, known_directories, spellings};
+pub use system_parameters::{
+    DirectoryParameters, GroupAccountParameters, LinkParameters, PackageParameters, SERVICE_STATES, ServiceParameters,
+    UserParameters,
+};
 pub use types::{Concurrency, ResourceText, TASK_TYPES, TaskKind, TaskType, TemplateText, WriteTarget, task_type};
 
 use crate::field::{FieldType, REQUIRED, manifest_struct};
@@ -86,7 +94,7 @@ manifest_struct! {
         pub parameters: Map<String, Value> = FieldType::Parameters, "{}", r#"{"path": "/etc/motd", "content": "hello\n"}"#;
         /// Tasks that run before this task. If one of them changes something, this task runs again.
         ///
-        /// Only a `shell` task runs again, if its guards allow. For other types, the field only orders the tasks.
+        /// A `shell` task runs again if its guards allow, and a `service` task restarts its unit. For other types, the field only orders the tasks.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         pub subscribes: Vec<String> = FieldType::TextOrList, "[]", r#"["site-conf"]"#;
         /// The reaction of the agent if the host has drifted from the task.

@@ -3,6 +3,7 @@
 
 use serde_json::Value;
 
+use super::name_rules;
 use super::path::{PathUse, check_authored_path, check_directory, check_path, is_template};
 use crate::name::{has_control, is_blank, truncated};
 use crate::time::MAX_DURATION_SECONDS;
@@ -65,6 +66,28 @@ pub enum ParameterType {
     Count,
     /// A duration in whole seconds, from 1 to [`MAX_DURATION_SECONDS`].
     Seconds,
+    /// The number of an account that the task creates, from 1 to [`MAX_ACCOUNT_ID`].
+    AccountId,
+    /// The name of an account that the task creates, by the rules of `useradd`. It may be a template.
+    AccountName,
+    /// A list of names or numbers of groups.
+    AccountNames,
+    /// A text in one line without `:`, which fits into a field of `/etc/passwd`. It may be a template.
+    Comment,
+    /// One of these texts.
+    Choice(&'static [&'static str]),
+    /// `true` or `false`, or absent to leave something as it is.
+    Switch,
+    /// The name of a systemd unit. It may be a template.
+    Unit,
+    /// The name of a package, or a list of names. They may be templates.
+    PackageNames,
+    /// The version of a package. It may be a template.
+    PackageVersion,
+    /// The target of a symbolic link: an absolute or relative path. It may be a template.
+    LinkTarget,
+    /// A pattern of file names, or a list of patterns.
+    Patterns,
 }
 
 /// The kind of resource on the host that a text of a parameter names.
@@ -115,7 +138,20 @@ impl ParameterType {
     pub(super) const fn is_exposed(self, value: &Value) -> bool {
         matches!(
             (self, value),
-            (Self::File | Self::Path | Self::Directory, _) | (Self::Words | Self::WordsOrText, Value::Array(_))
+            (
+                Self::File
+                    | Self::Path
+                    | Self::Directory
+                    | Self::Unit
+                    | Self::AccountName
+                    | Self::AccountNames
+                    | Self::Comment
+                    | Self::PackageNames
+                    | Self::PackageVersion
+                    | Self::LinkTarget
+                    | Self::Patterns,
+                _
+            ) | (Self::Words | Self::WordsOrText, Value::Array(_))
         )
     }
 
@@ -155,6 +191,21 @@ impl ParameterType {
                     Some(format!("{:?} must have a text as its value, not {}: quote it", truncated(name), display_value(other)))
                 }
             }),
+            (Self::AccountId, value) => {
+                account_id_error(value).or_else(|| (!value.is_u64()).then(|| self.wrong_type_message(value)))
+            }
+            (Self::AccountName, Value::String(text)) => authored_text_error(text, name_rules::account_name_error),
+            (Self::Comment, Value::String(text)) => authored_text_error(text, name_rules::comment_error),
+            (Self::Unit, Value::String(text)) => authored_text_error(text, name_rules::unit_name_error),
+            (Self::PackageVersion, Value::String(text)) => authored_text_error(text, name_rules::package_version_error),
+            (Self::LinkTarget, Value::String(text)) => authored_text_error(text, name_rules::link_target_error),
+            (Self::PackageNames, value) => {
+                self.names_error(value, |text| authored_text_error(text, name_rules::package_name_error))
+            }
+            (Self::AccountNames, value) => self.names_error(value, |text| Self::Account.value_error(&Value::from(text))),
+            (Self::Patterns, value) => self.names_error(value, name_rules::pattern_error),
+            (Self::Choice(texts), Value::String(text)) if texts.contains(&text.as_str()) => None,
+            (Self::Switch, Value::Bool(_)) => None,
             (Self::Seconds, value) if value.is_u64() => value.as_u64().and_then(timeout_error).map(str::to_owned),
             (Self::Count, value) if value.is_u64() => None,
             _ => Some(self.wrong_type_message(value)),
@@ -163,7 +214,10 @@ impl ParameterType {
 
     /// Returns the error message for a value that does not have this type.
     fn wrong_type_message(self, value: &Value) -> String {
-        format!("takes {}, not {}", self.description(), display_value(value))
+        match self.choices() {
+            [] => format!("takes {}, not {}", self.description(), display_value(value)),
+            choices => format!("takes one of {}, not {}", choices.join(", "), display_value(value)),
+        }
     }
 
     /// Returns a description of the type in words, such as `an absolute path`.
@@ -179,9 +233,47 @@ impl ParameterType {
             Self::Flag => "true or false",
             Self::Always => "true",
             Self::Count => "a whole number from 0",
-            Self::Seconds => "a whole number from 1",
+            Self::Seconds | Self::AccountId => "a whole number from 1",
+            Self::AccountName | Self::Comment | Self::PackageVersion => "a text",
+            Self::AccountNames | Self::PackageNames | Self::Patterns => "a text or a list of texts",
+            Self::Choice(_) => "one of these texts",
+            Self::Switch => "true or false",
+            Self::Unit => "the name of a unit",
+            Self::LinkTarget => "a path",
         }
     }
+
+    /// Returns the texts that a parameter of this type accepts, or an empty list if it accepts others too.
+    pub const fn choices(self) -> &'static [&'static str] {
+        match self {
+            Self::Choice(texts) => texts,
+            _ => &[],
+        }
+    }
+
+    /// Returns the error message for a text or a list of texts of which `item_error` rejects one. `None` if all are valid.
+    fn names_error(self, value: &Value, item_error: impl Fn(&str) -> Option<String>) -> Option<String> {
+        match value {
+            Value::String(text) => item_error(text),
+            Value::Array(items) if !items.is_empty() => items.iter().enumerate().find_map(|(index, item)| {
+                let Some(text) = item.as_str() else { return Some(self.wrong_type_message(value)) };
+                item_error(text).map(|error| format!("item {index}: {error}"))
+            }),
+            _ => Some(self.wrong_type_message(value)),
+        }
+    }
+}
+
+/// Returns the error message for the number of a new account, if it is 0 or higher than [`MAX_ACCOUNT_ID`].
+fn account_id_error(value: &Value) -> Option<String> {
+    let number = value.as_u64()?;
+    let is_valid = (1..=u64::from(MAX_ACCOUNT_ID)).contains(&number);
+    (!is_valid).then(|| format!("{number} is not a number for an account: write one from 1 to {MAX_ACCOUNT_ID}; 0 is root"))
+}
+
+/// Returns the error of `rule` for a text. A text with template tags is not checked, because hosts check what it renders to.
+fn authored_text_error(text: &str, rule: fn(&str) -> Option<String>) -> Option<String> {
+    if is_template(text) { None } else { rule(text) }
 }
 
 /// Parses a file mode of 3 to 5 octal digits. Returns `None` for another text or a mode above 7777. The mode is a text

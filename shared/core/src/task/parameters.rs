@@ -79,6 +79,20 @@ pub trait TypedParameters: DeserializeOwned {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ParameterTable(pub &'static [Parameter]);
 
+/// A list of names. A task may write a single name as a text.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(from = "WordsOrText")]
+pub struct NameList(pub Vec<String>);
+
+impl From<WordsOrText> for NameList {
+    fn from(names: WordsOrText) -> Self {
+        match names {
+            WordsOrText::Words(names) => Self(names),
+            WordsOrText::Text(name) => Self(vec![name]),
+        }
+    }
+}
+
 /// Expands to the Rust type of a parameter's value.
 macro_rules! value_of {
     (Text) => { Option<String> };
@@ -96,30 +110,43 @@ macro_rules! value_of {
     (Always) => { bool };
     (Count) => { Option<u64> };
     (Seconds) => { Option<u64> };
+    (AccountId) => { Option<u32> };
+    (AccountName) => { Option<String> };
+    (AccountNames) => { Option<NameList> };
+    (Comment) => { Option<String> };
+    (Choice) => { Option<String> };
+    (Switch) => { Option<bool> };
+    (Unit) => { Option<String> };
+    (PackageNames) => { NameList };
+    (PackageVersion) => { Option<String> };
+    (LinkTarget) => { Option<String> };
+    (Patterns) => { NameList };
 }
+pub(super) use value_of;
 
 /// Defines the parameters of a task type: the table and the struct with the same fields. In a row, the name after `or`
 /// is Fuel's name of the parameter.
 macro_rules! parameters {
-    ($(#[$doc:meta])* $typed:ident: $($name:ident $(or $alias:literal)?, $form:ident $presence:ident: $what:literal;)*) => {
+    ($(#[$doc:meta])* $typed:ident: $($name:ident $(or $alias:literal)?, $form:ident $(($argument:expr))? $presence:ident: $what:literal;)*) => {
         $(#[$doc])*
-        #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+        #[derive(Clone, Debug, Default, PartialEq, Eq, ::serde::Deserialize)]
         #[serde(default, deny_unknown_fields)]
         pub struct $typed {
-            $(#[doc = $what] $(#[serde(alias = $alias)])? pub $name: value_of!($form),)*
+            $(#[doc = $what] $(#[serde(alias = $alias)])? pub $name: $crate::task::parameters::value_of!($form),)*
         }
 
         impl TypedParameters for $typed {
             const TABLE: ParameterTable = ParameterTable(&[$(Parameter {
                 name: stringify!($name),
                 alias: [$(Some($alias),)? None][0],
-                parameter_type: ParameterType::$form,
+                parameter_type: ParameterType::$form $(($argument))?,
                 presence: ParameterPresence::$presence,
                 meaning: $what,
             }),*]);
         }
     };
 }
+pub(super) use parameters;
 
 parameters! {
     /// The parameters of `file`. Exactly one of content, template, source and absent is required.
@@ -236,7 +263,7 @@ impl ParameterTable {
     }
 
     /// Returns an error message if a required parameter is missing, or if none or several of the alternatives are set.
-    /// Each task type with a table has alternatives, such as `command`, `script` and `cmd`.
+    /// Alternatives are parameters such as `command`, `script` and `cmd`. A task type may have none.
     fn presence_error(&self, values: &Map<String, Value>) -> Option<String> {
         let select = |presence| self.0.iter().filter(move |parameter| parameter.presence == presence);
         if let Some(parameter) = select(ParameterPresence::Needed).find(|parameter| !parameter.is_present(values)) {
@@ -247,6 +274,7 @@ impl ParameterTable {
         let alternatives = select(ParameterPresence::OneOf).map(name).collect::<Vec<_>>().join(", ");
         match names.as_slice() {
             [_] => None,
+            [] if alternatives.is_empty() => None,
             [] => Some(format!("one of {alternatives} is missing")),
             several => Some(format!("{} are both set: exactly one of {alternatives} is given", several.join(" and "))),
         }

@@ -8,6 +8,7 @@
 use serde_json::{Map, Value};
 
 use super::claim::PathContent;
+use super::examples;
 use super::parameter_type::NamedResource;
 use super::parameters::{FileParameters, Parameter, ParameterTable, ShellParameters, TEMPLATE_FILE, TypedParameters};
 use crate::condition::{AuthorError, TemplateParser, TemplateReads};
@@ -35,6 +36,11 @@ pub struct TaskType {
     pub concurrency: Concurrency,
     /// True if a task of the type runs nothing and only orders or places other tasks.
     pub is_marker: bool,
+    /// True if a task of the type acts again (runs, restarts) when a task that it subscribes to has changed something. For
+    /// other types, `subscribes` only orders the tasks.
+    pub is_refreshed: bool,
+    /// A task of the type as an example for the documentation, in YAML. Empty if `parameters` is `None`.
+    pub example: &'static str,
 }
 
 /// The names of the parameters that define the path that a task writes.
@@ -74,8 +80,19 @@ macro_rules! task_types {
 /// Returns the row of a type whose tasks may run at the same time as other tasks. The macro `task_types` replaces
 /// `kind` and `summary`.
 const fn ordinary_type(name: &'static str, templates: &'static [&'static str]) -> TaskType {
-    let (kind, concurrency, is_marker) = (TaskKind::Skipped, Concurrency::Shared, false);
-    TaskType { kind, name, aliases: &[], summary: "", templates, parameters: None, write_target: None, concurrency, is_marker }
+    TaskType {
+        kind: TaskKind::Skipped,
+        name,
+        aliases: &[],
+        summary: "",
+        templates,
+        parameters: None,
+        write_target: None,
+        concurrency: Concurrency::Shared,
+        is_marker: false,
+        is_refreshed: false,
+        example: "",
+    }
 }
 
 /// Returns the row of a type whose tasks run alone on their host.
@@ -93,12 +110,15 @@ task_types! {
         aliases: &["upload_file", "upload_files"],
         parameters: Some(&FileParameters::TABLE),
         write_target: Some(WriteTarget { path: "path", absent: "absent" }),
+        example: examples::FILE,
         ..ordinary_type("file", &["path", "template", "validate"])
     };
     CopyFiles "files of the release, copied to the host": ordinary_type("copy_files", &[]);
     Sync "a directory tree, with delete": ordinary_type("sync", &["dst"]);
     Shell "a command without a shell, or a shell text": TaskType {
         parameters: Some(&ShellParameters::TABLE),
+        is_refreshed: true,
+        example: examples::SHELL,
         ..ordinary_type("shell", &["command", "script", "creates", "unless", "only_if", "cwd", "env"])
     };
     Service "a systemd unit: enabled, masked, running": ordinary_type("service", &["unit"]);

@@ -4,7 +4,7 @@ use serde_json::{Map, Value, json};
 
 use super::{KindFields, child_path, field_meaning, kinds};
 use crate::field::{FieldDef, FieldType};
-use crate::task::{Parameter, ParameterForm, ParameterPresence, TASK_TYPES, TaskType};
+use crate::task::{MAX_ACCOUNT_ID, Parameter, ParameterForm, ParameterPresence, TASK_TYPES, TaskType};
 
 /// Returns the JSON Schema of one document of a manifest. Editors use it to check and complete manifests.
 pub fn schema() -> Value {
@@ -160,6 +160,21 @@ fn parameter_schema(parameter_type: ParameterForm) -> Value {
         ParameterForm::Flag => json!({"type": ["boolean", "null"]}),
         ParameterForm::Always => json!({"enum": [true, null]}),
         ParameterForm::Count => json!({"type": ["integer", "null"], "minimum": 0}),
+        ParameterForm::AccountName
+        | ParameterForm::Comment
+        | ParameterForm::Unit
+        | ParameterForm::PackageVersion
+        | ParameterForm::LinkTarget => {
+            json!({"type": ["string", "null"], "minLength": 1})
+        }
+        ParameterForm::AccountNames | ParameterForm::PackageNames | ParameterForm::Patterns => {
+            json!({"type": ["array", "string", "null"], "items": {"type": "string"}, "minItems": 1})
+        }
+        ParameterForm::AccountId => json!({"type": ["integer", "null"], "minimum": 1, "maximum": MAX_ACCOUNT_ID}),
+        ParameterForm::Choice(texts) => {
+            json!({"enum": texts.iter().map(|text| json!(text)).chain([Value::Null]).collect::<Vec<_>>()})
+        }
+        ParameterForm::Switch => json!({"type": ["boolean", "null"]}),
         ParameterForm::Seconds => json!({"type": ["integer", "null"], "minimum": 1}),
     }
 }

@@ -1,0 +1,166 @@
+//! The rules of names that belong to the operating system: accounts, units, packages. The controller checks literal
+//! names when a task is written. Hosts check what a template renders to, by the same rules.
+//!
+//! Each function returns the error message for a text that breaks its rule, or `None` if the text is valid.
+
+use crate::name::{has_control, truncated};
+
+/// Maximum length of the name of a user or group, in bytes (`LOGIN_NAME_MAX` of Linux without the NUL; `useradd` has 32).
+const MAX_ACCOUNT_NAME_BYTES: usize = 32;
+
+/// Maximum length of the name of a unit, in bytes (systemd's `UNIT_NAME_MAX` without the NUL).
+const MAX_UNIT_NAME_BYTES: usize = 255;
+
+/// The types of units that a task can manage.
+const UNIT_TYPES: &[&str] = &["service", "socket", "timer", "path", "target", "mount", "automount", "swap"];
+
+/// Maximum length of a pattern or version, in bytes.
+const MAX_TEXT_BYTES: usize = 255;
+
+/// The rule of `useradd` in Debian and Fedora without `--badname`: a letter or `_`, then letters, digits, `_`, `.` and `-`.
+/// Capital letters are allowed, because directory services have such names.
+pub fn account_name_error(text: &str) -> Option<String> {
+    let is_start = |byte: u8| byte.is_ascii_alphabetic() || byte == b'_';
+    let is_inner = |byte: u8| byte.is_ascii_alphanumeric() || b"_-.".contains(&byte);
+    let bytes = text.strip_suffix('$').unwrap_or(text).as_bytes();
+    let is_valid = text.len() <= MAX_ACCOUNT_NAME_BYTES
+        && bytes.first().is_some_and(|first| is_start(*first))
+        && bytes.iter().all(|byte| is_inner(*byte));
+    (!is_valid).then(|| {
+        format!(
+            "{:?} is not a name for an account: write at most {MAX_ACCOUNT_NAME_BYTES} letters, digits, `_`, `-` and `.`, and begin with a letter or `_`",
+            truncated(text)
+        )
+    })
+}
+
+/// A field of `/etc/passwd` holds one line without `:`.
+pub fn comment_error(text: &str) -> Option<String> {
+    let is_valid = text.len() <= MAX_TEXT_BYTES && !text.contains(':') && !has_control(text);
+    (!is_valid).then(|| {
+        format!(
+            "{:?} does not fit into /etc/passwd: write one line of at most {MAX_TEXT_BYTES} bytes without `:`",
+            truncated(text)
+        )
+    })
+}
+
+/// The name of a unit as systemd has it (`systemd.unit(5)`). A name without a type is that of a service.
+pub fn unit_name_error(text: &str) -> Option<String> {
+    let name = unit_name(text);
+    let (prefix, unit_type) = name.rsplit_once('.').unwrap_or((&name, ""));
+    let is_allowed = |byte: u8| byte.is_ascii_alphanumeric() || b":-_.\\@".contains(&byte);
+    if !UNIT_TYPES.contains(&unit_type) {
+        return Some(format!("{:?} is not a unit that a task can manage: write a {}", truncated(text), UNIT_TYPES.join(", ")));
+    }
+    if prefix.ends_with('@') {
+        return Some(format!(
+            "{:?} is a template of units: write the instance too, such as {prefix}blue.{unit_type}",
+            truncated(text)
+        ));
+    }
+    let is_valid =
+        !prefix.is_empty() && !prefix.starts_with('@') && name.len() <= MAX_UNIT_NAME_BYTES && prefix.bytes().all(is_allowed);
+    (!is_valid).then(|| {
+        format!(
+            "{:?} is not the name of a unit: write at most {MAX_UNIT_NAME_BYTES} letters, digits and `:-_.\\@`, as systemctl shows it",
+            truncated(text)
+        )
+    })
+}
+
+/// Returns the full name of a unit: a text without one of the types of units gets `.service`, as `systemctl` does.
+pub fn unit_name(text: &str) -> String {
+    let has_type = text
+        .rsplit_once('.')
+        .is_some_and(|(_, unit_type)| UNIT_TYPES.contains(&unit_type) || ["slice", "scope", "device"].contains(&unit_type));
+    if has_type { text.to_owned() } else { format!("{text}.service") }
+}
+
+/// A name of Debian (policy 5.6.1) or of rpm. Debian's have an optional architecture after `:`.
+pub fn package_name_error(text: &str) -> Option<String> {
+    let name = text.split_once(':').map_or(text, |(name, architecture)| if architecture.is_empty() { "" } else { name });
+    let is_inner = |byte: u8| byte.is_ascii_alphanumeric() || b"+-._".contains(&byte);
+    let is_valid = text.len() <= MAX_TEXT_BYTES
+        && name.len() >= 2
+        && name.bytes().next().is_some_and(|first| first.is_ascii_alphanumeric())
+        && name.bytes().all(is_inner)
+        // The commands of apt read such a word as the removal of the package.
+        && !name.ends_with('-')
+        && text[name.len()..].bytes().skip(1).all(|byte| byte.is_ascii_alphanumeric() || byte == b'-');
+    (!is_valid).then(|| {
+        format!(
+            "{:?} is not the name of a package: write letters, digits and `+-._`, and begin with a letter or digit",
+            truncated(text)
+        )
+    })
+}
+
+/// A version of Debian (policy 5.6.12) or of rpm. It begins with a letter or digit, so no option of a command looks like it.
+pub fn package_version_error(text: &str) -> Option<String> {
+    let is_valid = text.len() <= MAX_TEXT_BYTES
+        && text.bytes().next().is_some_and(|first| first.is_ascii_alphanumeric())
+        && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b".+-~:^_".contains(&byte));
+    (!is_valid).then(|| {
+        format!("{:?} is not a version of a package: write it as `apt-cache policy` or `rpm -q` shows it", truncated(text))
+    })
+}
+
+/// The target of a symbolic link: any path that the kernel accepts, in one line.
+pub fn link_target_error(text: &str) -> Option<String> {
+    let is_valid = !text.is_empty() && text.len() < 4096 && !has_control(text);
+    (!is_valid)
+        .then(|| format!("{:?} is not a path for a link: write 1 to 4095 bytes without control characters", truncated(text)))
+}
+
+/// A pattern of file names: a relative path in which `*` and `?` stand for other characters.
+pub fn pattern_error(text: &str) -> Option<String> {
+    let has_bad_part = text.trim_end_matches('/').trim_start_matches('/').split('/').any(|part| ["", ".", ".."].contains(&part));
+    let is_valid = text.len() <= MAX_TEXT_BYTES && !has_bad_part && !has_control(text);
+    (!is_valid).then(|| format!("{:?} is not a pattern of file names: write a name such as *.tmp or cache/*", truncated(text)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn account_names_follow_rule_of_useradd() {
+        for name in ["www-data", "_apt", "systemd-network", "a", "Alice", "host$", "x.y"] {
+            assert_eq!(account_name_error(name), None, "{name}");
+        }
+        for name in ["", "-a", "1a", "a b", "a:b", "a\n", "\u{e4}", "$", "a$b", &"a".repeat(33)] {
+            assert!(account_name_error(name).is_some(), "{name}");
+        }
+    }
+
+    #[test]
+    fn unit_names_need_type_and_instance() {
+        for name in ["nginx", "app@blue.service", "ssh.socket", "apt-daily.timer", "dev-sda.swap", "a.b", r"a\x2db.mount"] {
+            assert_eq!(unit_name_error(name), None, "{name}");
+        }
+        for name in
+            ["", ".service", "app@.service", "a b", "a/b", "a.slice", "a.scope", "@a.service", "a\n.service", &"a".repeat(250)]
+        {
+            assert!(unit_name_error(name).is_some(), "{name}");
+        }
+        assert_eq!(unit_name("a.b"), "a.b.service");
+        assert_eq!(unit_name("a.timer"), "a.timer");
+    }
+
+    #[test]
+    fn package_names_and_versions_look_like_no_option() {
+        for name in ["nginx", "libc6:amd64", "g++", "nginx+", "python3.11", "glibc-devel", "NetworkManager"] {
+            assert_eq!(package_name_error(name), None, "{name}");
+        }
+        for name in ["", "-y", "a", "a b", "nginx=1", "nginx/stable", "nginx:", "./x.deb", "nginx-", "nginx-:amd64"] {
+            assert!(package_name_error(name).is_some(), "{name}");
+        }
+        for version in ["1.22.1-9+deb12u2", "2:1.0~rc1", "1.0^git1"] {
+            assert_eq!(package_version_error(version), None, "{version}");
+        }
+        for version in ["", "-1", "1 2", "1*", "=1"] {
+            assert!(package_version_error(version).is_some(), "{version}");
+        }
+    }
+}
