@@ -95,7 +95,13 @@ pub fn written_path(site: &Site, task: &HostTask) -> Option<(HostPath, PathConte
     Some((applier(definition.kind)?.managed_path(site, task)?, content))
 }
 
-/// Parses the parameters of a task as the struct of its task type. Fails if a parameter is invalid.
+/// Parses the parameters of a task as the struct of its task type. Fails if a parameter is invalid, or if parameters
+/// contradict each other.
 fn parameters<T: TypedParameters>(task: &HostTask) -> Result<T, TaskError> {
-    T::parse(&task.task.parameters).map_err(|error| TaskError::new(format!("parameters: {error}")))
+    let parsed = T::parse(&task.task.parameters).map_err(|error| TaskError::new(format!("parameters: {error}")))?;
+    let errors = task_type(&task.task.kind).map(|kind| kind.combination_errors(&task.task.parameters)).unwrap_or_default();
+    match errors.into_iter().next() {
+        Some((field, message)) => Err(TaskError::new(format!("{field}: {message}"))),
+        None => Ok(parsed),
+    }
 }
