@@ -6,6 +6,7 @@
 mod file;
 mod marker;
 mod shell;
+mod unit;
 
 use stemma_core::task::{PathContent, TaskKind, TypedParameters, task_type};
 
@@ -74,10 +75,10 @@ pub fn applier(kind: TaskKind) -> Option<&'static dyn Applier> {
     match kind {
         TaskKind::File => Some(&file::FileApplier),
         TaskKind::Shell => Some(&shell::ShellApplier),
+        TaskKind::Service => Some(&unit::UnitApplier),
         TaskKind::Stage | TaskKind::Group | TaskKind::Skipped => Some(&marker::MarkerApplier),
         TaskKind::CopyFiles
         | TaskKind::Sync
-        | TaskKind::Service
         | TaskKind::Package
         | TaskKind::User
         | TaskKind::GroupAccount

@@ -15,7 +15,7 @@ use super::system_parameters::{ServiceParameters, service_contradictions};
 use crate::condition::{AuthorError, TemplateParser, TemplateReads};
 
 /// The properties of one task type: a row of the registry.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug)]
 pub struct TaskType {
     /// The type as an enum, for the agent's dispatch.
     pub kind: TaskKind,
