@@ -174,6 +174,8 @@ pub struct ApplyResult {
     pub output: String,
     /// A unified diff of the changes.
     pub diff: String,
+    /// True if the task found that it had nothing to change, such as nothing to restart. It then counts as unchanged.
+    pub is_unchanged: bool,
 }
 
 /// The effect that a failed task had on the host.
@@ -186,6 +188,8 @@ pub enum FailureEffect {
     Unchanged,
     /// The journal does not show whether the command of the task ended, and with which result (`Outcome::Unknown`).
     Unknown,
+    /// What the task began continues. So the task is not tried again in this run.
+    Unfinished,
 }
 
 /// The error of a failed task.

@@ -14,6 +14,7 @@ pub mod extras;
 pub mod memory;
 pub mod path;
 pub mod real;
+pub mod system_units;
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -26,6 +27,7 @@ pub use command::{CommandPurpose, CommandResult, ExitKind, HostCommand, LeftComm
 pub use error::{HostError, NotADirectory, ReplaceBlocker};
 pub use extras::Extras;
 pub use path::{HostPath, PathRefused};
+pub use system_units::{NoSystemUnits, SystemUnits};
 
 /// A future that need not be `Send`, because the agent has one thread.
 pub type Pending<'a, T> = Pin<Box<dyn Future<Output = T> + 'a>>;
@@ -161,6 +163,11 @@ pub trait Host {
     /// its end is not recorded yet. This default is for hosts on which no command is a unit.
     fn has_unit(&self, _unit: &str) -> bool {
         false
+    }
+
+    /// Returns the units of the system. This default is for hosts whose units the agent cannot manage.
+    fn system_units(&self) -> &dyn SystemUnits {
+        &NoSystemUnits
     }
 
     /// Returns the path of a file on the real system, with the `--root` directory in front. A command needs this path,

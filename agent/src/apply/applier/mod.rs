@@ -6,6 +6,7 @@
 mod file;
 mod marker;
 mod shell;
+mod unit;
 
 use stemma_core::task::{PathContent, TaskKind, TypedParameters, task_type};
 
@@ -74,10 +75,10 @@ pub fn applier(kind: TaskKind) -> Option<&'static dyn Applier> {
     match kind {
         TaskKind::File => Some(&file::FileApplier),
         TaskKind::Shell => Some(&shell::ShellApplier),
+        TaskKind::Service => Some(&unit::UnitApplier),
         TaskKind::Stage | TaskKind::Group | TaskKind::Skipped => Some(&marker::MarkerApplier),
         TaskKind::CopyFiles
         | TaskKind::Sync
-        | TaskKind::Service
         | TaskKind::Package
         | TaskKind::User
         | TaskKind::GroupAccount
@@ -95,7 +96,13 @@ pub fn written_path(site: &Site, task: &HostTask) -> Option<(HostPath, PathConte
     Some((applier(definition.kind)?.managed_path(site, task)?, content))
 }
 
-/// Parses the parameters of a task as the struct of its task type. Fails if a parameter is invalid.
+/// Parses the parameters of a task as the struct of its task type. Fails if a parameter is invalid, or if parameters
+/// contradict each other.
 fn parameters<T: TypedParameters>(task: &HostTask) -> Result<T, TaskError> {
-    T::parse(&task.task.parameters).map_err(|error| TaskError::new(format!("parameters: {error}")))
+    let parsed = T::parse(&task.task.parameters).map_err(|error| TaskError::new(format!("parameters: {error}")))?;
+    let errors = task_type(&task.task.kind).map(|kind| kind.combination_errors(&task.task.parameters)).unwrap_or_default();
+    match errors.into_iter().next() {
+        Some((field, message)) => Err(TaskError::new(format!("{field}: {message}"))),
+        None => Ok(parsed),
+    }
 }

@@ -5,6 +5,7 @@
 //! also restores what was durable.
 
 mod tree;
+mod units;
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -15,9 +16,10 @@ use std::time::{Duration, SystemTime};
 
 use super::{
     CommandPurpose, CommandResult, Dir, ExitKind, Extras, FileKind, Host, HostCommand, HostError, HostPath, LeftCommand, Pending,
-    ReplaceBlocker,
+    ReplaceBlocker, SystemUnits,
 };
 use tree::MemoryDir;
+pub use units::{MemoryUnit, StartBehavior};
 
 /// A function that is called when the unit of a command is released.
 type ReleaseFunction = dyn Fn(&MemoryHost);
@@ -96,6 +98,8 @@ struct MachineState {
     fails_search: Cell<bool>,
     /// The results of the commands that an earlier agent left, by task.
     left_commands: RefCell<Vec<(String, Result<CommandResult, HostError>)>>,
+    /// The simulated units of the system.
+    units: RefCell<units::MemoryUnits>,
     uptime: Cell<Duration>,
 }
 
@@ -128,6 +132,7 @@ impl MemoryHost {
             running_unit: RefCell::default(),
             fails_search: Cell::new(false),
             left_commands: RefCell::default(),
+            units: RefCell::default(),
             stub: RefCell::new(Rc::new(|_, _| CommandResult { end: ExitKind::Status(0), output: String::new() })),
             uptime: Cell::new(Duration::from_secs(1)),
         }))
@@ -507,6 +512,10 @@ impl Host for MemoryHost {
 
     fn has_unit(&self, unit: &str) -> bool {
         self.0.running_unit.borrow().as_deref() == Some(unit)
+    }
+
+    fn system_units(&self) -> &dyn SystemUnits {
+        self
     }
 
     fn system_path(&self, path: &HostPath) -> PathBuf {

@@ -18,7 +18,7 @@ use self::swaps::{PROC_SWAPS, swap_files};
 use super::extras::{ACL, ACL_ALIAS, DEFAULT_ACL, EMPTY_FILE_FLAGS, PRESERVED_FLAGS, REPORTED_FLAGS};
 use super::{
     CommandPurpose, CommandResult, Dir, Extras, FileDetails, FileKind, FileVersion, Host, HostCommand, HostError, HostPath,
-    LeftCommand, NewFile, Pending, ReplaceBlocker, Stat,
+    LeftCommand, NewFile, NoSystemUnits, Pending, ReplaceBlocker, Stat, SystemUnits,
 };
 
 mod accounts;
@@ -189,6 +189,10 @@ impl Host for RealHost {
 
     fn has_unit(&self, unit: &str) -> bool {
         self.units.is_some() && has_transient_unit(unit)
+    }
+
+    fn system_units(&self) -> &dyn SystemUnits {
+        self.units.as_deref().map_or(&NoSystemUnits, |units| units)
     }
 
     fn lock_file(&self, path: &HostPath) -> Result<Option<OwnedFd>, HostError> {

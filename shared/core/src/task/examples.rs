@@ -19,3 +19,13 @@ pub(super) const SHELL: &str = "\
     command: [ssh-keygen, -t, ed25519, -N, '', -f, /etc/app/host_key]
     creates: /etc/app/host_key
 ";
+
+pub(super) const SERVICE: &str = "\
+- id: cron
+  type: service
+  subscribes: [motd]
+  parameters:
+    unit: cron
+    state: running
+    enabled: true
+";

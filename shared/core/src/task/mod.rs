@@ -39,7 +39,9 @@ pub use system_parameters::{
     DirectoryParameters, GroupAccountParameters, LinkParameters, PackageParameters, SERVICE_STATES, ServiceParameters,
     UserParameters,
 };
-pub use types::{Concurrency, ResourceText, TASK_TYPES, TaskKind, TaskType, TemplateText, WriteTarget, task_type};
+pub use types::{
+    CombinationRule, Concurrency, ResourceText, TASK_TYPES, TaskKind, TaskType, TemplateText, WriteTarget, task_type,
+};
 
 use crate::field::{FieldType, REQUIRED, manifest_struct};
 

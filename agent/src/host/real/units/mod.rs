@@ -7,6 +7,7 @@
 
 mod name;
 mod output;
+mod system;
 mod systemd;
 
 use std::cell::{Cell, RefCell};
