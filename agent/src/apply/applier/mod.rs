@@ -5,8 +5,10 @@
 
 mod file;
 mod marker;
+mod package;
 mod shell;
 
+pub use package::PackageCache;
 use stemma_core::task::{PathContent, TaskKind, TypedParameters, task_type};
 
 use super::task::{ApplyResult, CheckResult, HostTask, Site, TaskError};
@@ -74,11 +76,11 @@ pub fn applier(kind: TaskKind) -> Option<&'static dyn Applier> {
     match kind {
         TaskKind::File => Some(&file::FileApplier),
         TaskKind::Shell => Some(&shell::ShellApplier),
+        TaskKind::Package => Some(&package::PackageApplier),
         TaskKind::Stage | TaskKind::Group | TaskKind::Skipped => Some(&marker::MarkerApplier),
         TaskKind::CopyFiles
         | TaskKind::Sync
         | TaskKind::Service
-        | TaskKind::Package
         | TaskKind::User
         | TaskKind::GroupAccount
         | TaskKind::Puppet

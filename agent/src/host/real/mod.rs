@@ -18,7 +18,7 @@ use self::swaps::{PROC_SWAPS, swap_files};
 use super::extras::{ACL, ACL_ALIAS, DEFAULT_ACL, EMPTY_FILE_FLAGS, PRESERVED_FLAGS, REPORTED_FLAGS};
 use super::{
     CommandPurpose, CommandResult, Dir, Extras, FileDetails, FileKind, FileVersion, Host, HostCommand, HostError, HostPath,
-    LeftCommand, NewFile, Pending, ReplaceBlocker, Stat,
+    LeftCommand, LockHolder, NewFile, Pending, ReplaceBlocker, Stat,
 };
 
 mod accounts;
@@ -197,6 +197,10 @@ impl Host for RealHost {
 
     fn is_file_locked(&self, path: &HostPath) -> Result<bool, HostError> {
         self.is_locked(path)
+    }
+
+    fn find_lock_holder(&self, path: &HostPath) -> Result<Option<LockHolder>, HostError> {
+        self.named_lock_holder(path)
     }
 
     fn system_path(&self, path: &HostPath) -> PathBuf {
