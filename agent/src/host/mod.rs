@@ -208,6 +208,16 @@ pub trait Host {
         Ok(false)
     }
 
+    /// Returns the other process that holds a record lock (`fcntl`) on this file, as package managers do. A process that holds
+    /// a lock of the file itself must not call this, because the call would end its lock. This default, for a test double
+    /// without lock files, returns `None`.
+    ///
+    /// # Errors
+    /// If the lock file exists and cannot be opened.
+    fn find_lock_holder(&self, _path: &HostPath) -> Result<Option<LockHolder>, HostError> {
+        Ok(None)
+    }
+
     /// Returns the effective user id and group id of this process.
     fn user_and_group(&self) -> (u32, u32);
 
@@ -400,6 +410,15 @@ pub trait NewFile {
     /// # Errors
     /// [`HostError::Io`].
     fn sync(&mut self) -> Result<(), HostError>;
+}
+
+/// A process that holds a lock on a file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LockHolder {
+    /// The id of the process. It is 0 if the process is not in the PID namespace of this one.
+    pub pid: i32,
+    /// The name of its program, at most 15 bytes (`/proc/PID/comm`). Empty if it cannot be read.
+    pub program: String,
 }
 
 /// The kind of a directory entry.

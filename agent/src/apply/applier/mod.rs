@@ -5,9 +5,11 @@
 
 mod file;
 mod marker;
+mod package;
 mod shell;
 mod unit;
 
+pub use package::PackageCache;
 use stemma_core::task::{PathContent, TaskKind, TypedParameters, task_type};
 
 use super::task::{ApplyResult, CheckResult, HostTask, Site, TaskError};
@@ -76,10 +78,10 @@ pub fn applier(kind: TaskKind) -> Option<&'static dyn Applier> {
         TaskKind::File => Some(&file::FileApplier),
         TaskKind::Shell => Some(&shell::ShellApplier),
         TaskKind::Service => Some(&unit::UnitApplier),
+        TaskKind::Package => Some(&package::PackageApplier),
         TaskKind::Stage | TaskKind::Group | TaskKind::Skipped => Some(&marker::MarkerApplier),
         TaskKind::CopyFiles
         | TaskKind::Sync
-        | TaskKind::Package
         | TaskKind::User
         | TaskKind::GroupAccount
         | TaskKind::Puppet

@@ -15,8 +15,8 @@ use std::rc::Rc;
 use std::time::{Duration, SystemTime};
 
 use super::{
-    CommandPurpose, CommandResult, Dir, ExitKind, Extras, FileKind, Host, HostCommand, HostError, HostPath, LeftCommand, Pending,
-    ReplaceBlocker, SystemUnits,
+    CommandPurpose, CommandResult, Dir, ExitKind, Extras, FileKind, Host, HostCommand, HostError, HostPath, LeftCommand,
+    LockHolder, Pending, ReplaceBlocker, SystemUnits,
 };
 use tree::MemoryDir;
 pub use units::{MemoryUnit, StartBehavior};
@@ -94,6 +94,8 @@ struct MachineState {
     release: RefCell<Rc<ReleaseFunction>>,
     /// The unit in which a program runs.
     running_unit: RefCell<Option<String>>,
+    /// The processes that hold locks, by the path of the locked file.
+    lock_holders: RefCell<BTreeMap<String, LockHolder>>,
     /// True if the next search for left commands fails.
     fails_search: Cell<bool>,
     /// The results of the commands that an earlier agent left, by task.
@@ -130,6 +132,7 @@ impl MemoryHost {
             loses_ends: Cell::new(false),
             release: RefCell::new(Rc::new(|_| {})),
             running_unit: RefCell::default(),
+            lock_holders: RefCell::default(),
             fails_search: Cell::new(false),
             left_commands: RefCell::default(),
             units: RefCell::default(),
@@ -162,6 +165,15 @@ impl MemoryHost {
     pub fn use_units(&self, loses_ends: bool) {
         self.0.has_units.set(true);
         self.0.loses_ends.set(loses_ends);
+    }
+
+    /// Lets another process hold a lock on a file, or with `None` no process.
+    pub fn set_lock_holder(&self, path: &str, holder: Option<LockHolder>) {
+        let mut holders = self.0.lock_holders.borrow_mut();
+        match holder {
+            Some(holder) => holders.insert(path.to_owned(), holder),
+            None => holders.remove(path),
+        };
     }
 
     /// Lets the next search for left commands fail.
@@ -532,6 +544,10 @@ impl Host for MemoryHost {
 
     fn group_id(&self, name: &str) -> Result<u32, HostError> {
         account_number("group", name)
+    }
+
+    fn find_lock_holder(&self, path: &HostPath) -> Result<Option<LockHolder>, HostError> {
+        Ok(self.0.lock_holders.borrow().get(path.as_str()).cloned())
     }
 
     fn user_and_group(&self) -> (u32, u32) {

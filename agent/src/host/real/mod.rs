@@ -18,7 +18,7 @@ use self::swaps::{PROC_SWAPS, swap_files};
 use super::extras::{ACL, ACL_ALIAS, DEFAULT_ACL, EMPTY_FILE_FLAGS, PRESERVED_FLAGS, REPORTED_FLAGS};
 use super::{
     CommandPurpose, CommandResult, Dir, Extras, FileDetails, FileKind, FileVersion, Host, HostCommand, HostError, HostPath,
-    LeftCommand, NewFile, NoSystemUnits, Pending, ReplaceBlocker, Stat, SystemUnits,
+    LeftCommand, LockHolder, NewFile, NoSystemUnits, Pending, ReplaceBlocker, Stat, SystemUnits,
 };
 
 mod accounts;
@@ -201,6 +201,10 @@ impl Host for RealHost {
 
     fn is_file_locked(&self, path: &HostPath) -> Result<bool, HostError> {
         self.is_locked(path)
+    }
+
+    fn find_lock_holder(&self, path: &HostPath) -> Result<Option<LockHolder>, HostError> {
+        self.named_lock_holder(path)
     }
 
     fn system_path(&self, path: &HostPath) -> PathBuf {

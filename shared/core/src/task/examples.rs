@@ -29,3 +29,10 @@ pub(super) const SERVICE: &str = "\
     state: running
     enabled: true
 ";
+
+pub(super) const PACKAGE: &str = "\
+- id: web-packages
+  type: package
+  parameters:
+    name: [nginx, libnginx-mod-stream]
+";

@@ -10,6 +10,8 @@ mod check;
 mod claim;
 mod examples;
 pub mod name_rules;
+mod package_rules;
+mod package_version;
 mod parameter_type;
 mod parameters;
 mod path;
@@ -23,6 +25,7 @@ pub(crate) use any_tag::{ANY_TAG, ANY_TAG_INPUT};
 pub use check::{SECRET_EXPOSED, check_release_tasks, check_task};
 pub(crate) use check::{paths_through_links, template_tags_in_content, unsupported_types};
 pub use claim::{PathClaim, PathClaims, PathConflict, PathContent};
+pub use package_version::{compare_debian_versions, compare_rpm_versions};
 pub use parameter_type::{
     MAX_ACCOUNT_ID, NamedResource, ParameterType as ParameterForm, check_argument, check_variable, check_words, parse_file_mode,
 };

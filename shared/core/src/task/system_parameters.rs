@@ -41,12 +41,12 @@ pub(super) fn service_contradictions(values: &Map<String, Value>) -> Vec<(String
 parameters! {
     /// The parameters of `package`.
     PackageParameters:
-    name, PackageNames Needed: "A package, or a list of packages, which one transaction installs or removes.";
-    absent, Flag Optional: "True if the packages must not be installed.";
+    name, PackageNames Needed: "A package, or a list of packages, which one transaction installs or removes. A name without an architecture means that of the host.";
+    absent, Flag Optional: "True if the packages must not be installed. Packages that depend on them are removed too.";
     purge, Flag Optional: "True if the removal of a package also removes its configuration files. Only with `absent`.";
-    version, PackageVersion Optional: "The exact version. Only for a single package.";
+    version, PackageVersion Optional: "The exact version, also if a newer one is installed. Only for a single package.";
     min_version, PackageVersion Optional: "The lowest version. A newer one is kept. Only for a single package.";
-    hold, Switch Optional: "Whether upgrades of the system leave the packages as they are. Without it, this is not changed.";
+    hold, Switch Optional: "Whether upgrades of the system leave the packages as they are. Without it, this is not changed, and a package that somebody holds gets no other version.";
     recommends, Flag Optional: "True if recommended packages are installed too.";
     lock_timeout, Seconds Optional: "The maximum time to wait for another package manager, in seconds: 600 by default.";
     timeout, Seconds Optional: "The maximum duration of the transaction, in seconds: 1800 by default.";

@@ -9,9 +9,10 @@ use serde_json::{Map, Value};
 
 use super::claim::PathContent;
 use super::examples;
+use super::package_rules::package_contradictions;
 use super::parameter_type::NamedResource;
 use super::parameters::{FileParameters, Parameter, ParameterTable, ShellParameters, TEMPLATE_FILE, TypedParameters};
-use super::system_parameters::{ServiceParameters, service_contradictions};
+use super::system_parameters::{PackageParameters, ServiceParameters, service_contradictions};
 use crate::condition::{AuthorError, TemplateParser, TemplateReads};
 
 /// The properties of one task type: a row of the registry.
@@ -136,7 +137,12 @@ task_types! {
         example: examples::SERVICE,
         ..ordinary_type("service", &["unit"])
     };
-    Package "a package by apt or dnf: present, absent, a version": exclusive_type("package", &["name", "version"]);
+    Package "packages by apt or dnf: present, absent, a version": TaskType {
+        parameters: Some(&PackageParameters::TABLE),
+        combination_rule: Some(package_contradictions),
+        example: examples::PACKAGE,
+        ..exclusive_type("package", &["name", "version", "min_version"])
+    };
     User "a system user": ordinary_type("user", &["name", "home", "shell", "comment", "groups"]);
     GroupAccount "a system group": ordinary_type("group_account", &["name"]);
     Puppet "a manifest, run by the host's own puppet apply":
