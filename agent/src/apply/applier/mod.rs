@@ -3,6 +3,7 @@
 //! The crate `stemma_core` registers all types. This module lists those that this agent supports. Tasks of other types
 //! end as `unsupported`, and tasks that require them are not started.
 
+mod account;
 mod file;
 mod marker;
 mod shell;
@@ -74,13 +75,13 @@ pub fn applier(kind: TaskKind) -> Option<&'static dyn Applier> {
     match kind {
         TaskKind::File => Some(&file::FileApplier),
         TaskKind::Shell => Some(&shell::ShellApplier),
+        TaskKind::User => Some(&account::UserApplier),
+        TaskKind::GroupAccount => Some(&account::GroupApplier),
         TaskKind::Stage | TaskKind::Group | TaskKind::Skipped => Some(&marker::MarkerApplier),
         TaskKind::CopyFiles
         | TaskKind::Sync
         | TaskKind::Service
         | TaskKind::Package
-        | TaskKind::User
-        | TaskKind::GroupAccount
         | TaskKind::Puppet
         | TaskKind::Reboot => None,
     }

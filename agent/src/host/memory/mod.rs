@@ -14,7 +14,7 @@ use std::rc::Rc;
 use std::time::{Duration, SystemTime};
 
 use super::{
-    CommandPurpose, CommandResult, Dir, ExitKind, Extras, FileKind, Host, HostCommand, HostError, HostPath, LeftCommand, Pending,
+    AccountKind, CommandPurpose, CommandResult, Dir, ExitKind, Extras, FileKind, Host, HostCommand, HostError, HostPath, LeftCommand, Pending,
     ReplaceBlocker,
 };
 use tree::MemoryDir;
@@ -96,6 +96,9 @@ struct MachineState {
     fails_search: Cell<bool>,
     /// The results of the commands that an earlier agent left, by task.
     left_commands: RefCell<Vec<(String, Result<CommandResult, HostError>)>>,
+    /// The entries of accounts of a directory service, and the number of look-ups.
+    directory_entries: RefCell<BTreeMap<(AccountKind, String), String>>,
+    directory_lookups: Cell<usize>,
     uptime: Cell<Duration>,
 }
 
@@ -129,6 +132,8 @@ impl MemoryHost {
             fails_search: Cell::new(false),
             left_commands: RefCell::default(),
             stub: RefCell::new(Rc::new(|_, _| CommandResult { end: ExitKind::Status(0), output: String::new() })),
+            directory_entries: RefCell::default(),
+            directory_lookups: Cell::default(),
             uptime: Cell::new(Duration::from_secs(1)),
         }))
     }
@@ -157,6 +162,17 @@ impl MemoryHost {
     pub fn use_units(&self, loses_ends: bool) {
         self.0.has_units.set(true);
         self.0.loses_ends.set(loses_ends);
+    }
+
+    /// Adds an account of a directory service, as an entry in the format of `/etc/passwd` or `/etc/group`.
+    pub fn put_directory_entry(&self, kind: AccountKind, entry: &str) {
+        let name = entry.split(':').next().unwrap_or_default().to_owned();
+        self.0.directory_entries.borrow_mut().insert((kind, name), entry.to_owned());
+    }
+
+    /// Returns how often the directory service was asked.
+    pub fn directory_lookups(&self) -> usize {
+        self.0.directory_lookups.get()
     }
 
     /// Lets the next search for left commands fail.
@@ -523,6 +539,11 @@ impl Host for MemoryHost {
 
     fn group_id(&self, name: &str) -> Result<u32, HostError> {
         account_number("group", name)
+    }
+
+    fn directory_entry(&self, kind: AccountKind, name: &str) -> Result<Option<String>, HostError> {
+        self.0.directory_lookups.set(self.0.directory_lookups.get() + 1);
+        Ok(self.0.directory_entries.borrow().get(&(kind, name.to_owned())).cloned())
     }
 
     fn user_and_group(&self) -> (u32, u32) {

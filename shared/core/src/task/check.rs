@@ -29,6 +29,7 @@ pub fn check_task(task: &Task, parser: &dyn TemplateParser) -> Vec<(String, Stri
     match task_type(&task.kind) {
         Some(kind) => {
             let mut errors = kind.parameters.map(|table| table.errors(&task.parameters)).unwrap_or_default();
+            errors.extend(kind.combination_errors(&task.parameters));
             errors.extend(exposed_secret_errors(kind, task, parser));
             errors.extend(reevaluated_value_errors(kind, task, parser));
             errors.extend(check_timeout(task));
