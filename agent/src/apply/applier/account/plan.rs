@@ -13,7 +13,7 @@ const TOOL_TIMEOUT: Duration = Duration::from_mins(5);
 const MAX_LOCK_WAIT: Duration = Duration::from_mins(1);
 
 /// Time between two attempts of a tool that waits for the lock.
-const LOCK_INTERVAL: Duration = Duration::from_secs(1);
+const LOCK_INTERVAL: Duration = Duration::from_millis(250);
 
 /// Maximum number of tools that one task runs. A task needs at most five.
 const MAX_STEPS: usize = 12;
