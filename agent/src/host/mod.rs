@@ -40,6 +40,47 @@ pub(crate) async fn or_pending<T>(future: Option<impl Future<Output = T>>) -> T 
     }
 }
 
+/// Maximum size of a file with local accounts, such as `/etc/passwd`, in bytes.
+pub const MAX_ACCOUNT_FILE_BYTES: u64 = 16 * 1024 * 1024;
+
+/// The kind of an account.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum AccountKind {
+    /// A user.
+    User,
+    /// A group.
+    Group,
+}
+
+impl AccountKind {
+    /// Returns the kind as a word for a message.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::User => "user",
+            Self::Group => "group",
+        }
+    }
+
+    /// Returns the file with the local accounts of this kind.
+    #[must_use]
+    pub const fn file(self) -> &'static str {
+        match self {
+            Self::User => "/etc/passwd",
+            Self::Group => "/etc/group",
+        }
+    }
+
+    /// Returns the name of the database of NSS with the accounts of this kind.
+    #[must_use]
+    pub const fn database(self) -> &'static str {
+        match self {
+            Self::User => "passwd",
+            Self::Group => "group",
+        }
+    }
+}
+
 /// The machine that the agent runs on, or a test double of it.
 pub trait Host {
     /// Opens the root directory (`--root`).
@@ -177,17 +218,29 @@ pub trait Host {
     /// Returns the path of the `--root` directory on the real system, as commands and file events of the kernel use it.
     fn system_root(&self) -> PathBuf;
 
-    /// Returns the id of a user. `name` is a name in `/etc/passwd`, or any id in digits, even one that no user has.
+    /// Returns the id of a user. `name` is a name in `/etc/passwd` or of a directory service, or any id in digits, even one
+    /// that no user has.
     ///
     /// # Errors
-    /// [`HostError::NoAccount`] if no user has that name or the id is too high, [`HostError::Io`].
+    /// [`HostError::NoAccount`] if no user has that name or the id is too high, [`HostError::NoDirectoryAnswer`],
+    /// [`HostError::Io`].
     fn user_id(&self, name: &str) -> Result<u32, HostError>;
 
-    /// Returns the id of a group. `name` is a name in `/etc/group`, or any id in digits, even one that no group has.
+    /// Returns the id of a group, as [`Self::user_id`] does for a user and `/etc/passwd`.
     ///
     /// # Errors
-    /// [`HostError::NoAccount`] if no group has that name or the id is too high, [`HostError::Io`].
+    /// As [`Self::user_id`].
     fn group_id(&self, name: &str) -> Result<u32, HostError>;
+
+    /// Returns the entry of an account by its name, in the format of `/etc/passwd` or `/etc/group`, from a directory
+    /// service such as LDAP. Returns `None` if no service has the name. The caller has not found the name in the local file.
+    /// This default is for hosts without directory services.
+    ///
+    /// # Errors
+    /// [`HostError::NoDirectoryAnswer`] if it is not known whether a service has the name.
+    fn directory_entry(&self, _kind: AccountKind, _name: &str) -> Result<Option<String>, HostError> {
+        Ok(None)
+    }
 
     /// Acquires an exclusive lock on a file, which is created if it is missing. Returns the handle that holds the lock,
     /// or `None` if another process has the lock. The lock ends when the handle is dropped, this process closes another

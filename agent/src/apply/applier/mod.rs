@@ -3,6 +3,7 @@
 //! The crate `stemma_core` registers all types. This module lists those that this agent supports. Tasks of other types
 //! end as `unsupported`, and tasks that require them are not started.
 
+mod account;
 mod file;
 mod marker;
 mod package;
@@ -79,13 +80,10 @@ pub fn applier(kind: TaskKind) -> Option<&'static dyn Applier> {
         TaskKind::Shell => Some(&shell::ShellApplier),
         TaskKind::Service => Some(&unit::UnitApplier),
         TaskKind::Package => Some(&package::PackageApplier),
+        TaskKind::User => Some(&account::UserApplier),
+        TaskKind::GroupAccount => Some(&account::GroupApplier),
         TaskKind::Stage | TaskKind::Group | TaskKind::Skipped => Some(&marker::MarkerApplier),
-        TaskKind::CopyFiles
-        | TaskKind::Sync
-        | TaskKind::User
-        | TaskKind::GroupAccount
-        | TaskKind::Puppet
-        | TaskKind::Reboot => None,
+        TaskKind::CopyFiles | TaskKind::Sync | TaskKind::Puppet | TaskKind::Reboot => None,
     }
 }
 

@@ -15,8 +15,8 @@ use std::rc::Rc;
 use std::time::{Duration, SystemTime};
 
 use super::{
-    CommandPurpose, CommandResult, Dir, ExitKind, Extras, FileKind, Host, HostCommand, HostError, HostPath, LeftCommand,
-    LockHolder, Pending, ReplaceBlocker, SystemUnits,
+    AccountKind, CommandPurpose, CommandResult, Dir, ExitKind, Extras, FileKind, Host, HostCommand, HostError, HostPath,
+    LeftCommand, LockHolder, Pending, ReplaceBlocker, SystemUnits,
 };
 use tree::MemoryDir;
 pub use units::{MemoryUnit, StartBehavior};
@@ -102,6 +102,9 @@ struct MachineState {
     left_commands: RefCell<Vec<(String, Result<CommandResult, HostError>)>>,
     /// The simulated units of the system.
     units: RefCell<units::MemoryUnits>,
+    /// The entries of accounts of a directory service, and the number of look-ups.
+    directory_entries: RefCell<BTreeMap<(AccountKind, String), String>>,
+    directory_lookups: Cell<usize>,
     uptime: Cell<Duration>,
 }
 
@@ -137,6 +140,8 @@ impl MemoryHost {
             left_commands: RefCell::default(),
             units: RefCell::default(),
             stub: RefCell::new(Rc::new(|_, _| CommandResult { end: ExitKind::Status(0), output: String::new() })),
+            directory_entries: RefCell::default(),
+            directory_lookups: Cell::default(),
             uptime: Cell::new(Duration::from_secs(1)),
         }))
     }
@@ -174,6 +179,17 @@ impl MemoryHost {
             Some(holder) => holders.insert(path.to_owned(), holder),
             None => holders.remove(path),
         };
+    }
+
+    /// Adds an account of a directory service, as an entry in the format of `/etc/passwd` or `/etc/group`.
+    pub fn put_directory_entry(&self, kind: AccountKind, entry: &str) {
+        let name = entry.split(':').next().unwrap_or_default().to_owned();
+        self.0.directory_entries.borrow_mut().insert((kind, name), entry.to_owned());
+    }
+
+    /// Returns how often the directory service was asked.
+    pub fn directory_lookups(&self) -> usize {
+        self.0.directory_lookups.get()
     }
 
     /// Lets the next search for left commands fail.
@@ -548,6 +564,11 @@ impl Host for MemoryHost {
 
     fn find_lock_holder(&self, path: &HostPath) -> Result<Option<LockHolder>, HostError> {
         Ok(self.0.lock_holders.borrow().get(path.as_str()).cloned())
+    }
+
+    fn directory_entry(&self, kind: AccountKind, name: &str) -> Result<Option<String>, HostError> {
+        self.0.directory_lookups.set(self.0.directory_lookups.get() + 1);
+        Ok(self.0.directory_entries.borrow().get(&(kind, name.to_owned())).cloned())
     }
 
     fn user_and_group(&self) -> (u32, u32) {

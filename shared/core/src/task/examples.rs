@@ -36,3 +36,26 @@ pub(super) const PACKAGE: &str = "\
   parameters:
     name: [nginx, libnginx-mod-stream]
 ";
+
+pub(super) const USER: &str = "\
+- id: app-user
+  type: user
+  requires: [app-group]
+  parameters:
+    name: app
+    system: true
+    group: app
+    groups: [adm]
+    home: /var/lib/app
+    create_home: true
+    shell: /usr/sbin/nologin
+    comment: The application
+";
+
+pub(super) const GROUP_ACCOUNT: &str = "\
+- id: app-group
+  type: group_account
+  parameters:
+    name: app
+    system: true
+";

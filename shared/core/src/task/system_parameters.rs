@@ -1,5 +1,5 @@
-//! The parameters of the task types that manage parts of the operating system: units, packages, accounts, directories
-//! and links.
+//! The parameters of the task types that manage parts of the operating system: units, packages, directories and
+//! links.
 
 use serde_json::{Map, Value};
 
@@ -50,33 +50,6 @@ parameters! {
     recommends, Flag Optional: "True if recommended packages are installed too.";
     lock_timeout, Seconds Optional: "The maximum time to wait for another package manager, in seconds: 600 by default.";
     timeout, Seconds Optional: "The maximum duration of the transaction, in seconds: 1800 by default.";
-}
-
-parameters! {
-    /// The parameters of `user`.
-    UserParameters:
-    name, AccountName Needed: "The name of the user.";
-    absent, Flag Optional: "True if the user must not exist. Its home directory is kept.";
-    remove_home, Flag Optional: "True if the removal of the user also removes its home directory and mail. Only with `absent`.";
-    uid, AccountId Optional: "The number of the user. Without it, the system chooses one.";
-    group, Account Optional: "The primary group. Without it, a new user gets a group of its own name.";
-    groups, AccountNames Optional: "Other groups of the user. The user may be in more groups, unless `exact_groups` is true.";
-    exact_groups, Flag Optional: "True if the user is removed from groups that `groups` does not list.";
-    home, Path Optional: "The home directory.";
-    create_home, Switch Optional: "Whether a missing home directory is created: by default true, and false for a system account.";
-    shell, Path Optional: "The login shell.";
-    comment, Comment Optional: "The full name or purpose of the user (the GECOS field).";
-    system, Flag Optional: "True if a new user gets a number of the range for system accounts.";
-    locked, Switch Optional: "Whether the password is locked and the account expired, so that nobody can log in. Without it, this is not changed.";
-}
-
-parameters! {
-    /// The parameters of `group_account`.
-    GroupAccountParameters:
-    name, AccountName Needed: "The name of the group.";
-    absent, Flag Optional: "True if the group must not exist.";
-    gid, AccountId Optional: "The number of the group. Without it, the system chooses one.";
-    system, Flag Optional: "True if a new group gets a number of the range for system accounts.";
 }
 
 parameters! {

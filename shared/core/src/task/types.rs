@@ -7,6 +7,7 @@
 
 use serde_json::{Map, Value};
 
+use super::account_parameters::{GroupAccountParameters, UserParameters, group_contradictions, user_contradictions};
 use super::claim::PathContent;
 use super::examples;
 use super::package_rules::package_contradictions;
@@ -143,8 +144,18 @@ task_types! {
         example: examples::PACKAGE,
         ..exclusive_type("package", &["name", "version", "min_version"])
     };
-    User "a system user": ordinary_type("user", &["name", "home", "shell", "comment", "groups"]);
-    GroupAccount "a system group": ordinary_type("group_account", &["name"]);
+    User "a user account of the system": TaskType {
+        parameters: Some(&UserParameters::TABLE),
+        combination_rule: Some(user_contradictions),
+        example: examples::USER,
+        ..ordinary_type("user", &["name", "home", "shell", "comment", "groups"])
+    };
+    GroupAccount "a group of the system": TaskType {
+        parameters: Some(&GroupAccountParameters::TABLE),
+        combination_rule: Some(group_contradictions),
+        example: examples::GROUP_ACCOUNT,
+        ..ordinary_type("group_account", &["name"])
+    };
     Puppet "a manifest, run by the host's own puppet apply":
         exclusive_type("puppet", &["puppet_manifest", "puppet_modules", "hiera"]);
     Reboot "a reboot, always or when required": exclusive_type("reboot", &[]);

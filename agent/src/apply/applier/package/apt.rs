@@ -136,7 +136,8 @@ impl<'a> Apt<'a> {
             return Err(TaskError { output, ..TaskError::new(message.trim_end()) });
         }
         let new = snapshot(self.request, &database);
-        Ok(ApplyResult { message: done_message(self.request, &changes, &new), output, diff: diff_snapshots(&old, &new) })
+        let (message, diff) = (done_message(self.request, &changes, &new), diff_snapshots(&old, &new));
+        Ok(ApplyResult { message, output, diff, ..ApplyResult::default() })
     }
 
     async fn wait_for_locks(&self) -> Result<(), TaskError> {

@@ -70,6 +70,7 @@ impl<'a> Dnf<'a> {
             message: format!("{verb} {}", list(&changes.packages)),
             output,
             diff: diff_snapshots(&snapshot(old), &snapshot(new)),
+            ..ApplyResult::default()
         })
     }
 
