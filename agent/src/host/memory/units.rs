@@ -39,7 +39,7 @@ pub struct MemoryUnit {
     /// True if the unit starts again as soon as it is stopped.
     pub is_triggered: bool,
     /// True if links are only read by a reload, and so are not visible before.
-    next_file_state: Option<&'static str>,
+    pub next_file_state: Option<&'static str>,
 }
 
 /// The simulated units, and the calls that they have received.
