@@ -30,7 +30,9 @@ pub enum StartBehavior {
 /// A simulated unit.
 #[derive(Clone, Debug, Default)]
 pub struct MemoryUnit {
+    /// The status that the unit has now.
     pub status: UnitStatus,
+    /// The end of each start.
     pub behavior: StartBehavior,
     /// The load state after the next reload of the unit files.
     pub next_load_state: Option<LoadState>,
@@ -38,8 +40,8 @@ pub struct MemoryUnit {
     pub enabled_word: Option<&'static str>,
     /// True if the unit starts again as soon as it is stopped.
     pub is_triggered: bool,
-    /// True if links are only read by a reload, and so are not visible before.
-    pub next_file_state: Option<&'static str>,
+    /// The word for the file state after the next reload of the unit files.
+    next_file_state: Option<&'static str>,
 }
 
 /// The simulated units, and the calls that they have received.

@@ -60,7 +60,8 @@ impl<'a> UnitChanges<'a> {
 
     async fn make_changes(&mut self, is_refresh: bool) -> Result<(), TaskError> {
         let is_file_changed = self.status.needs_reload;
-        if is_file_changed || (self.status.load_state != LoadState::Loaded && self.wanted.needs_unit_file(&self.status)) {
+        let may_be_new = matches!(self.status.load_state, LoadState::NotFound | LoadState::Invalid(_));
+        if is_file_changed || (may_be_new && self.wanted.needs_unit_file(&self.status)) {
             self.units().reload().await?;
             self.read_status().await?;
         }
