@@ -207,8 +207,28 @@ fn database_matches_dpkg_of_this_system() {
 fn versions_have_order_of_dpkg_of_this_system() {
     use stemma_core::task::compare_debian_versions;
     let versions = [
-        "0~~", "0~", "0", "0a", "0+", "1.0~beta1", "1.0", "1.0-1", "1.0-1+b1", "1.0-1+deb12u1", "1.0-1.1", "1.0-2~bpo12+1", "1.0-2", "1.0a-1",
-        "1.0+dfsg-1", "1.00.1-1", "1.0.1-01", "1.2-1", "1.10-1", "99999999999999999999-1", "1:0.1-1", "0:1.0",
+        "0~~",
+        "0~",
+        "0",
+        "0a",
+        "0+",
+        "1.0~beta1",
+        "1.0",
+        "1.0-1",
+        "1.0-1+b1",
+        "1.0-1+deb12u1",
+        "1.0-1.1",
+        "1.0-2~bpo12+1",
+        "1.0-2",
+        "1.0a-1",
+        "1.0+dfsg-1",
+        "1.00.1-1",
+        "1.0.1-01",
+        "1.2-1",
+        "1.10-1",
+        "99999999999999999999-1",
+        "1:0.1-1",
+        "0:1.0",
     ];
     for (index, left) in versions.iter().enumerate() {
         for right in &versions[index..] {
