@@ -7,11 +7,11 @@ use log::{info, warn};
 use stemma_core::task::compare_debian_versions;
 
 use super::apt_output::{explain_failure, find_candidate, has_lock_error, may_have_old_lists, warnings};
-use super::command::Runner;
+use super::command::CommandRunner;
 use super::dpkg::{Database, read_database};
 use super::locks::{APT_LOCKS, find_holder, holder_text, wait_for_locks};
-use super::request::{Request, Target, VersionRule};
-use super::state::{BrokenState, Changes, PackageState, Snapshot, diff_snapshots, list};
+use super::request::{PackageRequest, PackageTarget, VersionRule};
+use super::state::{BrokenState, PackageChanges, PackageSnapshot, PackageState, diff_snapshots, list};
 use crate::apply::task::{ApplyResult, CheckResult, Site, TaskError};
 use crate::host::{CommandResult, HostError, HostPath};
 
@@ -43,14 +43,14 @@ const MAX_LOCK_ATTEMPTS: usize = 3;
 
 /// The use of apt for one task.
 pub(super) struct Apt<'a> {
-    runner: Runner<'a>,
-    request: &'a Request,
+    runner: CommandRunner<'a>,
+    request: &'a PackageRequest,
     /// What went wrong when the lists were refreshed, or empty.
     refresh_warnings: RefCell<String>,
 }
 
 /// Compares the host with what a task requires.
-pub(super) fn check(site: &Site, request: &Request, database: &Database) -> Result<CheckResult, HostError> {
+pub(super) fn check(site: &Site, request: &PackageRequest, database: &Database) -> Result<CheckResult, HostError> {
     let changes = compare(request, database);
     let Some(message) = find_blocker(request, database, &changes) else {
         return Ok(if changes.is_empty() {
@@ -69,20 +69,20 @@ pub(super) fn check(site: &Site, request: &Request, database: &Database) -> Resu
     })
 }
 
-fn compare(request: &Request, database: &Database) -> Changes {
-    Changes::new(request, &named_packages(request, database), compare_debian_versions)
+fn compare(request: &PackageRequest, database: &Database) -> PackageChanges {
+    PackageChanges::new(request, &named_packages(request, database), compare_debian_versions)
 }
 
-fn named_packages(request: &Request, database: &Database) -> Vec<PackageState> {
+fn named_packages(request: &PackageRequest, database: &Database) -> Vec<PackageState> {
     request.names.iter().map(|name| database.package(name)).collect()
 }
 
-fn snapshot(request: &Request, database: &Database) -> Snapshot {
-    Snapshot { named: named_packages(request, database), installed: database.installed() }
+fn snapshot(request: &PackageRequest, database: &Database) -> PackageSnapshot {
+    PackageSnapshot { named: named_packages(request, database), installed: database.installed() }
 }
 
 /// Returns what prevents the changes and how to mend it, or `None` if nothing does.
-fn find_blocker(request: &Request, database: &Database, changes: &Changes) -> Option<String> {
+fn find_blocker(request: &PackageRequest, database: &Database, changes: &PackageChanges) -> Option<String> {
     let broken = database.broken();
     let is_named = |broken: &str| request.names.iter().any(|name| name.split(':').next() == Some(broken));
     if !broken.is_empty() && (!changes.packages.is_empty() || broken.iter().any(|(name, _)| is_named(name))) {
@@ -93,16 +93,16 @@ fn find_blocker(request: &Request, database: &Database, changes: &Changes) -> Op
     }
     let names = list(&changes.held);
     let advice = match request.target {
-        Target::Present(_) => "write `hold: true` or `hold: false` in the task, or run",
-        Target::Absent { .. } => "run",
+        PackageTarget::Present(_) => "write `hold: true` or `hold: false` in the task, or run",
+        PackageTarget::Absent { .. } => "run",
     };
     let command = format!("apt-mark unhold {}", changes.held.join(" "));
     Some(format!("{names}: held, so that nothing changes its version: {advice} `{command}` on the host; nothing was changed"))
 }
 
 impl<'a> Apt<'a> {
-    pub(super) fn new(site: &'a Site, task: &'a str, request: &'a Request) -> Self {
-        let runner = Runner { site, task, timeout: request.timeout };
+    pub(super) fn new(site: &'a Site, task: &'a str, request: &'a PackageRequest) -> Self {
+        let runner = CommandRunner { site, task, timeout: request.timeout };
         Self { runner, request, refresh_warnings: RefCell::default() }
     }
 
@@ -151,7 +151,7 @@ impl<'a> Apt<'a> {
     }
 
     /// Installs or removes packages. A package that is held, and that the task may change, is not held in between.
-    async fn change_unheld(&self, changes: &Changes) -> Result<CommandResult, TaskError> {
+    async fn change_unheld(&self, changes: &PackageChanges) -> Result<CommandResult, TaskError> {
         if !changes.held.is_empty() {
             self.mark(false, &changes.held).await?;
         }
@@ -165,8 +165,8 @@ impl<'a> Apt<'a> {
         result
     }
 
-    async fn change(&self, changes: &Changes) -> Result<CommandResult, TaskError> {
-        if matches!(self.request.target, Target::Present(_)) {
+    async fn change(&self, changes: &PackageChanges) -> Result<CommandResult, TaskError> {
+        if matches!(self.request.target, PackageTarget::Present(_)) {
             if !self.has_lists()? {
                 self.refresh_lists().await?;
             }
@@ -238,7 +238,7 @@ impl<'a> Apt<'a> {
 
     /// Fails if apt would install a version that is lower than the task allows.
     async fn check_candidate(&self) -> Result<(), TaskError> {
-        let Target::Present(VersionRule::AtLeast(min_version)) = &self.request.target else { return Ok(()) };
+        let PackageTarget::Present(VersionRule::AtLeast(min_version)) = &self.request.target else { return Ok(()) };
         let name = &self.request.names[0];
         loop {
             let result = self.runner.read(&["apt-cache", "policy", name]).await?;
@@ -259,13 +259,13 @@ impl<'a> Apt<'a> {
 }
 
 /// Returns the command that installs or removes packages.
-fn change_words(request: &Request, packages: &[String]) -> Vec<String> {
+fn change_words(request: &PackageRequest, packages: &[String]) -> Vec<String> {
     let recommends = format!("APT::Install-Recommends={}", request.recommends);
     let mut words: Vec<String> = APT_GET.iter().map(|word| (*word).to_owned()).collect();
     let mut names = packages.to_vec();
     match &request.target {
-        Target::Absent { .. } => {}
-        Target::Present(rule) => {
+        PackageTarget::Absent { .. } => {}
+        PackageTarget::Present(rule) => {
             words.extend(["-o".to_owned(), recommends, "--no-remove".to_owned()]);
             if let VersionRule::Exact(version) = rule {
                 words.push("--allow-downgrades".to_owned());
@@ -279,7 +279,7 @@ fn change_words(request: &Request, packages: &[String]) -> Vec<String> {
 }
 
 /// Returns what a task has changed, in one sentence.
-fn done_message(request: &Request, changes: &Changes, new: &Snapshot) -> String {
+fn done_message(request: &PackageRequest, changes: &PackageChanges, new: &PackageSnapshot) -> String {
     let with_version = |name: &String| {
         let state = new.named.iter().find(|state| state.name == *name);
         state.and_then(|state| state.version.as_ref()).map_or_else(|| name.clone(), |version| format!("{name} {version}"))
@@ -287,8 +287,8 @@ fn done_message(request: &Request, changes: &Changes, new: &Snapshot) -> String 
     let names: Vec<String> = changes.packages.iter().map(with_version).collect();
     match (names.is_empty(), &request.target) {
         (true, _) => format!("{} {}", if request.hold == Some(true) { "held" } else { "no longer held:" }, list(&changes.hold)),
-        (false, Target::Present(_)) => format!("installed {}", list(&names)),
-        (false, Target::Absent { .. }) => format!("removed {}", list(&names)),
+        (false, PackageTarget::Present(_)) => format!("installed {}", list(&names)),
+        (false, PackageTarget::Absent { .. }) => format!("removed {}", list(&names)),
     }
 }
 

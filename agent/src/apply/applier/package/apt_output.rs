@@ -1,6 +1,6 @@
 //! The reasons of failures in the output of apt and dpkg. They write English messages, because the command has `LC_ALL`.
 
-use super::request::{Request, Target, VersionRule};
+use super::request::{PackageRequest, PackageTarget, VersionRule};
 use super::state::list;
 use crate::apply::task::FailureEffect;
 use crate::host::CommandResult;
@@ -59,7 +59,11 @@ pub(super) fn find_candidate(output: &str) -> Option<String> {
 
 /// Returns the message for a command that failed, and its effect. `refresh_warnings` is what went wrong when the lists of
 /// packages were refreshed.
-pub(super) fn explain_failure(request: &Request, result: &CommandResult, refresh_warnings: &str) -> (String, FailureEffect) {
+pub(super) fn explain_failure(
+    request: &PackageRequest,
+    result: &CommandResult,
+    refresh_warnings: &str,
+) -> (String, FailureEffect) {
     let output = result.output.as_str();
     if let Some(message) = explain_refusal(request, output) {
         let warnings = if refresh_warnings.is_empty() || !may_have_old_lists(output) {
@@ -86,12 +90,12 @@ pub(super) fn explain_failure(request: &Request, result: &CommandResult, refresh
 }
 
 /// Returns the message for a change that apt refused or could not begin, or `None` if it may have begun.
-fn explain_refusal(request: &Request, output: &str) -> Option<String> {
+fn explain_refusal(request: &PackageRequest, output: &str) -> Option<String> {
     let names = list(&request.names);
     if let Some(name) = output.lines().find_map(|line| line.split_once("Unable to locate package ")) {
         return Some(format!("apt knows no package {}: correct its name, or add a source that has it", name.1.trim()));
     }
-    if let (Target::Present(VersionRule::Exact(version)), true) = (&request.target, output.contains("' was not found")) {
+    if let (PackageTarget::Present(VersionRule::Exact(version)), true) = (&request.target, output.contains("' was not found")) {
         let name = &request.names[0];
         return Some(format!(
             "parameters.version: apt knows no version {version} of {name} (`apt-cache madison {name}` lists those it knows)"

@@ -19,7 +19,7 @@ const READ_TIMEOUT: Duration = Duration::from_mins(1);
 const INHIBIT_FAILED: &str = "Failed to inhibit";
 
 /// Runs the commands of one task.
-pub(super) struct Runner<'a> {
+pub(super) struct CommandRunner<'a> {
     pub(super) site: &'a Site,
     /// The id of the task.
     pub(super) task: &'a str,
@@ -27,7 +27,7 @@ pub(super) struct Runner<'a> {
     pub(super) timeout: Duration,
 }
 
-impl Runner<'_> {
+impl CommandRunner<'_> {
     /// Runs a command that changes packages. On a host with systemd it is a unit of its own, so that it continues if this agent
     /// ends. Until it ends, the host is not shut down without force.
     ///

@@ -28,15 +28,15 @@ const READ_PAUSE: Duration = Duration::from_millis(50);
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Database {
     /// The records of the packages, by name. A name has several records if it is installed for several architectures.
-    packages: BTreeMap<String, Vec<Record>>,
+    packages: BTreeMap<String, Vec<DpkgRecord>>,
 }
 
 /// What dpkg knows about one package of one architecture.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-struct Record {
+struct DpkgRecord {
     architecture: String,
     version: String,
-    state: State,
+    state: DpkgState,
     /// True if an administrator or a task holds the package at its version.
     is_held: bool,
     /// True if the package must be installed again, because dpkg stopped in the middle of its installation.
@@ -47,7 +47,7 @@ struct Record {
 
 /// The state of a package, in the order in which an installation passes through these states (`dpkg(1)`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum State {
+enum DpkgState {
     #[default]
     NotInstalled,
     ConfigFiles,
@@ -74,19 +74,19 @@ pub(super) async fn read_database(host: &dyn Host, cache: &PackageCache) -> Resu
         attempt += 1;
         match try_read(host, cache) {
             // dpkg makes a hard link of the file before it replaces the file.
-            Ok(Read::Changing) | Err(HostError::HardLinks { .. }) if attempt < MAX_READS => {
+            Ok(ReadAttempt::Changing) | Err(HostError::HardLinks { .. }) if attempt < MAX_READS => {
                 tokio::time::sleep(READ_PAUSE).await;
             }
-            Ok(Read::Changing) => return Err(changing_error()),
-            Ok(Read::Missing) => return Ok(None),
-            Ok(Read::Database(database)) => return Ok(Some(database)),
+            Ok(ReadAttempt::Changing) => return Err(changing_error()),
+            Ok(ReadAttempt::Missing) => return Ok(None),
+            Ok(ReadAttempt::Database(database)) => return Ok(Some(database)),
             Err(error) => return Err(error),
         }
     }
 }
 
 /// The result of one attempt to read the database.
-enum Read {
+enum ReadAttempt {
     /// The host has no dpkg.
     Missing,
     /// The database was changed during the read.
@@ -98,11 +98,11 @@ fn changing_error() -> HostError {
     HostError::io("read", "/var/lib/dpkg/status")(std::io::Error::other("dpkg changes it all the time"))
 }
 
-fn try_read(host: &dyn Host, cache: &PackageCache) -> Result<Read, HostError> {
-    let Some(dir) = host.dir(&HostPath::from_static(DPKG_DIR))? else { return Ok(Read::Missing) };
-    let Some(version) = database_version(&*dir)? else { return Ok(Read::Missing) };
+fn try_read(host: &dyn Host, cache: &PackageCache) -> Result<ReadAttempt, HostError> {
+    let Some(dir) = host.dir(&HostPath::from_static(DPKG_DIR))? else { return Ok(ReadAttempt::Missing) };
+    let Some(version) = database_version(&*dir)? else { return Ok(ReadAttempt::Missing) };
     if let Some(database) = cache.database(&version) {
-        return Ok(Read::Database(database));
+        return Ok(ReadAttempt::Database(database));
     }
     let mut parser = Parser::default();
     dir.read_chunks(STATUS, MAX_STATUS_BYTES, &mut |chunk| {
@@ -122,11 +122,11 @@ fn try_read(host: &dyn Host, cache: &PackageCache) -> Result<Read, HostError> {
         }
     }
     if database_version(&*dir)?.as_ref() != Some(&version) {
-        return Ok(Read::Changing);
+        return Ok(ReadAttempt::Changing);
     }
     let database = Rc::new(parser.database);
     cache.store_database(version, &database);
-    Ok(Read::Database(database))
+    Ok(ReadAttempt::Database(database))
 }
 
 fn database_version(dir: &dyn Dir) -> Result<Option<DatabaseVersion>, HostError> {
@@ -142,7 +142,7 @@ impl Database {
             name.split_once(':').map_or((name, None), |(base, architecture)| (base, Some(architecture)));
         let native = self.native_architecture();
         let wanted = architecture.or(native);
-        let has_architecture = |record: &&Record| {
+        let has_architecture = |record: &&DpkgRecord| {
             wanted.is_none_or(|wanted| record.architecture == wanted)
                 // apt has packages for all architectures as those of the host.
                 || (record.architecture == "all" && (wanted == native || architecture.is_none()))
@@ -152,7 +152,7 @@ impl Database {
         PackageState {
             name: name.to_owned(),
             version: record.filter(|record| record.state.is_installed()).map(|record| record.version.clone()),
-            has_configuration: record.is_some_and(|record| record.state != State::NotInstalled),
+            has_configuration: record.is_some_and(|record| record.state != DpkgState::NotInstalled),
             is_held: record.is_some_and(|record| record.is_held),
             provider: if is_installed || architecture.is_some() { None } else { self.provider(base_name) },
         }
@@ -162,8 +162,8 @@ impl Database {
     pub(super) fn installed(&self) -> BTreeMap<String, String> {
         let native = self.native_architecture();
         let is_native =
-            |record: &Record| record.architecture == "all" || native.is_none_or(|native| record.architecture == native);
-        let full_name = |name: &str, record: &Record| {
+            |record: &DpkgRecord| record.architecture == "all" || native.is_none_or(|native| record.architecture == native);
+        let full_name = |name: &str, record: &DpkgRecord| {
             if is_native(record) { name.to_owned() } else { format!("{name}:{}", record.architecture) }
         };
         let records = self.packages.iter().flat_map(|(name, records)| records.iter().map(move |record| (name, record)));
@@ -181,7 +181,8 @@ impl Database {
 
     /// Returns the name of an installed package that provides this name.
     fn provider(&self, name: &str) -> Option<String> {
-        let provides = |record: &Record| record.state.is_installed() && record.provides.iter().any(|provided| provided == name);
+        let provides =
+            |record: &DpkgRecord| record.state.is_installed() && record.provides.iter().any(|provided| provided == name);
         let found = self.packages.iter().find(|(_, records)| records.iter().any(provides));
         found.map(|(provider, _)| provider.clone())
     }
@@ -192,17 +193,20 @@ impl Database {
     }
 }
 
-impl Record {
+impl DpkgRecord {
     fn broken(&self) -> Option<BrokenState> {
-        if self.must_reinstall || self.state == State::HalfInstalled {
+        if self.must_reinstall || self.state == DpkgState::HalfInstalled {
             return Some(BrokenState::MustReinstall);
         }
-        matches!(self.state, State::Unpacked | State::HalfConfigured | State::TriggersAwaited | State::TriggersPending)
-            .then(|| BrokenState::NotConfigured(self.state.as_str()))
+        matches!(
+            self.state,
+            DpkgState::Unpacked | DpkgState::HalfConfigured | DpkgState::TriggersAwaited | DpkgState::TriggersPending
+        )
+        .then(|| BrokenState::NotConfigured(self.state.as_str()))
     }
 }
 
-impl State {
+impl DpkgState {
     /// Parses the third word of the field `Status`.
     fn parse(word: &str) -> Self {
         match word {
@@ -243,7 +247,7 @@ struct Parser {
     /// The beginning of a line whose end has not arrived yet.
     line_start: Vec<u8>,
     name: String,
-    record: Record,
+    record: DpkgRecord,
     /// True if the next lines that begin with a space continue the field `Provides`.
     is_in_provides: bool,
 }
@@ -302,7 +306,7 @@ impl Parser {
             let mut words = status.split_ascii_whitespace();
             self.record.is_held = words.next() == Some("hold");
             self.record.must_reinstall = words.next() == Some("reinstreq");
-            self.record.state = State::parse(words.next().unwrap_or_default());
+            self.record.state = DpkgState::parse(words.next().unwrap_or_default());
         } else if field.eq_ignore_ascii_case(b"provides") {
             self.is_in_provides = true;
             self.add_provided(&text());
@@ -325,7 +329,7 @@ impl Parser {
         // A stanza without an architecture, of a package that is no longer known, replaces all others.
         records.retain(|old| old.architecture != record.architecture && !record.architecture.is_empty());
         // A held package that is not installed has a record too.
-        if record.state != State::NotInstalled || record.is_held {
+        if record.state != DpkgState::NotInstalled || record.is_held {
             records.push(record);
         }
     }

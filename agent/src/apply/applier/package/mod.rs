@@ -22,7 +22,7 @@ use crate::host::Pending;
 use apt::Apt;
 use command::path_exists;
 use dpkg::{Database, DatabaseVersion, read_database};
-use request::Request;
+use request::PackageRequest;
 use rpm::Dnf;
 
 /// The applier of `package` tasks.
@@ -69,7 +69,7 @@ impl Applier for PackageApplier {
         Box::pin(async move {
             site.left.find(&*site.host, &site.ledger).await?;
             let left_result = site.left.await_ends(&task.task.id).await;
-            let request = Request::new(site, task)?;
+            let request = PackageRequest::new(site, task)?;
             let result = match find_manager(site).await? {
                 Manager::Apt(database) => apt::check(site, &request, &database)?,
                 Manager::Dnf => Dnf::new(site, &task.task.id, &request).check().await?,
@@ -85,7 +85,7 @@ impl Applier for PackageApplier {
 
     fn apply<'a>(&'a self, site: &'a Site, task: &'a HostTask) -> Pending<'a, Result<ApplyResult, TaskError>> {
         Box::pin(async move {
-            let request = Request::new(site, task)?;
+            let request = PackageRequest::new(site, task)?;
             match find_manager(site).await.map_err(TaskError::without_effect)? {
                 Manager::Apt(_) => Apt::new(site, &task.task.id, &request).apply().await,
                 Manager::Dnf => Dnf::new(site, &task.task.id, &request).apply().await,

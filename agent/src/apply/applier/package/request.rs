@@ -18,11 +18,11 @@ const DEFAULT_TIMEOUT_SECONDS: u64 = 1800;
 
 /// What a task requires of the packages that it names.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Request {
+pub(super) struct PackageRequest {
     /// The names of the packages.
     pub(super) names: Vec<String>,
     /// The state that the packages must have.
-    pub(super) target: Target,
+    pub(super) target: PackageTarget,
     /// Whether the packages are held. `None` leaves this as it is.
     pub(super) hold: Option<bool>,
     /// True if recommended packages are installed too.
@@ -35,7 +35,7 @@ pub(super) struct Request {
 
 /// The state that the packages of a task must have.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Target {
+pub(super) enum PackageTarget {
     /// Installed.
     Present(VersionRule),
     /// Not installed. With `purge`, their configuration files must not be there either.
@@ -53,7 +53,7 @@ pub(super) enum VersionRule {
     AtLeast(String),
 }
 
-impl Request {
+impl PackageRequest {
     /// Renders the parameters of a task, and checks what they render to.
     pub(super) fn new(site: &Site, task: &HostTask) -> Result<Self, TaskError> {
         let parameters: PackageParameters = parameters(task).map_err(TaskError::without_effect)?;
@@ -84,7 +84,11 @@ impl Request {
         };
         Ok(Self {
             names,
-            target: if parameters.absent { Target::Absent { purge: parameters.purge } } else { Target::Present(rule) },
+            target: if parameters.absent {
+                PackageTarget::Absent { purge: parameters.purge }
+            } else {
+                PackageTarget::Present(rule)
+            },
             hold: parameters.hold,
             recommends: parameters.recommends,
             lock_timeout: Duration::from_secs(parameters.lock_timeout.unwrap_or(DEFAULT_LOCK_SECONDS)),

@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 
 use stemma_core::task::compare_rpm_versions;
 
-use super::command::Runner;
+use super::command::CommandRunner;
 use super::locks::{RPM_LOCKS, wait_for_locks};
-use super::request::{Request, Target, VersionRule};
-use super::state::{Changes, PackageState, Snapshot, diff_snapshots, list};
+use super::request::{PackageRequest, PackageTarget, VersionRule};
+use super::state::{PackageChanges, PackageSnapshot, PackageState, diff_snapshots, list};
 use crate::apply::task::{ApplyResult, CheckResult, FailureEffect, Site, TaskError};
 
 /// The format in which `rpm -q` writes a package: name, architecture and version.
@@ -21,13 +21,13 @@ const OLD_METADATA_TEXTS: &[&str] = &["No match for argument", "No package ", "S
 
 /// The use of dnf and rpm for one task.
 pub(super) struct Dnf<'a> {
-    runner: Runner<'a>,
-    request: &'a Request,
+    runner: CommandRunner<'a>,
+    request: &'a PackageRequest,
 }
 
 impl<'a> Dnf<'a> {
-    pub(super) fn new(site: &'a Site, task: &'a str, request: &'a Request) -> Self {
-        Self { runner: Runner { site, task, timeout: request.timeout }, request }
+    pub(super) fn new(site: &'a Site, task: &'a str, request: &'a PackageRequest) -> Self {
+        Self { runner: CommandRunner { site, task, timeout: request.timeout }, request }
     }
 
     /// Compares the host with what the task requires.
@@ -64,8 +64,8 @@ impl<'a> Dnf<'a> {
                 format!("dnf ended without an error, but these packages are not as required:\n{}", remaining_changes.diff);
             return Err(TaskError { output, ..TaskError::new(message.trim_end()) });
         }
-        let snapshot = |named| Snapshot { named, installed: BTreeMap::new() };
-        let verb = if matches!(self.request.target, Target::Present(_)) { "installed" } else { "removed" };
+        let snapshot = |named| PackageSnapshot { named, installed: BTreeMap::new() };
+        let verb = if matches!(self.request.target, PackageTarget::Present(_)) { "installed" } else { "removed" };
         Ok(ApplyResult {
             message: format!("{verb} {}", list(&changes.packages)),
             output,
@@ -84,8 +84,8 @@ impl<'a> Dnf<'a> {
         Err(TaskError::new(message).without_effect())
     }
 
-    fn changes(&self, states: &[PackageState]) -> Changes {
-        Changes::new(self.request, states, compare_rpm_versions)
+    fn changes(&self, states: &[PackageState]) -> PackageChanges {
+        PackageChanges::new(self.request, states, compare_rpm_versions)
     }
 
     /// Asks rpm for the packages of the task.
@@ -150,7 +150,7 @@ fn find_state(name: &str, output: &str) -> PackageState {
 }
 
 /// Returns the commands that install, upgrade or remove packages.
-fn change_words(request: &Request, packages: &[String], states: &[PackageState]) -> Vec<Vec<String>> {
+fn change_words(request: &PackageRequest, packages: &[String], states: &[PackageState]) -> Vec<Vec<String>> {
     let options = [
         "dnf",
         "-y",
@@ -166,13 +166,13 @@ fn change_words(request: &Request, packages: &[String], states: &[PackageState])
     let names =
         |select: &dyn Fn(&String) -> bool| packages.iter().filter(|name| select(name)).map(|name| rpm_name(name)).collect();
     match &request.target {
-        Target::Absent { .. } => command("remove", names(&|_| true)).into_iter().collect(),
-        Target::Present(VersionRule::Exact(version)) => {
+        PackageTarget::Absent { .. } => command("remove", names(&|_| true)).into_iter().collect(),
+        PackageTarget::Present(VersionRule::Exact(version)) => {
             let with_version = |name: &String| format!("{}-{version}", rpm_name(name));
             command("install", packages.iter().map(with_version).collect()).into_iter().collect()
         }
         // `install` leaves an installed package at its version.
-        Target::Present(_) => {
+        PackageTarget::Present(_) => {
             let commands = [command("install", names(&|name| !is_installed(name))), command("upgrade", names(&is_installed))];
             commands.into_iter().flatten().collect()
         }

@@ -4,7 +4,7 @@ use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
-use super::request::{Request, Target, VersionRule};
+use super::request::{PackageRequest, PackageTarget, VersionRule};
 use crate::host::command::escape_controls;
 
 /// Maximum number of packages in the list of a message.
@@ -39,7 +39,7 @@ pub(super) enum BrokenState {
 
 /// What must change so that the host is as a task requires.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Changes {
+pub(super) struct PackageChanges {
     /// The packages that must be installed, upgraded, downgraded or removed.
     pub(super) packages: Vec<String>,
     /// The packages of `packages` that are held.
@@ -50,14 +50,14 @@ pub(super) struct Changes {
     pub(super) diff: String,
 }
 
-impl Changes {
+impl PackageChanges {
     /// Compares the packages with what a task requires. `compare` is the order of the versions.
-    pub(super) fn new(request: &Request, states: &[PackageState], compare: fn(&str, &str) -> Ordering) -> Self {
+    pub(super) fn new(request: &PackageRequest, states: &[PackageState], compare: fn(&str, &str) -> Ordering) -> Self {
         let mut changes = Self::default();
         for state in states {
             let needs_change = match &request.target {
-                Target::Absent { purge } => state.version.is_some() || (*purge && state.has_configuration),
-                Target::Present(rule) => !rule.accepts(state, compare),
+                PackageTarget::Absent { purge } => state.version.is_some() || (*purge && state.has_configuration),
+                PackageTarget::Present(rule) => !rule.accepts(state, compare),
             };
             let sets_hold = request.hold.is_some_and(|hold| hold != state.is_held);
             if needs_change {
@@ -83,7 +83,7 @@ impl Changes {
     }
 
     /// Returns what an apply would do, in one sentence.
-    pub(super) fn would_message(&self, request: &Request) -> String {
+    pub(super) fn would_message(&self, request: &PackageRequest) -> String {
         let mut parts = Vec::new();
         if !self.packages.is_empty() {
             parts.push(format!("{} {}", request.target.verb(), list(&self.packages)));
@@ -124,7 +124,7 @@ impl VersionRule {
     }
 }
 
-impl Target {
+impl PackageTarget {
     /// Returns the target in words for a diff.
     fn describe(&self) -> String {
         match self {
@@ -165,7 +165,7 @@ impl BrokenState {
 
 /// The packages of a host before or after a change.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Snapshot {
+pub(super) struct PackageSnapshot {
     /// The packages that the task names.
     pub(super) named: Vec<PackageState>,
     /// The versions of all installed packages, by name.
@@ -173,7 +173,7 @@ pub(super) struct Snapshot {
 }
 
 /// Returns a diff of all packages that were installed, removed or changed. The packages that the task names come first.
-pub(super) fn diff_snapshots(old: &Snapshot, new: &Snapshot) -> String {
+pub(super) fn diff_snapshots(old: &PackageSnapshot, new: &PackageSnapshot) -> String {
     let mut text = String::new();
     let mut add = |name: &str, old: &str, new: &str| {
         if old != new {
@@ -189,7 +189,8 @@ pub(super) fn diff_snapshots(old: &Snapshot, new: &Snapshot) -> String {
     let names: BTreeSet<&String> = old.installed.keys().chain(new.installed.keys()).collect();
     let is_other_change = |name: &&String| !is_named(name) && old.installed.get(*name) != new.installed.get(*name);
     let others: Vec<&String> = names.into_iter().filter(is_other_change).collect();
-    let version = |snapshot: &Snapshot, name: &str| snapshot.installed.get(name).cloned().unwrap_or_else(|| "absent".to_owned());
+    let version =
+        |snapshot: &PackageSnapshot, name: &str| snapshot.installed.get(name).cloned().unwrap_or_else(|| "absent".to_owned());
     for name in others.iter().take(MAX_OTHER_LINES) {
         add(name, &version(old, name), &version(new, name));
     }

@@ -5,17 +5,17 @@ use std::time::Duration;
 use super::*;
 use crate::host::ExitKind;
 
-fn request(name: &str, target: Target) -> Request {
+fn request(name: &str, target: PackageTarget) -> PackageRequest {
     let timeout = Duration::from_secs(1);
-    Request { names: vec![name.to_owned()], target, hold: None, recommends: false, lock_timeout: timeout, timeout }
+    PackageRequest { names: vec![name.to_owned()], target, hold: None, recommends: false, lock_timeout: timeout, timeout }
 }
 
-fn explain(target: Target, output: &str) -> (String, FailureEffect) {
+fn explain(target: PackageTarget, output: &str) -> (String, FailureEffect) {
     let result = CommandResult { end: ExitKind::Status(100), output: output.to_owned() };
     explain_failure(&request("demo", target), &result, "")
 }
 
-const PRESENT: Target = Target::Present(VersionRule::Any);
+const PRESENT: PackageTarget = PackageTarget::Present(VersionRule::Any);
 
 /// An output of apt, and the start of the message about it.
 const REFUSALS: &[(&str, &str)] = &[
@@ -63,7 +63,7 @@ fn refusal_names_cause_and_changes_nothing() {
         assert_eq!(effect, FailureEffect::Unchanged, "{message}");
     }
     let output = "E: Version '3.0-1' for 'demo' was not found\n";
-    let (message, _) = explain(Target::Present(VersionRule::Exact("3.0-1".into())), output);
+    let (message, _) = explain(PackageTarget::Present(VersionRule::Exact("3.0-1".into())), output);
     assert!(message.starts_with("parameters.version: apt knows no version 3.0-1 of demo"), "{message}");
     assert!(may_have_old_lists(output) && may_have_old_lists(REFUSALS[0].0) && !may_have_old_lists(REFUSALS[2].0));
 }
@@ -80,7 +80,7 @@ fn failure_in_middle_names_packages_of_dpkg() {
     );
     assert_eq!(effect, FailureEffect::Partial);
     let full_disk = "Unpacking demo (1.0) ...\ndpkg: error: No space left on device\nE: Sub-process /usr/bin/dpkg returned an error code (2)\n";
-    let (message, effect) = explain(Target::Absent { purge: true }, full_disk);
+    let (message, effect) = explain(PackageTarget::Absent { purge: true }, full_disk);
     assert_eq!(message, "apt-get could not purge demo: Sub-process /usr/bin/dpkg returned an error code (2)");
     assert_eq!(effect, FailureEffect::Partial);
 }

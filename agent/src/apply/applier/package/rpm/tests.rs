@@ -23,16 +23,17 @@ fn state_is_found_in_output_of_rpm() {
 }
 
 #[test]
-fn commands_of_dnf_install_upgrade_or_remove() {
+fn dnf_installs_upgrades_or_removes_packages() {
     let states = ["bash", "nginx"].map(|name| find_state(name, OUTPUT));
     for (target, expected) in [
-        (Target::Present(VersionRule::Any), vec!["install nginx", "upgrade bash"]),
-        (Target::Present(VersionRule::AtLeast("9".into())), vec!["install nginx", "upgrade bash"]),
-        (Target::Present(VersionRule::Exact("1.2-3".into())), vec!["install bash-1.2-3 nginx-1.2-3"]),
-        (Target::Absent { purge: true }, vec!["remove bash nginx"]),
+        (PackageTarget::Present(VersionRule::Any), vec!["install nginx", "upgrade bash"]),
+        (PackageTarget::Present(VersionRule::AtLeast("9".into())), vec!["install nginx", "upgrade bash"]),
+        (PackageTarget::Present(VersionRule::Exact("1.2-3".into())), vec!["install bash-1.2-3 nginx-1.2-3"]),
+        (PackageTarget::Absent { purge: true }, vec!["remove bash nginx"]),
     ] {
         let (names, timeout) = (vec!["bash".to_owned(), "nginx".to_owned()], Duration::from_secs(1));
-        let request = Request { names: names.clone(), target, hold: None, recommends: false, lock_timeout: timeout, timeout };
+        let request =
+            PackageRequest { names: names.clone(), target, hold: None, recommends: false, lock_timeout: timeout, timeout };
         let commands = change_words(&request, &names, &states);
         let commands: Vec<_> = commands.iter().map(|words| words[5..].join(" ")).collect();
         assert_eq!(commands, expected);
