@@ -78,12 +78,9 @@ pub fn applier(kind: TaskKind) -> Option<&'static dyn Applier> {
         TaskKind::User => Some(&account::UserApplier),
         TaskKind::GroupAccount => Some(&account::GroupApplier),
         TaskKind::Stage | TaskKind::Group | TaskKind::Skipped => Some(&marker::MarkerApplier),
-        TaskKind::CopyFiles
-        | TaskKind::Sync
-        | TaskKind::Service
-        | TaskKind::Package
-        | TaskKind::Puppet
-        | TaskKind::Reboot => None,
+        TaskKind::CopyFiles | TaskKind::Sync | TaskKind::Service | TaskKind::Package | TaskKind::Puppet | TaskKind::Reboot => {
+            None
+        }
     }
 }
 

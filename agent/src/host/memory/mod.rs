@@ -14,8 +14,8 @@ use std::rc::Rc;
 use std::time::{Duration, SystemTime};
 
 use super::{
-    AccountKind, CommandPurpose, CommandResult, Dir, ExitKind, Extras, FileKind, Host, HostCommand, HostError, HostPath, LeftCommand, Pending,
-    ReplaceBlocker,
+    AccountKind, CommandPurpose, CommandResult, Dir, ExitKind, Extras, FileKind, Host, HostCommand, HostError, HostPath,
+    LeftCommand, Pending, ReplaceBlocker,
 };
 use tree::MemoryDir;
 

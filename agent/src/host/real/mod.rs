@@ -14,12 +14,12 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 
+use self::directory_service::DirectoryService;
 use self::swaps::{PROC_SWAPS, swap_files};
 use super::extras::{ACL, ACL_ALIAS, DEFAULT_ACL, EMPTY_FILE_FLAGS, PRESERVED_FLAGS, REPORTED_FLAGS};
-use self::directory_service::DirectoryService;
 use super::{
-    AccountKind, CommandPurpose, CommandResult, Dir, Extras, FileDetails, FileKind, FileVersion, Host, HostCommand, HostError, HostPath,
-    LeftCommand, MAX_ACCOUNT_FILE_BYTES, NewFile, Pending, ReplaceBlocker, Stat,
+    AccountKind, CommandPurpose, CommandResult, Dir, Extras, FileDetails, FileKind, FileVersion, Host, HostCommand, HostError,
+    HostPath, LeftCommand, MAX_ACCOUNT_FILE_BYTES, NewFile, Pending, ReplaceBlocker, Stat,
 };
 
 mod accounts;
@@ -101,7 +101,8 @@ impl RealHost {
         let root = root.canonicalize().map_err(HostError::io("open", root_text()))?;
         let fd = rustix::fs::open(&root, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
             .map_err(|errno| HostError::io("open", root_text())(errno.into()))?;
-        let mut host = Self { root, fd, random: SystemRandom::new(), session: 0, directory: DirectoryService::new(), units: None };
+        let mut host =
+            Self { root, fd, random: SystemRandom::new(), session: 0, directory: DirectoryService::new(), units: None };
         host.session = u32::try_from(host.random() >> 32).expect("the upper half of 64 bits");
         host.units =
             (is_systemd_booted(&host.root) && rustix::process::geteuid().is_root()).then(|| Rc::new(units::Units::new()));
@@ -264,7 +265,7 @@ impl RealHost {
         {
             return Ok(id);
         }
-        accounts::find_number(kind, Path::new(kind.file()), &self.directory, name)
+        accounts::find_number(kind, Path::new(kind.file()), &|kind, name| self.directory.find(kind, name), name)
     }
 
     /// Returns the content of the file with the local accounts below the root directory, or `None` if it does not exist.

@@ -48,7 +48,8 @@ parameters! {
 pub(super) fn user_contradictions(parameters: &Map<String, Value>) -> Vec<(String, String)> {
     let mut errors = absence_errors(parameters, ABSENT_USER_PARAMETERS);
     if is_true(parameters, "remove_home") && !is_true(parameters, "absent") {
-        errors.push(error("remove_home", "removes the home directory of a user that is removed: add `absent: true`, or remove it"));
+        errors
+            .push(error("remove_home", "removes the home directory of a user that is removed: add `absent: true`, or remove it"));
     }
     if is_true(parameters, "exact_groups") && !is_set(parameters, "groups") {
         errors.push(error("exact_groups", "needs the list `groups`: write the groups of the user, or remove it"));
@@ -58,7 +59,10 @@ pub(super) fn user_contradictions(parameters: &Map<String, Value>) -> Vec<(Strin
             errors.push(error(name, "changes the number or group of root, and nobody could administer the host: remove it"));
         }
         if is_true(parameters, "locked") {
-            errors.push(error("locked", "makes root expire, and then cron, su and sudo refuse it: write a `shell` task with `passwd -l root`"));
+            errors.push(error(
+                "locked",
+                "makes root expire, and then cron, su and sudo refuse it: write a `shell` task with `passwd -l root`",
+            ));
         }
     }
     for name in ["home", "shell"] {
@@ -134,10 +138,16 @@ mod tests {
     #[test]
     fn account_task_is_accepted_when_parameters_agree() {
         for (kind, parameters) in [
-            ("user", json!({"name": "web", "uid": 990, "group": "web", "groups": ["adm", "{{ labels.team }}"], "exact_groups": true})),
+            (
+                "user",
+                json!({"name": "web", "uid": 990, "group": "web", "groups": ["adm", "{{ labels.team }}"], "exact_groups": true}),
+            ),
             ("user", json!({"name": "{{ labels.team }}", "home": "/srv/{{ labels.team }}", "shell": "/bin/sh", "locked": false})),
             ("user", json!({"name": "web", "absent": true, "remove_home": true, "uid": null, "system": false})),
-            ("user", json!({"name": "ada", "home": "/", "groups": [], "exact_groups": true, "create_home": true, "comment": "Ada, room 4"})),
+            (
+                "user",
+                json!({"name": "ada", "home": "/", "groups": [], "exact_groups": true, "create_home": true, "comment": "Ada, room 4"}),
+            ),
             ("user", json!({"name": "root", "shell": "/bin/bash", "groups": "adm"})),
             ("group_account", json!({"name": "web", "gid": 990, "system": true})),
             ("group_account", json!({"name": "web", "absent": true})),
@@ -149,11 +159,27 @@ mod tests {
     #[test]
     fn account_task_is_refused_when_parameters_contradict() {
         for (kind, parameters, expected) in [
-            ("user", json!({"name": "web", "remove_home": true}), "parameters.remove_home: removes the home directory of a user that is"),
+            (
+                "user",
+                json!({"name": "web", "remove_home": true}),
+                "parameters.remove_home: removes the home directory of a user that is",
+            ),
             ("user", json!({"name": "web", "exact_groups": true}), "parameters.exact_groups: needs the list `groups`"),
-            ("user", json!({"name": "web", "absent": true, "uid": 7}), "parameters.uid: describes an account that `absent: true` removes"),
-            ("user", json!({"name": "root", "absent": true}), "parameters.absent: would remove the user root, which the system needs"),
-            ("user", json!({"name": "stemma", "absent": true}), "parameters.absent: would remove the user stemma, which the controller"),
+            (
+                "user",
+                json!({"name": "web", "absent": true, "uid": 7}),
+                "parameters.uid: describes an account that `absent: true` removes",
+            ),
+            (
+                "user",
+                json!({"name": "root", "absent": true}),
+                "parameters.absent: would remove the user root, which the system needs",
+            ),
+            (
+                "user",
+                json!({"name": "stemma", "absent": true}),
+                "parameters.absent: would remove the user stemma, which the controller",
+            ),
             ("user", json!({"name": "root", "uid": 5}), "parameters.uid: changes the number or group of root"),
             ("user", json!({"name": "root", "locked": true}), "parameters.locked: makes root expire"),
             ("user", json!({"name": "web", "uid": 0}), "parameters.uid: 0 is not a number for an account"),

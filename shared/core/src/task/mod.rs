@@ -26,7 +26,8 @@ pub use check::{SECRET_EXPOSED, check_release_tasks, check_task};
 pub(crate) use check::{paths_through_links, template_tags_in_content, unsupported_types};
 pub use claim::{PathClaim, PathClaims, PathConflict, PathContent};
 pub use parameter_type::{
-    MAX_ACCOUNT_ID, NamedResource, ParameterType as ParameterForm, account_reference_error, check_argument, check_variable, check_words, parse_file_mode,
+    MAX_ACCOUNT_ID, NamedResource, ParameterType as ParameterForm, account_reference_error, check_argument, check_variable,
+    check_words, parse_file_mode,
 };
 pub use parameters::{
     FileParameters, NameList, Parameter, ParameterPresence, ParameterTable, ShellParameters, TEMPLATE_FILE, TypedParameters,
@@ -38,7 +39,9 @@ pub use path::{
 };
 pub(crate) use path::{ancestors, known_directories, spellings};
 pub use system_parameters::{DirectoryParameters, LinkParameters, PackageParameters, SERVICE_STATES, ServiceParameters};
-pub use types::{CombinationRule, Concurrency, ResourceText, TASK_TYPES, TaskKind, TaskType, TemplateText, WriteTarget, task_type};
+pub use types::{
+    CombinationRule, Concurrency, ResourceText, TASK_TYPES, TaskKind, TaskType, TemplateText, WriteTarget, task_type,
+};
 
 use crate::field::{FieldType, REQUIRED, manifest_struct};
 

@@ -7,11 +7,11 @@
 
 use serde_json::{Map, Value};
 
+use super::account_parameters::{GroupAccountParameters, UserParameters, group_contradictions, user_contradictions};
 use super::claim::PathContent;
 use super::examples;
 use super::parameter_type::NamedResource;
 use super::parameters::{FileParameters, Parameter, ParameterTable, ShellParameters, TEMPLATE_FILE, TypedParameters};
-use super::account_parameters::{GroupAccountParameters, UserParameters, group_contradictions, user_contradictions};
 use crate::condition::{AuthorError, TemplateParser, TemplateReads};
 
 /// The properties of one task type: a row of the registry.

@@ -1,5 +1,6 @@
 //! Account tasks on an in-memory host whose tools are imitated, and with the real shadow tools in a directory.
 
+use std::os::unix::fs::MetadataExt as _;
 use std::rc::Rc;
 
 use serde_json::{Value, json};
@@ -12,7 +13,6 @@ use crate::apply::task::{ApplyResult, CheckResult, FailureEffect};
 use crate::host::memory::MemoryHost;
 use crate::host::real::RealHost;
 use crate::host::{CommandResult, ExitKind, Host, HostCommand, Pending};
-use std::os::unix::fs::MetadataExt as _;
 
 const PASSWD: &str = "root:x:0:0:root:/root:/bin/bash
 www-data:x:33:33:www-data:/var/www:/usr/sbin/nologin
@@ -24,9 +24,13 @@ const SHADOW: &str = "root:*:20000::::::\nwww-data:*:20000::::::\nada:$y$j9T$a$b
 /// Returns a host with these accounts, whose shadow tools are imitated.
 fn memory_host() -> MemoryHost {
     let host = MemoryHost::new();
-    for (path, text) in
-        [("/etc/passwd", PASSWD), ("/etc/group", GROUP), ("/etc/shadow", SHADOW), ("/etc/skel/.profile", "skel\n"), ("/home/ada/x", "")]
-    {
+    for (path, text) in [
+        ("/etc/passwd", PASSWD),
+        ("/etc/group", GROUP),
+        ("/etc/shadow", SHADOW),
+        ("/etc/skel/.profile", "skel\n"),
+        ("/home/ada/x", ""),
+    ] {
         host.put(path, text);
     }
     host.chown("/home/ada", 1000);
@@ -90,7 +94,8 @@ fn gid(host: &MemoryHost, group: &str) -> String {
 
 /// Makes a user a member of exactly these groups, or of these groups too.
 fn set_groups(host: &MemoryHost, user: &str, groups: &str, is_exact: bool) {
-    let names: Vec<String> = host.text("/etc/group").unwrap().lines().map(|line| line.split(':').next().unwrap().to_owned()).collect();
+    let names: Vec<String> =
+        host.text("/etc/group").unwrap().lines().map(|line| line.split(':').next().unwrap().to_owned()).collect();
     for name in names {
         let is_member = groups.split(',').any(|group| group == name);
         edit_entry(host, "/etc/group", &name, |fields| {
@@ -185,10 +190,14 @@ fn commands(kind: &str, parameters: &Value) -> (Vec<String>, String) {
     let host: Rc<dyn Host> = Rc::new(memory.clone());
     let result = apply(&host, kind, parameters).unwrap();
     assert_eq!(check(&host, kind, parameters).unwrap(), CheckResult::Converged, "{parameters}");
-    assert_eq!(apply(&host, kind, parameters).unwrap(), ApplyResult { diff: diff_header(kind, parameters), ..ApplyResult::default() });
-    let commands = memory.commands_run().into_iter().map(|argv| {
-        if argv[0] == "/bin/sh" { format!("create {} {} {}", argv[5], argv[7], argv[8]) } else { argv.join(" ") }
-    });
+    assert_eq!(
+        apply(&host, kind, parameters).unwrap(),
+        ApplyResult { diff: diff_header(kind, parameters), ..ApplyResult::default() }
+    );
+    let commands = memory
+        .commands_run()
+        .into_iter()
+        .map(|argv| if argv[0] == "/bin/sh" { format!("create {} {} {}", argv[5], argv[7], argv[8]) } else { argv.join(" ") });
     (commands.collect(), result.message)
 }
 
@@ -215,7 +224,11 @@ fn apply_runs_shadow_tools_until_account_matches() {
             ],
         ),
         ("user", json!({"name": "bob", "uid": 700, "group": "adm"}), vec![&*format!("{new_user} --uid 700 --gid adm bob")]),
-        ("user", json!({"name": "ada", "shell": "/bin/sh", "uid": 1000, "group": "1000", "groups": "adm", "comment": "Ada"}), vec![]),
+        (
+            "user",
+            json!({"name": "ada", "shell": "/bin/sh", "uid": 1000, "group": "1000", "groups": "adm", "comment": "Ada"}),
+            vec![],
+        ),
         ("user", json!({"name": "ada", "groups": "web"}), vec!["usermod --append --groups web ada"]),
         ("user", json!({"name": "ada", "groups": "web", "exact_groups": true}), vec!["usermod --groups web ada"]),
         ("user", json!({"name": "ada", "groups": ["ada"], "exact_groups": true}), vec!["usermod --groups  ada"]),
@@ -229,10 +242,11 @@ fn apply_runs_shadow_tools_until_account_matches() {
             vec!["usermod --gid web --home /srv/ada ada", "create /srv/ada 1000:990 0755"],
         ),
         ("user", json!({"name": "ada", "absent": true}), vec!["userdel ada"]),
-        ("user", json!({"name": "ada", "absent": true, "remove_home": true}), vec![
-            "rm -rf --one-file-system -- /home/ada",
-            "userdel --remove ada",
-        ]),
+        (
+            "user",
+            json!({"name": "ada", "absent": true, "remove_home": true}),
+            vec!["rm -rf --one-file-system -- /home/ada", "userdel --remove ada"],
+        ),
         ("user", json!({"name": "bob", "absent": true, "remove_home": true}), vec![]),
         ("group_account", json!({"name": "app", "system": true, "gid": 77}), vec!["groupadd --system --gid 77 app"]),
         ("group_account", json!({"name": "web", "gid": 991}), vec!["groupmod --gid 991 web"]),
@@ -280,9 +294,13 @@ fn missing_group_blocks_apply_and_not_check() {
 }
 
 #[test]
-fn account_is_not_changed_when_that_is_dangerous() {
+fn account_is_not_changed_when_change_is_dangerous() {
     let memory = memory_host();
-    append(&memory, "/etc/passwd", "toor:x:0:0::/root:/bin/sh\nstemma:x:998:998::/var/lib/stemma:/bin/sh\nbus:x:5:5::/home:/bin/sh");
+    append(
+        &memory,
+        "/etc/passwd",
+        "toor:x:0:0::/root:/bin/sh\nstemma:x:998:998::/var/lib/stemma:/bin/sh\nbus:x:5:5::/home:/bin/sh",
+    );
     append(&memory, "/etc/passwd", "eve:x:1002:1002::/home/eve:/bin/sh\nnested:x:1003:1003::/home/ada/n:/bin/sh");
     memory.put("/home/eve/x", "");
     memory.put("/proc/4711/comm", "sleep\n");
@@ -298,11 +316,31 @@ fn account_is_not_changed_when_that_is_dangerous() {
         ("user", json!({"name": "ada", "uid": 33}), "parameters.uid: the user www-data has the number 33: write another one"),
         ("user", json!({"name": "new", "uid": 33}), "parameters.uid: the user www-data has the number 33: write another one"),
         ("user", json!({"name": "www-data", "uid": 34}), "user www-data has running processes, sleep (4711): end them first"),
-        ("user", json!({"name": "www-data", "absent": true}), "user www-data has running processes, sleep (4711): end them first"),
-        ("user", json!({"name": "bus", "absent": true, "remove_home": true}), "the home directory /home is not removed: it is a dir"),
-        ("user", json!({"name": "ada", "absent": true, "remove_home": true}), "the home directory /home/ada is not removed: the home"),
-        ("user", json!({"name": "eve", "absent": true, "remove_home": true}), "the home directory /home/eve is not removed: it belongs to"),
-        ("user", json!({"name": "ada", "home": "/tmp/ada"}), "the home directory /tmp/ada cannot be created: users other than root can"),
+        (
+            "user",
+            json!({"name": "www-data", "absent": true}),
+            "user www-data has running processes, sleep (4711): end them first",
+        ),
+        (
+            "user",
+            json!({"name": "bus", "absent": true, "remove_home": true}),
+            "the home directory /home is not removed: it is a dir",
+        ),
+        (
+            "user",
+            json!({"name": "ada", "absent": true, "remove_home": true}),
+            "the home directory /home/ada is not removed: the home",
+        ),
+        (
+            "user",
+            json!({"name": "eve", "absent": true, "remove_home": true}),
+            "the home directory /home/eve is not removed: it belongs to",
+        ),
+        (
+            "user",
+            json!({"name": "ada", "home": "/tmp/ada"}),
+            "the home directory /tmp/ada cannot be created: users other than root can",
+        ),
         ("user", json!({"name": "ada", "home": "/tmp/x"}), "the home directory /tmp/x is a regular file: move it away"),
         ("group_account", json!({"name": "ada", "absent": true}), "group ada is the primary group of ada: give them another one"),
         ("group_account", json!({"name": "web", "gid": 33}), "parameters.gid: the group www-data has the number 33"),
@@ -380,7 +418,10 @@ fn unlock_restores_password_and_opens_no_account() {
 fn apply_resumes_when_killed_at_any_step() {
     for (kind, parameters) in [
         ("user", json!({"name": "bob", "locked": true, "groups": ["adm", "web"], "exact_groups": true, "create_home": true})),
-        ("user", json!({"name": "ada", "locked": true, "uid": 1500, "shell": "/bin/bash", "home": "/srv/ada", "groups": ["web"]})),
+        (
+            "user",
+            json!({"name": "ada", "locked": true, "uid": 1500, "shell": "/bin/bash", "home": "/srv/ada", "groups": ["web"]}),
+        ),
         ("user", json!({"name": "ada", "absent": true, "remove_home": true})),
         ("group_account", json!({"name": "web", "gid": 991})),
     ] {
@@ -396,7 +437,12 @@ fn apply_resumes_when_killed_at_any_step() {
             }
             memory.restart();
             let shadow = memory.text("/etc/shadow").unwrap();
-            assert!(shadow.lines().filter(|line| line.starts_with("bob:")).all(|line| line.starts_with("bob:!:") && line.ends_with(":1:")));
+            assert!(
+                shadow
+                    .lines()
+                    .filter(|line| line.starts_with("bob:"))
+                    .all(|line| line.starts_with("bob:!:") && line.ends_with(":1:"))
+            );
             apply(&host, kind, &parameters).unwrap();
             assert_eq!(check(&host, kind, &parameters).unwrap(), CheckResult::Converged, "{parameters} {call}");
         }
@@ -439,7 +485,10 @@ fn shadow_tools_change_accounts_below_root_directory() {
         ("etc/group", GROUP),
         ("etc/shadow", SHADOW),
         ("etc/gshadow", "root:*::\nadm:*::ada\nwww-data:*::\nweb:!::\nada:!::\n"),
-        ("etc/login.defs", "UID_MIN 1000\nUID_MAX 60000\nSYS_UID_MIN 100\nSYS_UID_MAX 999\nHOME_MODE 0750\nUSERGROUPS_ENAB yes\n"),
+        (
+            "etc/login.defs",
+            "UID_MIN 1000\nUID_MAX 60000\nSYS_UID_MIN 100\nSYS_UID_MAX 999\nHOME_MODE 0750\nUSERGROUPS_ENAB yes\n",
+        ),
         ("etc/skel/.profile", "skel\n"),
         ("home/keep", ""),
     ] {
@@ -471,9 +520,15 @@ fn shadow_tools_change_accounts_below_root_directory() {
     assert_eq!((home.uid(), home.gid(), home.mode() & 0o7777), (1234, 700, 0o750));
     let profile = std::fs::metadata(dir.path().join("srv/a/bob/.profile")).unwrap();
     assert_eq!((profile.uid(), profile.gid()), (1234, 700));
-    converge("user", json!({"name": "bob", "groups": ["web"], "exact_groups": true, "shell": "/bin/bash", "locked": false, "uid": 1235}));
+    converge(
+        "user",
+        json!({"name": "bob", "groups": ["web"], "exact_groups": true, "shell": "/bin/bash", "locked": false, "uid": 1235}),
+    );
     assert_eq!(entry("etc/passwd", "bob"), "bob:x:1235:700:Bob B.:/srv/a/bob:/bin/bash");
-    assert!(entry("etc/shadow", "bob").starts_with("bob:!:") && entry("etc/shadow", "bob").ends_with("::"), "the password stays locked");
+    assert!(
+        entry("etc/shadow", "bob").starts_with("bob:!:") && entry("etc/shadow", "bob").ends_with("::"),
+        "the password stays locked"
+    );
     assert_eq!(entry("etc/group", "adm"), "adm:x:4:ada");
     converge("user", json!({"name": "ada", "locked": true, "groups": [], "exact_groups": true}));
     converge("user", json!({"name": "ada", "locked": false}));
