@@ -16,8 +16,7 @@ use std::time::{Duration, Instant};
 
 use stemma_core::task::account_reference_error;
 
-use super::prepare::DEFAULT_PATH;
-use super::process_setup::OomScoreGuard;
+use super::process_setup::{DEFAULT_PATH, OomScoreGuard};
 use crate::host::{AccountKind, HostError};
 
 /// Maximum duration of one look-up.

@@ -274,7 +274,7 @@ impl RealHost {
         {
             return Ok(id);
         }
-        accounts::find_number(kind, Path::new(kind.file()), &self.directory, name)
+        accounts::find_number(kind, Path::new(kind.file()), &|kind, name| self.directory.find(kind, name), name)
     }
 
     /// Returns the content of the file with the local accounts below the root directory, or `None` if it does not exist.
