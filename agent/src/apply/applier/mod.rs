@@ -3,9 +3,13 @@
 //! The crate `stemma_core` registers all types. This module lists those that this agent supports. Tasks of other types
 //! end as `unsupported`, and tasks that require them are not started.
 
+mod directory;
 mod file;
+mod link;
 mod marker;
+mod placement;
 mod shell;
+mod tree_removal;
 
 use stemma_core::task::{PathContent, TaskKind, TypedParameters, task_type};
 
@@ -73,6 +77,8 @@ pub trait Applier {
 pub fn applier(kind: TaskKind) -> Option<&'static dyn Applier> {
     match kind {
         TaskKind::File => Some(&file::FileApplier),
+        TaskKind::Directory => Some(&directory::DirectoryApplier),
+        TaskKind::Link => Some(&link::LinkApplier),
         TaskKind::Shell => Some(&shell::ShellApplier),
         TaskKind::Stage | TaskKind::Group | TaskKind::Skipped => Some(&marker::MarkerApplier),
         TaskKind::CopyFiles

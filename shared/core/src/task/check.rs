@@ -7,7 +7,7 @@
 
 use super::parameter_type::timeout_error;
 use super::path::{canonical_path, known_link};
-use super::{TASK_TYPES, Task, TaskKind, TaskType, TemplateText, task_type};
+use super::{TASK_TYPES, Task, TaskKind, TaskType, TemplateText, task_type, tree_rules};
 use crate::condition::TemplateParser;
 use crate::finding::{Finding, MAX_NAMES, join_first, rule};
 use crate::input::Read;
@@ -29,6 +29,7 @@ pub fn check_task(task: &Task, parser: &dyn TemplateParser) -> Vec<(String, Stri
     match task_type(&task.kind) {
         Some(kind) => {
             let mut errors = kind.parameters.map(|table| table.errors(&task.parameters)).unwrap_or_default();
+            errors.extend(tree_rules::combination_errors(kind.kind, &task.parameters));
             errors.extend(exposed_secret_errors(kind, task, parser));
             errors.extend(reevaluated_value_errors(kind, task, parser));
             errors.extend(check_timeout(task));

@@ -19,3 +19,21 @@ pub(super) const SHELL: &str = "\
     command: [ssh-keygen, -t, ed25519, -N, '', -f, /etc/app/host_key]
     creates: /etc/app/host_key
 ";
+
+pub(super) const DIRECTORY: &str = "\
+- id: site-data
+  type: directory
+  parameters:
+    path: /srv/site
+    owner: www-data
+    group: www-data
+    mode: \"0750\"
+";
+
+pub(super) const LINK: &str = "\
+- id: site-enabled
+  type: link
+  parameters:
+    path: /srv/current
+    target: releases/v7
+";
