@@ -4,10 +4,14 @@
 //! end as `unsupported`, and tasks that require them are not started.
 
 mod account;
+mod directory;
 mod file;
+mod link;
 mod marker;
 mod package;
+mod placement;
 mod shell;
+mod tree_removal;
 mod unit;
 
 pub use package::PackageCache;
@@ -77,6 +81,8 @@ pub trait Applier {
 pub fn applier(kind: TaskKind) -> Option<&'static dyn Applier> {
     match kind {
         TaskKind::File => Some(&file::FileApplier),
+        TaskKind::Directory => Some(&directory::DirectoryApplier),
+        TaskKind::Link => Some(&link::LinkApplier),
         TaskKind::Shell => Some(&shell::ShellApplier),
         TaskKind::Service => Some(&unit::UnitApplier),
         TaskKind::Package => Some(&package::PackageApplier),

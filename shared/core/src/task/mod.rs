@@ -17,6 +17,7 @@ mod parameter_type;
 mod parameters;
 mod path;
 mod system_parameters;
+pub mod tree_rules;
 mod types;
 
 use serde::{Deserialize, Serialize};
