@@ -108,7 +108,7 @@ fn parameters<T: TypedParameters>(task: &HostTask) -> Result<T, TaskError> {
     let parsed = T::parse(&task.task.parameters).map_err(|error| TaskError::new(format!("parameters: {error}")))?;
     let errors = task_type(&task.task.kind).map(|kind| kind.combination_errors(&task.task.parameters)).unwrap_or_default();
     match errors.into_iter().next() {
-        Some((field, message)) => Err(TaskError::new(format!("{field}: {message}"))),
+        Some((field, message)) => Err(TaskError::new(format!("{field}: {message}; nothing was changed"))),
         None => Ok(parsed),
     }
 }

@@ -45,7 +45,7 @@ pub struct PathClaims<T> {
     /// name the same file through known links, such as `/run/x` and `/var/run/x`.
     absent_claims: BTreeMap<String, PathClaim<T>>,
     /// The claims of tasks that make a directory, by each spelling of the path. Other tasks may write below it.
-    directory_claims: BTreeMap<String, PathClaim<T>>,
+    directories: BTreeMap<String, PathClaim<T>>,
 }
 
 /// The error for a path that a task cannot claim, because an earlier task claimed this path, a directory above it, or a
@@ -60,7 +60,7 @@ pub struct PathConflict<T> {
 
 impl<T> Default for PathClaims<T> {
     fn default() -> Self {
-        Self { file_claims: BTreeMap::new(), absent_claims: BTreeMap::new(), directory_claims: BTreeMap::new() }
+        Self { file_claims: BTreeMap::new(), absent_claims: BTreeMap::new(), directories: BTreeMap::new() }
     }
 }
 
@@ -78,7 +78,7 @@ impl<T: Clone> PathClaims<T> {
         }
         let claims = match content {
             PathContent::File | PathContent::Link => &mut self.file_claims,
-            PathContent::Directory => &mut self.directory_claims,
+            PathContent::Directory => &mut self.directories,
             PathContent::Absent => &mut self.absent_claims,
         };
         let claim = PathClaim { owner, path: path.to_owned(), content };
@@ -91,7 +91,7 @@ impl<T: Clone> PathClaims<T> {
     /// Returns the earlier claim that conflicts with a path. `spellings` are all paths that name the same file through
     /// known links. A task that deletes a file conflicts only with tasks that write a file or a directory.
     fn conflicting_claim(&self, spellings: &[String], content: PathContent) -> Option<&PathClaim<T>> {
-        let Self { file_claims: files, absent_claims: absent, directory_claims: directories } = self;
+        let Self { file_claims: files, absent_claims: absent, directories } = self;
         // A directory claim above the path does not conflict.
         let directory = || {
             let mut paths = spellings.iter();

@@ -4,7 +4,7 @@ use stemma_core::task::{CONTROLLER_ACCOUNT, GroupAccountParameters};
 
 use super::database::{GroupRecord, LocalAccounts};
 use super::plan::{AccountPlan, ToolCall, converge};
-use super::{await_left_commands, checked_parameters, directory_refusal, rendered_name};
+use super::{await_left_commands, directory_refusal, parameters, rendered_name};
 use crate::apply::applier::Applier;
 use crate::apply::rendering::TaskTemplates;
 use crate::apply::task::{ApplyResult, CheckResult, HostTask, Site, TaskError};
@@ -39,7 +39,7 @@ impl Applier for GroupApplier {
 impl WantedGroup {
     /// Reads the parameters of a task.
     fn new(site: &Site, task: &HostTask) -> Result<Self, TaskError> {
-        let mut parameters: GroupAccountParameters = checked_parameters(task)?;
+        let mut parameters: GroupAccountParameters = parameters(task)?;
         let name = rendered_name(&TaskTemplates::new(site, task), parameters.name.take())?;
         Ok(Self { name, parameters })
     }

@@ -11,7 +11,7 @@ use stemma_core::task::{CONTROLLER_ACCOUNT, NamedResource, UserParameters, accou
 use super::database::{GroupRecord, LocalAccounts, UserRecord};
 use super::home::{self, DEFAULT_MIN_UID, NOBODY_UID};
 use super::plan::{AccountPlan, ToolCall, converge};
-use super::{await_left_commands, checked_parameters, directory_refusal, rendered_name, rendered_text};
+use super::{await_left_commands, directory_refusal, parameters, rendered_name, rendered_text};
 use crate::apply::applier::Applier;
 use crate::apply::rendering::TaskTemplates;
 use crate::apply::task::{ApplyResult, CheckResult, HostTask, Site, TaskError};
@@ -61,7 +61,7 @@ impl Applier for UserApplier {
 impl WantedUser {
     /// Reads the parameters of a task, and renders their templates.
     fn new(site: &Site, task: &HostTask) -> Result<Self, TaskError> {
-        let mut parameters: UserParameters = checked_parameters(task)?;
+        let mut parameters: UserParameters = parameters(task)?;
         let templates = TaskTemplates::new(site, task);
         let name = rendered_name(&templates, parameters.name.take())?;
         let path = |field: &str, template: Option<String>| -> Result<Option<String>, TaskError> {
