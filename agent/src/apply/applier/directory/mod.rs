@@ -19,6 +19,9 @@ const MAX_NAMED_ENTRIES: usize = 5;
 /// The mode of a new directory, if the author sets none.
 const DEFAULT_MODE: u32 = 0o755;
 
+/// An open directory with its metadata.
+type PresentDir = (Box<dyn Dir>, Stat);
+
 /// The applier of `directory` tasks.
 pub(super) struct DirectoryApplier;
 
@@ -251,7 +254,7 @@ fn check_path(site: &Site, path: &HostPath, is_tree_removal: bool) -> Result<(),
 }
 
 /// Opens the directory at a path, or returns `None` if nothing is there. Fails if the path has another kind of file.
-fn read_present(parent: Option<&dyn Dir>, path: &HostPath) -> Result<Option<(Box<dyn Dir>, Stat)>, TaskError> {
+fn read_present(parent: Option<&dyn Dir>, path: &HostPath) -> Result<Option<PresentDir>, TaskError> {
     let Some(parent) = parent else { return Ok(None) };
     let Some(stat) = parent.stat(path.name())? else { return Ok(None) };
     if stat.kind != FileKind::Directory {

@@ -235,7 +235,7 @@ impl<'a> UnitChanges<'a> {
             return self.start_by(UnitJob::Restart).await;
         }
         if !self.status.is_running() {
-            self.note = "it is not running, so nothing was restarted".to_owned();
+            self.note = String::from("it is not running, so nothing was restarted");
             return Ok(());
         }
         if !(self.wanted.may_reload && self.status.can_reload) {
@@ -249,7 +249,7 @@ impl<'a> UnitChanges<'a> {
         self.check_end(UnitJob::Reload, &end).await?;
         self.done.push("reloaded");
         if is_file_changed {
-            self.note = "its unit file has changed too, which takes effect when it is restarted".to_owned();
+            self.note = String::from("its unit file has changed too, which takes effect when it is restarted");
         }
         Ok(())
     }
