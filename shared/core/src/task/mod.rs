@@ -36,7 +36,7 @@ pub use path::{
 };
 pub(crate) use path::{ancestors, known_directories, spellings};
 pub use system_parameters::{
-    DirectoryParameters, GroupAccountParameters, LinkParameters, PackageParameters, SERVICE_STATES, ServiceParameters,
+    AGENT_ENDS_ITSELF, DirectoryParameters, GroupAccountParameters, LinkParameters, PackageParameters, SERVICE_STATES, ServiceParameters,
     UserParameters,
 };
 pub use types::{
