@@ -12,7 +12,7 @@ use stemma_core::task::ServiceParameters;
 use super::{Applier, parameters};
 use crate::apply::task::{ApplyResult, CheckResult, HostTask, Site, TaskError};
 use crate::host::Pending;
-use changes::UnitChanges;
+use changes::UnitTransition;
 use wanted::WantedUnit;
 
 /// The applier of `service` tasks.
@@ -33,11 +33,11 @@ impl Applier for UnitApplier {
     }
 
     fn apply<'a>(&'a self, site: &'a Site, task: &'a HostTask) -> Pending<'a, Result<ApplyResult, TaskError>> {
-        Box::pin(async move { UnitChanges::begin(site, WantedUnit::new(site, task)?).await?.apply(false).await })
+        Box::pin(async move { UnitTransition::begin(site, WantedUnit::new(site, task)?).await?.apply(false).await })
     }
 
     fn refresh<'a>(&'a self, site: &'a Site, task: &'a HostTask) -> Pending<'a, Result<ApplyResult, TaskError>> {
-        Box::pin(async move { UnitChanges::begin(site, WantedUnit::new(site, task)?).await?.apply(true).await })
+        Box::pin(async move { UnitTransition::begin(site, WantedUnit::new(site, task)?).await?.apply(true).await })
     }
 
     fn is_refresh_needed(&self, task: &HostTask) -> bool {
