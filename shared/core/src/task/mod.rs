@@ -36,8 +36,8 @@ pub use path::{
 };
 pub(crate) use path::{ancestors, known_directories, spellings};
 pub use system_parameters::{
-    AGENT_ENDS_ITSELF, DirectoryParameters, GroupAccountParameters, LinkParameters, PackageParameters, SERVICE_STATES, ServiceParameters,
-    UserParameters,
+    AGENT_ENDS_ITSELF, DirectoryParameters, GroupAccountParameters, LinkParameters, PackageParameters, SERVICE_STATES,
+    ServiceParameters, UserParameters,
 };
 pub use types::{
     CombinationRule, Concurrency, ResourceText, TASK_TYPES, TaskKind, TaskType, TemplateText, WriteTarget, task_type,
