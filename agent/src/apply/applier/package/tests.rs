@@ -437,7 +437,7 @@ fn host_without_package_manager_is_error() {
 }
 
 #[test]
-fn dnf_installs_package_missing_in_rpm() {
+fn dnf_adds_package_missing_in_rpm() {
     let host = MemoryHost::new();
     host.put("/usr/bin/rpm", "");
     host.put("/usr/bin/dnf", "");
