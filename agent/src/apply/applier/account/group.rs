@@ -72,7 +72,7 @@ impl WantedGroup {
         if self.parameters.absent {
             plan.remove("group", &self.name);
         } else if let Some(gid) = self.parameters.gid {
-            plan.compare("gid", group.gid, gid);
+            plan.compare("gid", &group.gid, &gid);
         }
         plan
     }
@@ -86,7 +86,7 @@ impl WantedGroup {
             words.push("--system".to_owned());
         }
         if let Some(gid) = self.parameters.gid {
-            plan.add("gid", gid);
+            plan.add("gid", &gid);
             words.extend(["--gid".to_owned(), gid.to_string()]);
             plan.refusal = self.used_number_refusal(accounts, gid);
         }
@@ -99,7 +99,7 @@ impl WantedGroup {
     fn change_plan(&self, accounts: &LocalAccounts, group: &GroupRecord) -> AccountPlan {
         let mut plan = AccountPlan::default();
         let Some(gid) = self.parameters.gid.filter(|gid| *gid != group.gid) else { return plan };
-        plan.compare("gid", group.gid, gid);
+        plan.compare("gid", &group.gid, &gid);
         plan.refusal = self.protection_refusal(group).or_else(|| self.used_number_refusal(accounts, gid));
         let note = format!("files of the group keep the number {}: `find / -xdev -gid {}` lists them", group.gid, group.gid);
         let step = ToolCall::shadow(&["groupmod", "--gid", &gid.to_string(), &self.name]);

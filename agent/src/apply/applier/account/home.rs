@@ -26,8 +26,8 @@ const SKELETON: &str = "/etc/skel";
 const MIN_HOME_DEPTH: usize = 2;
 
 /// Creates a home directory: `$1` is a temporary name next to it, `$2` the directory, `$3` the skeleton, `$4` owner and
-/// group, `$5` the mode. The directory gets its name when it is complete. On a host with SELinux, its files get their
-/// labels.
+/// group, `$5` the mode. The directory gets its name when it is complete. Its files get the labels of
+/// `SELinux`, if the host has it.
 const CREATE_SCRIPT: &str = "set -e
 mkdir -p -- \"${2%/*}/\"
 rm -rf -- \"$1\"
@@ -67,14 +67,14 @@ pub(super) fn creation(
         Ok(None) => {}
         Ok(Some(FileKind::Directory | FileKind::Link)) => return Ok(None),
         Ok(Some(kind)) => {
-            plan.add("home directory", path);
+            plan.add("home directory", &path);
             plan.refusal.get_or_insert(format!("the home directory {path} is {}: move it away", kind.as_str()));
             return Ok(None);
         }
         Err(HostError::Link { .. }) if rule == Creation::IfPossible => return Ok(None),
         Err(error) => return Err(error.into()),
     }
-    plan.add("home directory", path);
+    plan.add("home directory", &path);
     let refusal = match check_writable(path) {
         Ok(()) => untrusted_parent(host, &home)?,
         Err(error) => Some(error.to_string()),

@@ -1,6 +1,7 @@
 //! What a task about an account must change, and the loop that changes it: one tool at a time, and a new plan after each.
 //! So an agent that is killed between two tools continues with the plan of the account that it finds.
 
+use std::fmt::Display;
 use std::time::{Duration, Instant};
 
 use crate::apply::task::{ApplyResult, CheckResult, HostTask, Site, TaskError};
@@ -67,7 +68,7 @@ impl ToolCall {
 
 impl AccountPlan {
     /// Adds a difference between two values, unless they are equal.
-    pub(super) fn compare(&mut self, attribute: &'static str, old: impl ToString, new: impl ToString) {
+    pub(super) fn compare(&mut self, attribute: &'static str, old: &dyn Display, new: &dyn Display) {
         let (old, new) = (old.to_string(), new.to_string());
         if old != new {
             self.differences.push(Difference { attribute, old: Some(old), new: Some(new) });
@@ -75,12 +76,12 @@ impl AccountPlan {
     }
 
     /// Adds an attribute that the account gets.
-    pub(super) fn add(&mut self, attribute: &'static str, new: impl ToString) {
+    pub(super) fn add(&mut self, attribute: &'static str, new: &dyn Display) {
         self.differences.push(Difference { attribute, old: None, new: Some(new.to_string()) });
     }
 
     /// Adds an attribute that the account loses.
-    pub(super) fn remove(&mut self, attribute: &'static str, old: impl ToString) {
+    pub(super) fn remove(&mut self, attribute: &'static str, old: &dyn Display) {
         self.differences.push(Difference { attribute, old: Some(old.to_string()), new: None });
     }
 

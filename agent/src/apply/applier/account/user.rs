@@ -118,7 +118,7 @@ impl WantedUser {
         self.compare_entry(host, accounts, user, &mut plan)?;
         self.compare_groups(host, accounts, user, &mut plan)?;
         if let Some(is_locked) = self.parameters.locked {
-            plan.add("locked", is_locked);
+            plan.add("locked", &is_locked);
         }
         Ok(plan)
     }
@@ -130,7 +130,7 @@ impl WantedUser {
         let mut words: Vec<String> = vec!["useradd".into(), "--no-create-home".into()];
         let mut add = |option: &str, value: String| words.extend([option.to_owned(), value]);
         if let Some(uid) = self.parameters.uid {
-            plan.add("uid", uid);
+            plan.add("uid", &uid);
             plan.refusal = self.used_number_refusal(accounts, uid);
             add("--uid", uid.to_string());
         }
@@ -149,11 +149,11 @@ impl WantedUser {
             }
         }
         if self.parameters.locked == Some(true) {
-            plan.add("locked", true);
+            plan.add("locked", &true);
             add("--expiredate", EXPIRED.to_owned());
         }
         if let Some(groups) = &self.groups {
-            plan.add("groups", groups.join(","));
+            plan.add("groups", &groups.join(","));
             self.resolve_groups(host, accounts, &mut plan)?;
         }
         if self.parameters.system {
@@ -191,7 +191,7 @@ impl WantedUser {
     ) -> Result<Option<ToolCall>, TaskError> {
         let (mut words, mut notes): (Vec<String>, Vec<String>) = (vec!["usermod".into()], Vec::new());
         if let Some(uid) = self.parameters.uid.filter(|uid| *uid != user.uid) {
-            plan.compare("uid", user.uid, uid);
+            plan.compare("uid", &user.uid, &uid);
             words.extend(["--uid".into(), uid.to_string()]);
             notes.push(format!(
                 "files outside of its home directory keep the number {}: `find / -xdev -uid {}` lists them",
@@ -201,12 +201,12 @@ impl WantedUser {
         if let Some(gid) = self.primary_group_id(host, accounts, plan)?.filter(|gid| *gid != user.gid) {
             let group = self.parameters.group.clone().unwrap_or_default();
             let old_group = accounts.group_with_id(user.gid).map_or_else(|| user.gid.to_string(), |group| group.name);
-            plan.compare("group", format!("{old_group} ({})", user.gid), format!("{group} ({gid})"));
+            plan.compare("group", &format!("{old_group} ({})", user.gid), &format!("{group} ({gid})"));
             words.extend(["--gid".into(), group]);
             notes.push(format!("files outside of its home directory keep the group {}", user.gid));
         } else if let Some(missing) = &plan.missing {
             let missing = missing.clone();
-            plan.compare("group", user.gid, missing);
+            plan.compare("group", &user.gid, &missing);
         }
         if let Some(home) = self.home.as_ref().filter(|home| **home != user.home) {
             plan.compare("home", &user.home, home);
@@ -271,7 +271,7 @@ impl WantedUser {
         if target == current {
             return Ok(None);
         }
-        plan.compare("groups", join(&current), join(&target));
+        plan.compare("groups", &join(&current), &join(&target));
         if is_exact {
             return Ok(Some(ToolCall::shadow(&["usermod", "--groups", &join(&target), &self.name])));
         }
@@ -326,15 +326,15 @@ impl WantedUser {
         let today = i64::try_from(host.unix_seconds() / DAY_SECONDS).unwrap_or(i64::MAX);
         match self.parameters.locked {
             Some(true) if !state.is_locked(today) => {
-                plan.compare("locked", false, true);
+                plan.compare("locked", &false, &true);
                 (Some(ToolCall::shadow(&["usermod", "--lock", "--expiredate", EXPIRED, &self.name])), None)
             }
             Some(false) if state.has_locked_password() => {
-                plan.compare("locked", true, false);
+                plan.compare("locked", &true, &false);
                 (None, Some(ToolCall::shadow(&["usermod", "--unlock", "--expiredate", "", &self.name])))
             }
             Some(false) if state.is_expired(today) => {
-                plan.compare("locked", true, false);
+                plan.compare("locked", &true, &false);
                 let note = "the account has no password of its own that was locked, and its password is left as it is: only its expiry was removed";
                 let step = ToolCall::shadow(&["usermod", "--expiredate", "", &self.name]);
                 (None, Some(ToolCall { note: note.to_owned(), ..step }))
