@@ -114,11 +114,8 @@ pub(super) fn entry_number(text: &str, name: &str) -> Option<u32> {
 mod tests {
     use super::*;
 
-    /// Returns the answer of a machine without directory services.
-    #[allow(clippy::unnecessary_wraps, reason = "the signature is that of a look-up")]
-    fn no_directory(_: AccountKind, _: &str) -> Result<Option<String>, HostError> {
-        Ok(None)
-    }
+    /// A machine without directory services.
+    const NO_DIRECTORY: DirectoryLookup<'_> = &|_, _| Ok(None);
 
     #[test]
     fn entry_number_matches_whole_name() {
@@ -154,17 +151,17 @@ mod tests {
             ("4294967294", account_without_entry(4_294_967_294)),
             ("7", account_without_entry(7)),
         ] {
-            assert_eq!(find_account(&file, &no_directory, name).unwrap(), expected);
+            assert_eq!(find_account(&file, NO_DIRECTORY, name).unwrap(), expected);
         }
         for name in ["9", "09", "news"] {
-            let account = find_account(&file, &no_directory, name).unwrap();
+            let account = find_account(&file, NO_DIRECTORY, name).unwrap();
             assert_eq!((account.user, account.group, account.name.as_deref()), (9, 13, Some("news")), "{name}");
         }
         for name in ["samu", "+5", "-1", "4294967295", "5 ", ""] {
-            let message = find_account(&file, &no_directory, name).unwrap_err().sentence();
+            let message = find_account(&file, NO_DIRECTORY, name).unwrap_err().sentence();
             assert!(message.contains("/etc/passwd") && message.contains("number"), "{name}: {message}");
         }
-        let message = find_number(AccountKind::Group, &file, &no_directory, "utenti").unwrap_err().sentence();
+        let message = find_number(AccountKind::Group, &file, NO_DIRECTORY, "utenti").unwrap_err().sentence();
         assert!(message.contains("/etc/group") && message.contains("number"), "{message}");
     }
 
@@ -188,9 +185,9 @@ mod tests {
         std::fs::write(&file, "root:x:0:0:root:/root:/bin/bash\n4294967296:x:7:7::/:/bin/sh\n").unwrap();
         for name in ["4294967295", "04294967295", "18446744073709551616"] {
             for (error, kind, file_name) in [
-                (find_account(&file, &no_directory, name).unwrap_err(), "user", "/etc/passwd"),
-                (find_number(AccountKind::User, &file, &no_directory, name).unwrap_err(), "user", "/etc/passwd"),
-                (find_number(AccountKind::Group, &file, &no_directory, name).unwrap_err(), "group", "/etc/group"),
+                (find_account(&file, NO_DIRECTORY, name).unwrap_err(), "user", "/etc/passwd"),
+                (find_number(AccountKind::User, &file, NO_DIRECTORY, name).unwrap_err(), "user", "/etc/passwd"),
+                (find_number(AccountKind::Group, &file, NO_DIRECTORY, name).unwrap_err(), "group", "/etc/group"),
             ] {
                 let expected = format!(
                     "{name:?} is not a valid number of a {kind}: use one from 0 to 4294967294, or a name in {file_name}; nothing was \
@@ -199,8 +196,8 @@ mod tests {
                 assert_eq!(error.sentence(), expected);
             }
         }
-        assert_eq!(find_account(&file, &no_directory, "4294967296").unwrap().user, 7, "an entry has this name");
-        assert_eq!(find_number(AccountKind::User, &file, &no_directory, "4294967294").unwrap(), 4_294_967_294);
+        assert_eq!(find_account(&file, NO_DIRECTORY, "4294967296").unwrap().user, 7, "an entry has this name");
+        assert_eq!(find_number(AccountKind::User, &file, NO_DIRECTORY, "4294967294").unwrap(), 4_294_967_294);
     }
 
     /// A local name takes precedence, a number needs no look-up, and a directory service has the other names.

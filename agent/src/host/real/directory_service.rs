@@ -38,7 +38,7 @@ const MAX_ENTRY_BYTES: u64 = 1024 * 1024;
 const STATUS_NOT_FOUND: i32 = 2;
 
 /// The time of a look-up and its result.
-type CachedEntry = (Instant, Option<String>);
+type TimedLookup = (Instant, Option<String>);
 
 /// The directory services of this machine.
 pub(super) struct DirectoryService {
@@ -48,7 +48,7 @@ pub(super) struct DirectoryService {
     switch_file: PathBuf,
     time_limit: Duration,
     /// The results of earlier look-ups.
-    results: RefCell<BTreeMap<(AccountKind, String), CachedEntry>>,
+    results: RefCell<BTreeMap<(AccountKind, String), TimedLookup>>,
     /// The time of the last look-up without an answer.
     stalled_at: Cell<Option<Instant>>,
 }
