@@ -206,7 +206,7 @@ pub(crate) struct TestTaskSet {
     profile: Profile,
     inputs: Vec<(String, InputValue)>,
     labels: Vec<(String, String)>,
-    skipped: Vec<String>,
+    left_out: Vec<(String, String)>,
     mode: Mode,
     revision: u64,
 }
@@ -224,6 +224,17 @@ impl TestTaskSet {
             after: after.to_vec(),
             barriers: Vec::new(),
         });
+        self
+    }
+
+    /// Adds a task that the host gets only because another task names it in `on_unassign`. The task set leaves it out.
+    pub(crate) fn unassign_task(self, id: &str, kind: &str, fields: &Value) -> Self {
+        self.task(id, kind, &[], fields).leave_out(id, stemma_core::task::UNASSIGN_REASON)
+    }
+
+    /// Lets the task set leave out a task for this reason.
+    pub(crate) fn leave_out(mut self, id: &str, reason: &str) -> Self {
+        self.left_out.push((id.into(), reason.into()));
         self
     }
 
@@ -254,9 +265,8 @@ impl TestTaskSet {
 
     /// Adds a marker (a task of type `skipped`, which only orders other tasks). The task set lists it as left out, as a
     /// controller does.
-    pub(crate) fn marker(mut self, id: &str, after: &[u16]) -> Self {
-        self.skipped.push(id.into());
-        self.task(id, "skipped", after, &json!({}))
+    pub(crate) fn marker(self, id: &str, after: &[u16]) -> Self {
+        self.task(id, "skipped", after, &json!({})).leave_out(id, "type is skipped")
     }
 
     /// Lets the last task wait for a barrier.
@@ -304,7 +314,7 @@ impl TestTaskSet {
             mode: self.mode,
             profile: Some(self.profile().0),
             inputs: self.inputs.iter().cloned().collect(),
-            left_out: self.skipped.iter().map(|id| (id.clone(), "type is skipped".into())).collect(),
+            left_out: self.left_out.iter().map(|(id, reason)| (id.clone(), reason.as_str().into())).collect(),
             ..TaskSet::default()
         };
         let digest = PartDigest(sha256(&postcard::to_stdvec(&task_set).unwrap()));

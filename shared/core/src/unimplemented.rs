@@ -258,7 +258,7 @@ fields! {
         parameters: acts,
         subscribes: acts,
         on_drift: acts,
-        on_unassign: idle(Option::is_some, "the named task does not run when this task is no longer placed on a node"),
+        on_unassign: acts,
         on_interrupt: acts,
         phase: idle(|phase| *phase != Phase::Apply, "no host is drained or cleaned up, so the task never runs"),
         disruptive: idle(|value| *value, "no host is drained before it"),

@@ -15,7 +15,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use log::warn;
-use stemma_core::status::OrphanedPath;
+use stemma_core::status::{CleanUpReport, OrphanedObject};
 use stemma_wire::message::WireVersion;
 use stemma_wire::message::channel::{ApplyMessage, SyncMessage};
 use stemma_wire::message::desired::Barrier;
@@ -74,7 +74,8 @@ pub struct ApplyWorker {
     must_run_end: bool,
     progress: observed::Progress,
     findings: WorkerFindings,
-    orphans: Vec<OrphanedPath>,
+    orphans: Vec<OrphanedObject>,
+    clean_ups: Vec<CleanUpReport>,
     last_report: Option<Report>,
     /// True if the last report is on disk, from which `stemma-agent status` reads it.
     is_report_stored: bool,
@@ -226,6 +227,7 @@ impl ApplyWorker {
             progress,
             findings: WorkerFindings::default(),
             orphans: Vec::new(),
+            clean_ups: Vec::new(),
             last_report: None,
             is_report_stored: false,
             next_reconcile_at,

@@ -15,7 +15,7 @@ use super::{ApplyError, ApplyWorker, MIN_RECONCILE_INTERVAL, RUNNING_REPORT_DELA
 use crate::apply::executor::{RunPurpose, TaskRun};
 use crate::apply::ledger::{Desired, LOCAL_STATE, OPEN_BARRIERS, PROGRESS, RECONCILE_DONE, RECONCILE_REQUESTED};
 use crate::apply::leftovers::sweep_recorded;
-use crate::apply::{hooks, orphans, outputs};
+use crate::apply::{clean_ups, hooks, orphans, outputs};
 use crate::host::HostError;
 use crate::watch::WatchScope;
 
@@ -88,17 +88,20 @@ impl ApplyWorker {
         self.report().await
     }
 
-    /// Updates `orphans`, and removes unmanaged files that no longer exist from the record on disk. Changes nothing if
-    /// the profile (the list of tasks) has not arrived yet.
+    /// Updates `orphans` and `clean_ups`. Removes unmanaged objects that no longer exist from the record on disk, and the
+    /// clean-ups that are done and of which nothing is left. Changes nothing if the profile (the list of tasks) has not
+    /// arrived yet.
     pub(super) fn find_orphans(&mut self) -> Result<(), HostError> {
         let Some(desired) = self.desired.clone() else { return Ok(()) };
         if let Some(profile) = self.profile(&desired)? {
             self.orphans = orphans::prune_orphans(&self.site, &desired, &profile)?;
+            clean_ups::prune(&self.site, &self.orphans.iter().map(|orphan| orphan.task.as_str()).collect())?;
+            self.clean_ups = clean_ups::reports(&self.site)?;
         }
         Ok(())
     }
 
-    /// Creates the record of the files that tasks wrote ([`orphans::fill_record`]) from a desired state that is about
+    /// Creates the record of the objects that tasks left ([`orphans::fill_record`]) from a desired state that is about
     /// to be replaced. Does nothing if its profile is missing.
     pub(super) fn record_files(&mut self, desired: &Desired) -> Result<(), HostError> {
         match self.profile(desired)? {
@@ -157,8 +160,8 @@ impl ApplyWorker {
             return Ok(());
         }
         (self.run, self.must_run_end) = (None, false);
-        self.find_orphans()?;
         if self.is_stopped(desired) || desired.is_unreleased() {
+            self.find_orphans()?;
             self.progress = Progress::Idle;
             // As in a run, the agent removes leftovers only in mode `apply`. In the other modes it changes nothing.
             return if desired.mode() == Mode::Apply { sweep_recorded(&self.site) } else { Ok(()) };
@@ -170,7 +173,8 @@ impl ApplyWorker {
             self.changed_files.has_changes = false;
             self.watch_files();
         }
-        Ok(())
+        // The plan has recorded which clean-ups are due.
+        self.find_orphans()
     }
 
     /// Returns whether no task of this desired state may start: the host is parked, or was paused on the host itself. A

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use anyhow::Result;
 use serde::{Serialize, Serializer};
 use stemma_core::digest::TaskDigest;
-use stemma_core::status::{self, OrphanedPath, STUCK_FACT, TaskOutcome, TaskSummary};
+use stemma_core::status::{self, CleanUpReport, CleanUpState, OrphanedObject, STUCK_FACT, TaskOutcome, TaskSummary};
 use stemma_core::task::Mode;
 use stemma_wire::error::is_format_character;
 use stemma_wire::message::desired::{Known, ProfileTask};
@@ -18,6 +18,7 @@ use stemma_wire::message::observed::{LocalState, Outcome, Progress};
 use super::membership::{Membership, read_membership};
 use super::waits::waiting_tasks;
 use super::{AgentExit, LocalHost, print, print_json};
+use crate::apply::clean_ups;
 use crate::apply::executor::{OBSERVED_MESSAGE, is_observed};
 use crate::apply::ledger::{AcceptedState, Desired, LOCAL_STATE, PROGRESS, REASONS, REPORT, Reason, TaskRecord};
 use crate::apply::orphans::{self, MAX_LISTED_ORPHANS};
@@ -85,8 +86,10 @@ struct StatusOutput {
     skipped: BTreeMap<String, Arc<str>>,
     unacknowledged_results: usize,
     findings: Vec<String>,
-    /// Files that tasks wrote, that still exist, and that no task manages now.
-    orphans: Vec<OrphanedPath>,
+    /// Files and other objects that tasks left, that still exist, and that no task manages now.
+    orphans: Vec<OrphanedObject>,
+    /// The tasks that run once because a task that names them in `on_unassign` is no longer placed on this node.
+    clean_ups: Vec<CleanUpReport>,
     /// True if identity or credentials of a joined host are missing or damaged. The first finding describes the damage.
     is_damaged: bool,
     /// The reason why the agent cannot store or apply its desired state. `null` if there is no such problem.
@@ -275,6 +278,8 @@ fn collect(local: &LocalHost) -> Result<StatusOutput> {
         && desired.as_ref().is_some_and(|desired| is_starting(report.progress, desired, &local_state, &tasks));
     let hold = desired.as_ref().map(|desired| hold_text(desired, &local_state, &tasks, local.host.unix_seconds()));
     let orphans = desired.as_ref().map(|desired| orphans(local, desired)).transpose()?.unwrap_or_default();
+    let clean_ups = clean_ups::reports(&local.site)?;
+    let skipped = desired.as_ref().map(skipped_tasks).unwrap_or_default();
     let mode = desired.as_ref().map(|desired| words(desired.mode()));
     let has_desired = desired.is_some();
     let (known, task_set) = desired.map(|desired| (desired.known, desired.task_set)).unwrap_or_default();
@@ -310,9 +315,10 @@ fn collect(local: &LocalHost) -> Result<StatusOutput> {
         primary_tags: task_set.primaries,
         task_digest: has_desired.then(|| TaskDigest(task_set.task_digest).to_string()),
         tasks,
-        skipped: task_set.left_out,
+        skipped,
         unacknowledged_results: ledger.results()?.len(),
         orphans,
+        clean_ups,
         is_damaged,
         stuck,
     })
@@ -454,8 +460,16 @@ fn duration_text(seconds: u64) -> String {
     }
 }
 
-/// Returns the files that tasks wrote and that no task manages now.
-fn orphans(local: &LocalHost, desired: &Desired) -> Result<Vec<OrphanedPath>> {
+/// Returns the tasks that the task set leaves out, each with the reason, without those that this host got only for
+/// `on_unassign`.
+fn skipped_tasks(desired: &Desired) -> BTreeMap<String, Arc<str>> {
+    let mut skipped = desired.task_set.left_out.clone();
+    skipped.retain(|id, _| !clean_ups::is_for_unassign(desired, id));
+    skipped
+}
+
+/// Returns the objects that tasks left and that no task manages now.
+fn orphans(local: &LocalHost, desired: &Desired) -> Result<Vec<OrphanedObject>> {
     let Some(profile) = local.site.ledger.profile(desired)? else { return Ok(Vec::new()) };
     Ok(orphans::orphans(&local.site, desired, &profile)?)
 }
@@ -497,11 +511,21 @@ fn human_text(status: &StatusOutput, now: u64) -> String {
     for (id, reason) in &status.skipped {
         line("skipped", &format!("{id:<24} {reason}"));
     }
-    for OrphanedPath { task, path } in status.orphans.iter().take(MAX_LISTED_ORPHANS) {
-        line("orphaned", &format!("{task:<24} {path}"));
+    for orphan in status.orphans.iter().take(MAX_LISTED_ORPHANS) {
+        let secret = if orphan.is_secret { " (may hold a secret)" } else { "" };
+        line("orphaned", &format!("{:<24} {}{secret}", orphan.task, orphan.object_text()));
+        if let Some(reason) = &orphan.kept {
+            line("", &format!("  not removed: {reason}"));
+        }
     }
     if status.orphans.len() > MAX_LISTED_ORPHANS {
-        line("orphaned", &format!("and {} more files", status.orphans.len() - MAX_LISTED_ORPHANS));
+        line("orphaned", &format!("and {} more", status.orphans.len() - MAX_LISTED_ORPHANS));
+    }
+    for CleanUpReport { task, on_unassign, state, message } in &status.clean_ups {
+        line("orphaned", &format!("{task:<24} on_unassign: {on_unassign} {}", clean_up_text(*state)));
+        if !message.is_empty() {
+            line("", &format!("  {message}"));
+        }
     }
     if status.unacknowledged_results > 0 {
         line("results", &format!("{} not yet acknowledged by a controller", status.unacknowledged_results));
@@ -510,6 +534,15 @@ fn human_text(status: &StatusOutput, now: u64) -> String {
         line("finding", finding);
     }
     text
+}
+
+/// Returns the state of a clean-up as words that follow its name.
+const fn clean_up_text(state: CleanUpState) -> &'static str {
+    match state {
+        CleanUpState::Waiting => "has not run yet",
+        CleanUpState::Failed => "failed, and is tried again",
+        CleanUpState::Succeeded => "has succeeded",
+    }
 }
 
 /// Replaces control and formatting characters by U+FFFD. Otherwise a terminal would execute the escape sequences in

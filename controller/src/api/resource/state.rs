@@ -120,7 +120,8 @@ pub(super) fn resolution_findings(api: &Api, model: &Model, node: &Node, resolut
 ///   fleet waits.
 /// - Parts of the host's last report were refused, wait to be stored, or were omitted.
 /// - The host itself reported a problem, such as a stuck agent.
-/// - Paths that tasks wrote and that no task manages now still exist on the host.
+/// - Files and other objects that tasks left and that no task manages now still exist on the host, or a clean-up of such a
+///   task has yet to succeed.
 /// - The store refused the next task set of the node.
 pub(super) fn current_findings(api: &Api, model: &Model, node: &Node, resolved_node: Option<&ResolvedNode>) -> Vec<Finding> {
     let (now, uuid) = (api.registry.now(), node.meta.uuid);
@@ -142,7 +143,7 @@ pub(super) fn current_findings(api: &Api, model: &Model, node: &Node, resolved_n
         findings.extend(status.refused_release(uuid).map(|reason| resolve::release_refused(node, &reason)));
     }
     findings.extend(state_inputs::stuck_reason(model, uuid).map(|reason| resolve::host_stuck(node, &reason)));
-    findings.extend(resolve::orphaned_paths(node, &state_inputs::orphans(model, uuid)));
+    findings.extend(resolve::orphans(node, &state_inputs::orphans(model, uuid)));
     findings.extend(resolve::report_dropped(node, model.dropped_counts(uuid)));
     findings.extend(resolve::report_findings(node, &model.host_findings(uuid).collect::<Vec<_>>()));
     findings

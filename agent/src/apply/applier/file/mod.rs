@@ -14,8 +14,8 @@ use stemma_core::digest::sha256;
 use stemma_core::task::{FileParameters, check_not_agent_path, check_words, check_writable, parse_file_mode};
 use stemma_wire::message::Hash;
 
-use super::{Applier, parameters};
-use crate::apply::ledger::UndoNote;
+use super::{Applier, ManagedObject, parameters};
+use crate::apply::ledger::{ObjectKind, UndoNote};
 use crate::apply::rendering::TaskTemplates;
 use crate::apply::task::{ApplyResult, CheckResult, HostTask, Site, TaskError};
 use crate::host::atomic::{Attributes, StagedFile, UnfinishedFile, check_creatable, ensure_dir};
@@ -93,6 +93,25 @@ impl Applier for FileApplier {
     fn managed_path(&self, site: &Site, task: &HostTask) -> Option<HostPath> {
         let parameters: FileParameters = parameters(task).ok()?;
         render_path(&TaskTemplates::new(site, task), &parameters).ok()
+    }
+
+    fn managed_objects(&self, site: &Site, task: &HostTask) -> Option<Vec<ManagedObject>> {
+        let path = self.managed_path(site, task)?;
+        let is_left = parameters::<FileParameters>(task).is_ok_and(|parameters| !parameters.absent);
+        Some(vec![ManagedObject { key: (ObjectKind::File, path.to_string()), is_left }])
+    }
+
+    fn written_digest(&self, site: &Site, task: &HostTask) -> Option<[u8; 32]> {
+        let parameters: FileParameters = parameters(task).ok()?;
+        // The name of a blob is its digest, so the blob need not be read.
+        if let Some(source) = &parameters.source {
+            return Hash::from_source(source).ok().map(|hash| hash.0);
+        }
+        match desired_content(site, &TaskTemplates::new(site, task), &parameters).ok()?? {
+            FileContent::Bytes(bytes) => Some(sha256(&bytes)),
+            FileContent::Hashed(hash, _) => Some(hash.0),
+            FileContent::Oversized(_) => None,
+        }
     }
 
     fn path_refusal(&self, site: &Site, path: &HostPath) -> Option<String> {
@@ -631,9 +650,10 @@ fn remove_file(site: &Site, task: &HostTask, state: &FileState) -> Result<String
 }
 
 /// Stores the existing file for undo before it is replaced or deleted. Stores nothing if the file may hold a secret or
-/// is too large. If there is no file, stores a note without content.
+/// is too large. If there is no file, stores a note without content, from which the agent later knows that the task created
+/// the file.
 fn back_up(site: &Site, task: &HostTask, state: &FileState) -> Result<(), TaskError> {
-    if state.is_secret {
+    if state.is_secret && state.present.is_some() {
         return Ok(());
     }
     let bytes = match state.present.as_ref().map(|present| &present.content) {
