@@ -5,6 +5,7 @@
 //! also restores what was durable.
 
 mod tree;
+mod units;
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -14,10 +15,11 @@ use std::rc::Rc;
 use std::time::{Duration, SystemTime};
 
 use super::{
-    CommandPurpose, CommandResult, Dir, ExitKind, Extras, FileKind, Host, HostCommand, HostError, HostPath, LeftCommand, Pending,
-    ReplaceBlocker,
+    AccountKind, CommandPurpose, CommandResult, Dir, ExitKind, Extras, FileKind, Host, HostCommand, HostError, HostPath,
+    LeftCommand, LockHolder, Pending, ReplaceBlocker, SystemUnits,
 };
 use tree::MemoryDir;
+pub use units::{MemoryUnit, StartBehavior};
 
 /// A function that is called when the unit of a command is released.
 type ReleaseFunction = dyn Fn(&MemoryHost);
@@ -92,10 +94,17 @@ struct MachineState {
     release: RefCell<Rc<ReleaseFunction>>,
     /// The unit in which a program runs.
     running_unit: RefCell<Option<String>>,
+    /// The processes that hold locks, by the path of the locked file.
+    lock_holders: RefCell<BTreeMap<String, LockHolder>>,
     /// True if the next search for left commands fails.
     fails_search: Cell<bool>,
     /// The results of the commands that an earlier agent left, by task.
     left_commands: RefCell<Vec<(String, Result<CommandResult, HostError>)>>,
+    /// The simulated units of the system.
+    units: RefCell<units::MemoryUnits>,
+    /// The entries of accounts of a directory service, and the number of look-ups.
+    directory_entries: RefCell<BTreeMap<(AccountKind, String), String>>,
+    directory_lookups: Cell<usize>,
     uptime: Cell<Duration>,
 }
 
@@ -126,9 +135,13 @@ impl MemoryHost {
             loses_ends: Cell::new(false),
             release: RefCell::new(Rc::new(|_| {})),
             running_unit: RefCell::default(),
+            lock_holders: RefCell::default(),
             fails_search: Cell::new(false),
             left_commands: RefCell::default(),
+            units: RefCell::default(),
             stub: RefCell::new(Rc::new(|_, _| CommandResult { end: ExitKind::Status(0), output: String::new() })),
+            directory_entries: RefCell::default(),
+            directory_lookups: Cell::default(),
             uptime: Cell::new(Duration::from_secs(1)),
         }))
     }
@@ -157,6 +170,26 @@ impl MemoryHost {
     pub fn use_units(&self, loses_ends: bool) {
         self.0.has_units.set(true);
         self.0.loses_ends.set(loses_ends);
+    }
+
+    /// Lets another process hold a lock on a file, or with `None` no process.
+    pub fn set_lock_holder(&self, path: &str, holder: Option<LockHolder>) {
+        let mut holders = self.0.lock_holders.borrow_mut();
+        match holder {
+            Some(holder) => holders.insert(path.to_owned(), holder),
+            None => holders.remove(path),
+        };
+    }
+
+    /// Adds an account of a directory service, as an entry in the format of `/etc/passwd` or `/etc/group`.
+    pub fn put_directory_entry(&self, kind: AccountKind, entry: &str) {
+        let name = entry.split(':').next().unwrap_or_default().to_owned();
+        self.0.directory_entries.borrow_mut().insert((kind, name), entry.to_owned());
+    }
+
+    /// Returns how often the directory service was asked.
+    pub fn directory_lookups(&self) -> usize {
+        self.0.directory_lookups.get()
     }
 
     /// Lets the next search for left commands fail.
@@ -509,6 +542,10 @@ impl Host for MemoryHost {
         self.0.running_unit.borrow().as_deref() == Some(unit)
     }
 
+    fn system_units(&self) -> &dyn SystemUnits {
+        self
+    }
+
     fn system_path(&self, path: &HostPath) -> PathBuf {
         path.as_str().into()
     }
@@ -523,6 +560,15 @@ impl Host for MemoryHost {
 
     fn group_id(&self, name: &str) -> Result<u32, HostError> {
         account_number("group", name)
+    }
+
+    fn find_lock_holder(&self, path: &HostPath) -> Result<Option<LockHolder>, HostError> {
+        Ok(self.0.lock_holders.borrow().get(path.as_str()).cloned())
+    }
+
+    fn directory_entry(&self, kind: AccountKind, name: &str) -> Result<Option<String>, HostError> {
+        self.0.directory_lookups.set(self.0.directory_lookups.get() + 1);
+        Ok(self.0.directory_entries.borrow().get(&(kind, name.to_owned())).cloned())
     }
 
     fn user_and_group(&self) -> (u32, u32) {

@@ -14,14 +14,17 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 
+use self::directory_service::DirectoryService;
 use self::swaps::{PROC_SWAPS, swap_files};
 use super::extras::{ACL, ACL_ALIAS, DEFAULT_ACL, EMPTY_FILE_FLAGS, PRESERVED_FLAGS, REPORTED_FLAGS};
 use super::{
-    CommandPurpose, CommandResult, Dir, Extras, FileDetails, FileKind, FileVersion, Host, HostCommand, HostError, HostPath,
-    LeftCommand, NewFile, Pending, ReplaceBlocker, Stat,
+    AccountKind, CommandPurpose, CommandResult, Dir, Extras, FileDetails, FileKind, FileVersion, Host, HostCommand, HostError,
+    HostPath, LeftCommand, LockHolder, MAX_ACCOUNT_FILE_BYTES, NewFile, NoSystemUnits, Pending, ReplaceBlocker, Stat,
+    SystemUnits,
 };
 
 mod accounts;
+mod directory_service;
 mod exec_error;
 mod lock;
 mod prepare;
@@ -64,6 +67,8 @@ pub struct RealHost {
     random: SystemRandom,
     /// Random number of this process ([`Host::session_id`]).
     session: u32,
+    /// The directory services of the machine, also with another root directory than `/`.
+    directory: DirectoryService,
     /// Runs commands as units. `None` if systemd does not run the machine, or if this process is not root.
     units: Option<Rc<units::Units>>,
 }
@@ -97,7 +102,8 @@ impl RealHost {
         let root = root.canonicalize().map_err(HostError::io("open", root_text()))?;
         let fd = rustix::fs::open(&root, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
             .map_err(|errno| HostError::io("open", root_text())(errno.into()))?;
-        let mut host = Self { root, fd, random: SystemRandom::new(), session: 0, units: None };
+        let mut host =
+            Self { root, fd, random: SystemRandom::new(), session: 0, directory: DirectoryService::new(), units: None };
         host.session = u32::try_from(host.random() >> 32).expect("the upper half of 64 bits");
         host.units =
             (is_systemd_booted(&host.root) && rustix::process::geteuid().is_root()).then(|| Rc::new(units::Units::new()));
@@ -124,10 +130,10 @@ impl RealHost {
         record: &dyn Fn() -> Result<(), HostError>,
     ) -> Result<CommandResult, HostError> {
         match self.units.as_ref().zip(unit) {
-            Some((units, unit)) => units.run(&self.root, self.fd.as_fd(), command, unit, record).await,
+            Some((units, unit)) => units.run(&self.root, self.fd.as_fd(), &self.directory, command, unit, record).await,
             None => {
                 record()?;
-                spawn::run(&self.root, self.fd.as_fd(), command).await
+                spawn::run(&self.root, self.fd.as_fd(), &self.directory, command).await
             }
         }
     }
@@ -191,12 +197,20 @@ impl Host for RealHost {
         self.units.is_some() && has_transient_unit(unit)
     }
 
+    fn system_units(&self) -> &dyn SystemUnits {
+        self.units.as_deref().map_or(&NoSystemUnits, |units| units)
+    }
+
     fn lock_file(&self, path: &HostPath) -> Result<Option<OwnedFd>, HostError> {
         self.lock(path)
     }
 
     fn is_file_locked(&self, path: &HostPath) -> Result<bool, HostError> {
         self.is_locked(path)
+    }
+
+    fn find_lock_holder(&self, path: &HostPath) -> Result<Option<LockHolder>, HostError> {
+        self.named_lock_holder(path)
     }
 
     fn system_path(&self, path: &HostPath) -> PathBuf {
@@ -208,11 +222,16 @@ impl Host for RealHost {
     }
 
     fn user_id(&self, name: &str) -> Result<u32, HostError> {
-        accounts::find_number("user", Path::new("/etc/passwd"), name)
+        self.account_number(AccountKind::User, name)
     }
 
     fn group_id(&self, name: &str) -> Result<u32, HostError> {
-        accounts::find_number("group", Path::new("/etc/group"), name)
+        self.account_number(AccountKind::Group, name)
+    }
+
+    fn directory_entry(&self, kind: AccountKind, name: &str) -> Result<Option<String>, HostError> {
+        // The services of this machine are not those of a system below another directory.
+        if self.is_whole_machine() { self.directory.find(kind, name) } else { Ok(None) }
     }
 
     fn user_and_group(&self) -> (u32, u32) {
@@ -241,6 +260,29 @@ impl Host for RealHost {
 }
 
 impl RealHost {
+    /// Returns whether the root directory is that of the machine.
+    fn is_whole_machine(&self) -> bool {
+        self.root == Path::new("/")
+    }
+
+    /// Returns the id of a user or group. The file below the root directory is searched first, then that of this machine,
+    /// and then its directory services.
+    fn account_number(&self, kind: AccountKind, name: &str) -> Result<u32, HostError> {
+        if !self.is_whole_machine()
+            && let Some(bytes) = self.read_account_file(kind)?
+            && let Some(id) = accounts::entry_number(&String::from_utf8_lossy(&bytes), name)
+        {
+            return Ok(id);
+        }
+        accounts::find_number(kind, Path::new(kind.file()), &self.directory, name)
+    }
+
+    /// Returns the content of the file with the local accounts below the root directory, or `None` if it does not exist.
+    fn read_account_file(&self, kind: AccountKind) -> Result<Option<Vec<u8>>, HostError> {
+        let path = HostPath::from_static(kind.file());
+        self.parent_dir(&path)?.map_or(Ok(None), |dir| dir.read(path.name(), MAX_ACCOUNT_FILE_BYTES))
+    }
+
     /// Returns the error for a directory that could not be opened. Checks each directory on the path from the root
     /// down, to find the symbolic link or the file that caused the error.
     fn path_error(&self, path: &HostPath, errno: Errno) -> HostError {

@@ -7,14 +7,17 @@
 
 use serde_json::{Map, Value};
 
+use super::account_parameters::{GroupAccountParameters, UserParameters, group_contradictions, user_contradictions};
 use super::claim::PathContent;
 use super::examples;
+use super::package_rules::package_contradictions;
 use super::parameter_type::NamedResource;
 use super::parameters::{FileParameters, Parameter, ParameterTable, ShellParameters, TEMPLATE_FILE, TypedParameters};
+use super::system_parameters::{PackageParameters, ServiceParameters, service_contradictions};
 use crate::condition::{AuthorError, TemplateParser, TemplateReads};
 
 /// The properties of one task type: a row of the registry.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug)]
 pub struct TaskType {
     /// The type as an enum, for the agent's dispatch.
     pub kind: TaskKind,
@@ -39,9 +42,15 @@ pub struct TaskType {
     /// True if a task of the type acts again (runs, restarts) when a task that it subscribes to has changed something. For
     /// other types, `subscribes` only orders the tasks.
     pub is_refreshed: bool,
+    /// The rule about parameters that contradict or need each other. `None` if all valid parameters can be combined.
+    pub combination_rule: Option<CombinationRule>,
     /// A task of the type as an example for the documentation, in YAML. Empty if `parameters` is `None`.
     pub example: &'static str,
 }
+
+/// A rule about the parameters of a task that contradict or need each other. Returns an error for each contradiction, as
+/// the path of the field and a message. The controller checks the rule when a task is written, and hosts check it again.
+pub type CombinationRule = fn(&Map<String, Value>) -> Vec<(String, String)>;
 
 /// The names of the parameters that define the path that a task writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -91,6 +100,7 @@ const fn ordinary_type(name: &'static str, templates: &'static [&'static str]) -
         concurrency: Concurrency::Shared,
         is_marker: false,
         is_refreshed: false,
+        combination_rule: None,
         example: "",
     }
 }
@@ -121,10 +131,31 @@ task_types! {
         example: examples::SHELL,
         ..ordinary_type("shell", &["command", "script", "creates", "unless", "only_if", "cwd", "env"])
     };
-    Service "a systemd unit: enabled, masked, running": ordinary_type("service", &["unit"]);
-    Package "a package by apt or dnf: present, absent, a version": exclusive_type("package", &["name", "version"]);
-    User "a system user": ordinary_type("user", &["name", "home", "shell", "comment", "groups"]);
-    GroupAccount "a system group": ordinary_type("group_account", &["name"]);
+    Service "a systemd unit: enabled, masked, running": TaskType {
+        parameters: Some(&ServiceParameters::TABLE),
+        combination_rule: Some(service_contradictions),
+        is_refreshed: true,
+        example: examples::SERVICE,
+        ..ordinary_type("service", &["unit"])
+    };
+    Package "packages by apt or dnf: present, absent, a version": TaskType {
+        parameters: Some(&PackageParameters::TABLE),
+        combination_rule: Some(package_contradictions),
+        example: examples::PACKAGE,
+        ..exclusive_type("package", &["name", "version", "min_version"])
+    };
+    User "a user account of the system": TaskType {
+        parameters: Some(&UserParameters::TABLE),
+        combination_rule: Some(user_contradictions),
+        example: examples::USER,
+        ..ordinary_type("user", &["name", "home", "shell", "comment", "groups"])
+    };
+    GroupAccount "a group of the system": TaskType {
+        parameters: Some(&GroupAccountParameters::TABLE),
+        combination_rule: Some(group_contradictions),
+        example: examples::GROUP_ACCOUNT,
+        ..ordinary_type("group_account", &["name"])
+    };
     Puppet "a manifest, run by the host's own puppet apply":
         exclusive_type("puppet", &["puppet_manifest", "puppet_modules", "hiera"]);
     Reboot "a reboot, always or when required": exclusive_type("reboot", &[]);
@@ -172,6 +203,12 @@ impl TaskType {
         let parameters = self.parameters?.0;
         let has_template = parameters.iter().any(|parameter| parameter.name == "template");
         Some(parameters.iter().copied().chain(has_template.then_some(TEMPLATE_FILE)).collect())
+    }
+
+    /// Returns the errors of parameters that contradict or need each other (`combination_rule`), each as the path of the
+    /// field and a message.
+    pub fn combination_errors(&self, parameters: &Map<String, Value>) -> Vec<(String, String)> {
+        self.combination_rule.map(|rule| rule(parameters)).unwrap_or_default()
     }
 
     /// Returns the path that a task of this type writes, as its author wrote it, and whether a file is there after the

@@ -147,7 +147,7 @@ impl Applier for FileApplier {
                 Some(desired_file) => replace_file(site, task, &state, desired_file).await?,
                 None => remove_file(site, task, &state)?,
             };
-            Ok(ApplyResult { message: state.loss_message(), output, diff })
+            Ok(ApplyResult { message: state.loss_message(), output, diff, ..ApplyResult::default() })
         })
     }
 }
