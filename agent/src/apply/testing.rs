@@ -9,7 +9,7 @@ use rcgen::{
 use serde_json::{Value, json};
 use stemma_core::digest::sha256;
 use stemma_core::task::Mode;
-use stemma_wire::message::desired::{InputValue, Known, KnownLabel, Profile, ProfileTask, TaskSet};
+use stemma_wire::message::desired::{InputValue, Known, KnownLabel, Profile, ProfileTask, REMOVE_ORPHANS, TaskSet};
 use stemma_wire::message::signed::{EpochChange, Grant, Signature, SignedDesired, SignedGrant};
 use stemma_wire::message::{Epoch, Hash, PartDigest, Revision, WireVersion, digest_part};
 use stemma_wire::sign::{Leaf, Signer, SigningBatch};
@@ -207,6 +207,7 @@ pub(crate) struct TestTaskSet {
     inputs: Vec<(String, InputValue)>,
     labels: Vec<(String, String)>,
     left_out: Vec<(String, String)>,
+    removes_orphans: bool,
     mode: Mode,
     revision: u64,
 }
@@ -275,6 +276,12 @@ impl TestTaskSet {
         self
     }
 
+    /// Lets the host remove orphans, as a nodegroup with `remove_orphans` does.
+    pub(crate) fn removing_orphans(mut self) -> Self {
+        self.removes_orphans = true;
+        self
+    }
+
     /// Adds a label of the node.
     pub(crate) fn label(mut self, key: &str, value: &str) -> Self {
         self.labels.push((key.into(), value.into()));
@@ -307,6 +314,7 @@ impl TestTaskSet {
             group: "prod/web".into(),
             labels: self.labels.iter().map(|(key, value)| (key.clone(), label(value))).collect(),
             ceiling: Mode::Apply,
+            lifecycle: self.removes_orphans.then(|| (REMOVE_ORPHANS.to_owned(), 1)).into_iter().collect(),
             ..Known::default()
         };
         let task_set = TaskSet {

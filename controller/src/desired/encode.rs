@@ -13,7 +13,9 @@ use stemma_core::release::{Profile, ProfileHash, sent_definition};
 use stemma_core::resolve::ResolvedNode;
 use stemma_core::rollout::obsolete_barriers;
 use stemma_wire::message::Hash;
-use stemma_wire::message::desired::{self, Barrier, InputValue, Known, KnownLabel, ProfileTask, TaskSet};
+use stemma_wire::message::desired::{
+    self, Barrier, InputValue, Known, KnownLabel, ProfileTask, REMOVE_ORPHANS, TaskSet,
+};
 
 use super::{EncodedProfile, PUBLISHED_VERSION};
 
@@ -214,13 +216,14 @@ fn wire_profile(profile: &Profile) -> desired::Profile {
     desired::Profile { tasks: tasks.chain(unassign_tasks).collect() }
 }
 
-/// Returns the lifecycle limits of a node by field name, in seconds. A field without a limit is omitted.
+/// Returns the lifecycle limits of a node by field name, in seconds. A field without a limit is omitted. Also has
+/// [`REMOVE_ORPHANS`] if the nodegroup sets it.
 fn lifecycle(resolved: &ResolvedNode) -> BTreeMap<String, u64> {
     let limited = resolved.lifecycle_limits().by_field().into_iter().filter_map(|(field, limit)| match limit.value {
         Limit::Forever => None,
         Limit::Within(time) => Some((field.name().to_owned(), time.as_secs())),
     });
-    limited.collect()
+    limited.chain(resolved.removes_orphans().then(|| (REMOVE_ORPHANS.to_owned(), 1))).collect()
 }
 
 /// Returns the origin of a label as a short text for the host, such as `cluster NAME` or `rule NAME`.

@@ -140,6 +140,7 @@ fields! {
         paused: acts,
         mode: acts,
         mend_offline: idle(|value| *value, "hosts correct drift without a controller, whatever the value is"),
+        remove_orphans: acts,
         splay_seconds: acts,
         silent_after_seconds: acts,
         extra: acts,

@@ -1,9 +1,11 @@
 //! Orphans: files and other objects that tasks left on this host and that no task manages now, because the task was
 //! removed, moved to other nodes, or names another object. They are reported until a person removes them or a task manages
-//! them again.
+//! them again. They are removed only if the nodegroup has `remove_orphans` (see [`removal`]).
 //!
 //! Only the root half knows these objects. A controller forgets the tasks of a release with the release, and does not
 //! know for how long a host that was not connected went on to run them.
+
+pub mod removal;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -178,19 +180,25 @@ pub fn left_records(site: &Site, task: &HostTask) -> Vec<(ObjectKey, LeftObject)
 /// [`HostError`] from the ledger.
 pub fn orphans(site: &Site, desired: &Desired, profile: &Profile) -> Result<Vec<OrphanedObject>, HostError> {
     let recorded = recorded_objects(site)?;
-    reported_orphans(site, &find_unmanaged(site, desired, profile, &recorded).orphans)
+    reported_orphans(site, &find_unmanaged(site, desired, profile, &recorded).orphans, |_| None)
 }
 
-/// Returns the same objects as [`orphans`]. Also removes from the record the unmanaged objects that no longer exist. If an
-/// object with such a name appears later, it is not from a task.
+/// Returns the same objects as [`orphans`], each with the reason of `kept_reason` why it is not removed. Also removes from
+/// the record the unmanaged objects that no longer exist. If an object with such a name appears later, it is not from a
+/// task.
 ///
 /// # Errors
 /// [`HostError`] from the ledger.
-pub fn prune_orphans(site: &Site, desired: &Desired, profile: &Profile) -> Result<Vec<OrphanedObject>, HostError> {
+pub fn prune_orphans(
+    site: &Site,
+    desired: &Desired,
+    profile: &Profile,
+    kept_reason: impl Fn(&ObjectKey) -> Option<String>,
+) -> Result<Vec<OrphanedObject>, HostError> {
     let mut recorded = recorded_objects(site)?;
     let unmanaged = find_unmanaged(site, desired, profile, &recorded);
     forget(site, &mut recorded, &unmanaged.missing)?;
-    reported_orphans(site, &unmanaged.orphans)
+    reported_orphans(site, &unmanaged.orphans, kept_reason)
 }
 
 /// Removes objects from the record on disk. Also removes the notes that tasks created them.
@@ -204,8 +212,13 @@ fn forget(site: &Site, recorded: &mut LeftObjects, objects: &BTreeSet<ObjectKey>
 }
 
 /// Returns orphans in the form of a report.
-fn reported_orphans(site: &Site, orphans: &LeftObjects) -> Result<Vec<OrphanedObject>, HostError> {
-    let report = |((kind, name), left): (&ObjectKey, &LeftObject)| {
+fn reported_orphans(
+    site: &Site,
+    orphans: &LeftObjects,
+    kept_reason: impl Fn(&ObjectKey) -> Option<String>,
+) -> Result<Vec<OrphanedObject>, HostError> {
+    let report = |(object, left): (&ObjectKey, &LeftObject)| {
+        let (kind, name) = object;
         // A path may have held a secret of another task.
         let has_held_secret = match HostPath::parse(name) {
             Ok(path) if kind.file_kind().is_some() => site.ledger.is_secret_path(&path)?,
@@ -216,7 +229,7 @@ fn reported_orphans(site: &Site, orphans: &LeftObjects) -> Result<Vec<OrphanedOb
             kind: kind.name().to_owned(),
             name: name.clone(),
             is_secret: left.is_secret || has_held_secret,
-            kept: None,
+            kept: kept_reason(object),
         })
     };
     orphans.iter().map(report).collect()

@@ -9,7 +9,9 @@ use std::sync::Arc;
 use anyhow::Result;
 use serde::{Serialize, Serializer};
 use stemma_core::digest::TaskDigest;
-use stemma_core::status::{self, CleanUpReport, CleanUpState, OrphanedObject, STUCK_FACT, TaskOutcome, TaskSummary};
+use stemma_core::status::{
+    self, CleanUpReport, CleanUpState, ORPHANS_FACT, OrphanedObject, Orphans, STUCK_FACT, TaskOutcome, TaskSummary,
+};
 use stemma_core::task::Mode;
 use stemma_wire::error::is_format_character;
 use stemma_wire::message::desired::{Known, ProfileTask};
@@ -108,6 +110,9 @@ struct TaskOutput {
     /// The reason for the outcome and the end of the task's output, if they are stored.
     #[serde(flatten)]
     reason: Option<Reason>,
+    /// The tasks that did not run because this task failed.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    not_run: Vec<String>,
 }
 
 /// The outcome of a task on this host, as `status` and `explain` print it.
@@ -277,7 +282,13 @@ fn collect(local: &LocalHost) -> Result<StatusOutput> {
         && stuck.is_none()
         && desired.as_ref().is_some_and(|desired| is_starting(report.progress, desired, &local_state, &tasks));
     let hold = desired.as_ref().map(|desired| hold_text(desired, &local_state, &tasks, local.host.unix_seconds()));
-    let orphans = desired.as_ref().map(|desired| orphans(local, desired)).transpose()?.unwrap_or_default();
+    let mut orphans = desired.as_ref().map(|desired| orphans(local, desired)).transpose()?.unwrap_or_default();
+    // Only the agent knows why it did not remove an orphan.
+    let reported_orphans = report.facts.get(ORPHANS_FACT).map(|fact| Orphans::from_fact(fact)).unwrap_or_default().listed;
+    for orphan in &mut orphans {
+        let reported = reported_orphans.iter().find(|reported| (&reported.kind, &reported.name) == (&orphan.kind, &orphan.name));
+        orphan.kept = reported.and_then(|reported| reported.kept.clone());
+    }
     let clean_ups = clean_ups::reports(&local.site)?;
     let skipped = desired.as_ref().map(skipped_tasks).unwrap_or_default();
     let mode = desired.as_ref().map(|desired| words(desired.mode()));
@@ -391,6 +402,7 @@ fn tasks(local: &LocalHost, desired: &Desired) -> Result<Vec<TaskOutput>> {
     let mut records = ledger.get(&PROGRESS)?.unwrap_or_default().tasks;
     records.retain(|_, record| record.task_set == desired.digest);
     let mut reasons = ledger.get(&REASONS)?.unwrap_or_default();
+    let mut stopped_tasks = stopped_tasks(&records, &reasons);
     let barriers = waiting_tasks(local, desired, &profile, &records)?;
     let tasks_of_host = profile.tasks.iter().filter(|task| desired.task_set.runs_task(&task.id));
     Ok(tasks_of_host
@@ -400,9 +412,22 @@ fn tasks(local: &LocalHost, desired: &Desired) -> Result<Vec<TaskOutput>> {
             // The text does not contain why the tasks of the barrier have not finished, because only a controller knows
             // it.
             let waits_for = barriers.get(task.id.as_str()).map(|barrier| status::barrier_text(&barrier.task, &barrier.selector));
-            TaskOutput { outcome, reason, waits_for, id: task.id.clone() }
+            let not_run = stopped_tasks.remove(&task.id).unwrap_or_default();
+            TaskOutput { outcome, reason, waits_for, id: task.id.clone(), not_run }
         })
         .collect())
+}
+
+/// Returns the tasks that did not run in the current task set, by the task that failed before them, in the order of ids.
+fn stopped_tasks(records: &BTreeMap<String, TaskRecord>, reasons: &BTreeMap<String, Reason>) -> BTreeMap<String, Vec<String>> {
+    let mut stopped = BTreeMap::<String, Vec<String>>::new();
+    for (id, _) in records.iter().filter(|(_, record)| record.outcome == Outcome::DependencyFailed) {
+        let cause = reasons.get(id).and_then(|reason| status::stopping_task(&reason.message));
+        if let Some(cause) = cause {
+            stopped.entry(cause.to_owned()).or_default().push(id.clone());
+        }
+    }
+    stopped
 }
 
 /// Returns by whom or why this host was parked, as text, or `None` if the host is not parked.
@@ -506,6 +531,9 @@ fn human_text(status: &StatusOutput, now: u64) -> String {
         line("task", &format!("{:<24} {}", task.id, outcome_text.as_deref().unwrap_or("not yet")));
         for reason_line in task.reason.iter().flat_map(reason_lines) {
             line("", &format!("  {reason_line}"));
+        }
+        if !task.not_run.is_empty() {
+            line("", &format!("  not run because of it: {}", task.not_run.join(", ")));
         }
     }
     for (id, reason) in &status.skipped {

@@ -11,7 +11,7 @@ use stemma_core::finding::Finding;
 use stemma_core::object::{HoldEnd, LevelId, Node, NodeId, Timestamp};
 use stemma_core::resolve::{self, Resolution, ResolvedNode};
 use stemma_core::status::{
-    self, AwaitedTask, HAS_ERROR_REASON, Liveness, RESULTS_PENDING_REASON, State, StateInputs, TASK_FAILED_REASON, TaskOutcome,
+    self, AwaitedTask, HAS_ERROR_REASON, Liveness, OrphanedObject, Orphans, RESULTS_PENDING_REASON, State, StateInputs, TASK_FAILED_REASON, TaskOutcome,
     TaskStatus,
 };
 use stemma_core::task::Mode;
@@ -57,6 +57,18 @@ pub(super) fn reported_state(model: &Model, node: &Node) -> Value {
         "hold": record.hold_end().map(|(hold_end, reason)| json!({"until": end_json(hold_end), "reason": reason})),
         "parked": record.parked.as_ref().map(|reason| json!({"reason": **reason})),
     })
+}
+
+/// Returns what the node's host once got from tasks and no task of its task set manages now: each object with its kind, its
+/// name, the task that left it, whether it may hold a secret, and the reason why `remove_orphans` does not remove it. If the
+/// host counts further objects without naming them, the last item has their number (`more`).
+pub(super) fn unmanaged(model: &Model, node: &Node) -> Vec<Value> {
+    let Orphans { listed, unlisted_count, .. } = state_inputs::orphans(model, node.meta.uuid);
+    let object = |OrphanedObject { task, kind, name, is_secret, kept }| {
+        json!({"task": task, "kind": kind, "name": name, "secret": is_secret, "kept": kept})
+    };
+    let more = (unlisted_count > 0).then(|| json!({"more": unlisted_count}));
+    listed.into_iter().map(object).chain(more).collect()
 }
 
 /// Returns whether the node's agent is connected, silent, or has never joined.

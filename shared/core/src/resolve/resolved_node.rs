@@ -710,6 +710,11 @@ impl ResolvedNode {
         self.entry.mode(self.group.as_ref().map(|resolved_group| &*resolved_group.group))
     }
 
+    /// Returns whether the host removes files that only tasks wrote and that no task manages any more.
+    pub fn removes_orphans(&self) -> bool {
+        self.group.as_ref().is_some_and(|resolved_group| resolved_group.group.spec.remove_orphans)
+    }
+
     /// Returns the number of seconds over which the host spreads its work after a change.
     pub fn splay_seconds(&self) -> u32 {
         self.group.as_ref().and_then(|resolved_group| resolved_group.group.spec.splay_seconds).unwrap_or(0)

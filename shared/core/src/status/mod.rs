@@ -19,7 +19,8 @@ pub use note::{HostConfirmation, NextTaskSet, StatusNote, WithheldBy};
 pub use orphans::{CleanUpReport, CleanUpState, ORPHANS_FACT, OrphanedObject, Orphans};
 pub use tasks::{
     AwaitedTask, RESULTS_PENDING_REASON, TASK_FAILED_REASON, TaskOutcome, TaskStatus, TaskSummary, awaited_task_reason,
-    barrier_text, closed_barrier_text, first_error_code, first_failure_text, pending_results_text, tasks_not_run_text,
+    barrier_text, closed_barrier_text, first_error_code, first_failure_text, pending_results_text, stopping_task,
+    tasks_not_run_text,
     tasks_with_outcome_text,
 };
 
