@@ -13,9 +13,7 @@ use stemma_core::release::{Profile, ProfileHash, sent_definition};
 use stemma_core::resolve::ResolvedNode;
 use stemma_core::rollout::obsolete_barriers;
 use stemma_wire::message::Hash;
-use stemma_wire::message::desired::{
-    self, Barrier, InputValue, Known, KnownLabel, ProfileTask, REMOVE_ORPHANS, TaskSet,
-};
+use stemma_wire::message::desired::{self, Barrier, InputValue, Known, KnownLabel, ProfileTask, REMOVE_ORPHANS, TaskSet};
 
 use super::{EncodedProfile, PUBLISHED_VERSION};
 

@@ -290,9 +290,8 @@ fn unmanaged_objects<'a>(
             None => drop(unreadable_tasks.insert(task.id.as_str())),
         }
     }
-    let is_unmanaged = |(object, left): &(&ObjectKey, &LeftObject)| {
-        !managed.contains(*object) && !unreadable_tasks.contains(left.task.as_str())
-    };
+    let is_unmanaged =
+        |(object, left): &(&ObjectKey, &LeftObject)| !managed.contains(*object) && !unreadable_tasks.contains(left.task.as_str());
     recorded.iter().filter(is_unmanaged).collect()
 }
 

@@ -107,14 +107,17 @@ fn judge(site: &Site, (kind, name): &ObjectKey, left: &LeftObject) -> Verdict {
         return Verdict::Keep("it existed before a task wrote it, or an older agent wrote it: remove it on the host".to_owned());
     }
     let Some(digest) = left.digest else {
-        return Verdict::Keep("an older agent wrote it, so it is not known whether it was changed: remove it on the host".to_owned());
+        return Verdict::Keep(
+            "an older agent wrote it, so it is not known whether it was changed: remove it on the host".to_owned(),
+        );
     };
     let path = match HostPath::parse(name) {
         Ok(path) => path,
         Err(error) => return Verdict::Keep(error.to_string()),
     };
-    let is_permitted =
-        check_writable(name).and_then(|()| check_not_agent_path(name, site.label_map.as_str())).map_err(|error| error.to_string());
+    let is_permitted = check_writable(name)
+        .and_then(|()| check_not_agent_path(name, site.label_map.as_str()))
+        .map_err(|error| error.to_string());
     match is_permitted.and_then(|()| has_digest(site, &path, &digest).map_err(|error| error.sentence())) {
         Ok(true) => Verdict::Remove(path),
         Ok(false) => Verdict::Keep("somebody changed it after the task wrote it: remove it on the host".to_owned()),

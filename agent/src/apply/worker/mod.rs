@@ -25,8 +25,8 @@ use tokio::time::{Instant, sleep_until};
 
 use super::executor::{RunSummary, TaskRun};
 use super::hooks::HookFailures;
-use super::orphans::removal::KeptOrphans;
 use super::ledger::{Desired, LOCAL_STATE, Ledger, RECONCILE_DONE, REPORT};
+use super::orphans::removal::KeptOrphans;
 use super::outputs::OutputsResult;
 use super::seal::seal_key;
 use super::task::Site;

@@ -11,8 +11,8 @@ use stemma_core::finding::Finding;
 use stemma_core::object::{HoldEnd, LevelId, Node, NodeId, Timestamp};
 use stemma_core::resolve::{self, Resolution, ResolvedNode};
 use stemma_core::status::{
-    self, AwaitedTask, HAS_ERROR_REASON, Liveness, OrphanedObject, Orphans, RESULTS_PENDING_REASON, State, StateInputs, TASK_FAILED_REASON, TaskOutcome,
-    TaskStatus,
+    self, AwaitedTask, HAS_ERROR_REASON, Liveness, OrphanedObject, Orphans, RESULTS_PENDING_REASON, State, StateInputs,
+    TASK_FAILED_REASON, TaskOutcome, TaskStatus,
 };
 use stemma_core::task::Mode;
 use stemma_core::traits::{NodeTraits, TraitSource};
@@ -64,9 +64,7 @@ pub(super) fn reported_state(model: &Model, node: &Node) -> Value {
 /// host counts further objects without naming them, the last item has their number (`more`).
 pub(super) fn unmanaged(model: &Model, node: &Node) -> Vec<Value> {
     let Orphans { listed, unlisted_count, .. } = state_inputs::orphans(model, node.meta.uuid);
-    let object = |OrphanedObject { task, kind, name, is_secret, kept }| {
-        json!({"task": task, "kind": kind, "name": name, "secret": is_secret, "kept": kept})
-    };
+    let object = |OrphanedObject { task, kind, name, is_secret, kept }| json!({"task": task, "kind": kind, "name": name, "secret": is_secret, "kept": kept});
     let more = (unlisted_count > 0).then(|| json!({"more": unlisted_count}));
     listed.into_iter().map(object).chain(more).collect()
 }

@@ -20,8 +20,7 @@ pub use orphans::{CleanUpReport, CleanUpState, ORPHANS_FACT, OrphanedObject, Orp
 pub use tasks::{
     AwaitedTask, RESULTS_PENDING_REASON, TASK_FAILED_REASON, TaskOutcome, TaskStatus, TaskSummary, awaited_task_reason,
     barrier_text, closed_barrier_text, first_error_code, first_failure_text, pending_results_text, stopping_task,
-    tasks_not_run_text,
-    tasks_with_outcome_text,
+    tasks_not_run_text, tasks_with_outcome_text,
 };
 
 /// The state of a node, in the order of precedence: if several states apply, the first one is shown. Some causes of

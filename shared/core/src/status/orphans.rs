@@ -156,7 +156,8 @@ mod tests {
     #[test]
     fn y06_orphans_are_read_from_facts_of_any_version() {
         let key = object("key", "file", "/root/.ssh/authorized_keys");
-        let secret = OrphanedObject { is_secret: true, kept: Some("somebody changed it".into()), ..object("db", "file", "/etc/db") };
+        let secret =
+            OrphanedObject { is_secret: true, kept: Some("somebody changed it".into()), ..object("db", "file", "/etc/db") };
         let clean_up = |state, message: &str| CleanUpReport {
             task: "conf".into(),
             on_unassign: "undo".into(),
@@ -170,12 +171,7 @@ mod tests {
             (
                 r#"[{"task":"db","path":"/etc/db","secret":true,"kept":"somebody changed it"},{"task":"web","kind":"package","name":"nginx"},
                     {"task":"srv","path":"/srv/a","kind":"directory"},{"task":"x","kind":"volume","name":"v"}]"#,
-                vec![
-                    secret,
-                    object("web", "package", "nginx"),
-                    object("srv", "directory", "/srv/a"),
-                    object("x", "volume", "v"),
-                ],
+                vec![secret, object("web", "package", "nginx"), object("srv", "directory", "/srv/a"), object("x", "volume", "v")],
                 0,
                 vec![],
             ),

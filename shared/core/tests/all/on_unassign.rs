@@ -104,7 +104,11 @@ fn on_unassign_has_finding_when_no_host_can_run_it() {
     for (target, other, expected) in [
         ("undo", shell("undo", &json!({})), None),
         ("conf", shell("undo", &json!({})), Some("it names the task itself")),
-        ("undo", json!({"id": "undo", "type": "group", "tags": ["nginx"], "tasks": []}), Some("has type group, which runs nothing")),
+        (
+            "undo",
+            json!({"id": "undo", "type": "group", "tags": ["nginx"], "tasks": []}),
+            Some("has type group, which runs nothing"),
+        ),
         ("undo", json!({"id": "undo", "type": "skipped", "tags": ["nginx"]}), Some("has type skipped, which runs nothing")),
         ("undo", shell("undo", &json!({"privileged": true})), Some("is privileged and this task is not")),
     ] {

@@ -60,17 +60,9 @@ mod tests {
     fn unit_is_left_while_enabled_or_running() {
         for (unit, files, expected) in [
             ("a.service", &["/usr/lib/systemd/system/a.service"][..], false),
-            (
-                "a.service",
-                &["/usr/lib/systemd/system/a.service", "/etc/systemd/system/multi-user.target.wants/a.service"],
-                true,
-            ),
+            ("a.service", &["/usr/lib/systemd/system/a.service", "/etc/systemd/system/multi-user.target.wants/a.service"], true),
             ("a.service", &["/etc/systemd/system/multi-user.target.wants/a.service"], false),
-            (
-                "a.service",
-                &["/etc/systemd/system/a.service", "/sys/fs/cgroup/system.slice/a.service/cgroup.procs"],
-                true,
-            ),
+            ("a.service", &["/etc/systemd/system/a.service", "/sys/fs/cgroup/system.slice/a.service/cgroup.procs"], true),
             (
                 "app@blue.service",
                 &[

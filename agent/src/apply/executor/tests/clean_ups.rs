@@ -59,8 +59,11 @@ fn clean_up_is_tried_again_until_it_succeeds() {
     assert_eq!(outcomes, pairs(&[(UNDO, Outcome::Failed), ("base", Outcome::Unchanged)]), "the other tasks run nevertheless");
     assert_eq!(progress, observed::Progress::Failed);
     let reports = crate::apply::clean_ups::reports(&site(&host)).unwrap();
-    assert_eq!(serde_json::json!(reports), json!([{"task": "conf", "on_unassign": "undo", "state": "failed",
-        "message": "the command ended with status 1"}]));
+    assert_eq!(
+        serde_json::json!(reports),
+        json!([{"task": "conf", "on_unassign": "undo", "state": "failed",
+        "message": "the command ended with status 1"}])
+    );
     host.on_run(|_, _| CommandResult { end: ExitKind::Status(0), output: String::new() });
     let (outcomes, progress) = run_with(&host, &without_conf, &Ceiling::default(), RunPurpose::Converge);
     assert_eq!((outcomes, progress), (pairs(&[(UNDO, Outcome::Changed)]), observed::Progress::Converged));

@@ -372,14 +372,13 @@ fn y06_file_record_is_created_when_task_set_is_replaced() {
 fn y06_report_names_64_orphans_and_counts_rest() {
     use crate::apply::orphans::orphans_fact;
 
-    let orphan =
-        |index: usize, len: usize| OrphanedObject {
-            task: format!("t{index}"),
-            kind: "file".into(),
-            name: format!("/{}{index}", "p".repeat(len)),
-            is_secret: false,
-            kept: None,
-        };
+    let orphan = |index: usize, len: usize| OrphanedObject {
+        task: format!("t{index}"),
+        kind: "file".into(),
+        name: format!("/{}{index}", "p".repeat(len)),
+        is_secret: false,
+        kept: None,
+    };
     // The number of orphans, the length of each path, and the expected numbers of listed and of further orphans.
     for (count, len, expected) in [(0, 1, None), (1, 1, Some((1, 0))), (64, 1, Some((64, 0))), (70, 1, Some((64, 6)))] {
         let text = orphans_fact(&(0..count).map(|index| orphan(index, len)).collect::<Vec<_>>(), &[]);

@@ -146,7 +146,8 @@ pub fn orphans(node: &Node, orphans: &Orphans) -> Vec<Finding> {
         let advice = match &orphan.kept {
             Some(reason) => format!("remove_orphans does not remove it: {}", shorten(reason)),
             None if orphan.kind == "file" => {
-                "nothing removes it automatically; a task `file` with `absent: true` does, or `remove_orphans` of the nodegroup".to_owned()
+                "nothing removes it automatically; a task `file` with `absent: true` does, or `remove_orphans` of the nodegroup"
+                    .to_owned()
             }
             None => "nothing removes it automatically".to_owned(),
         };
