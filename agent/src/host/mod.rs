@@ -301,6 +301,25 @@ pub trait Dir {
     /// [`HostError::Io`].
     fn stat(&self, name: &str) -> Result<Option<Stat>, HostError>;
 
+    /// Returns the metadata of this directory itself.
+    ///
+    /// # Errors
+    /// [`HostError::Io`].
+    fn own_stat(&self) -> Result<Stat, HostError>;
+
+    /// Returns the target of a symbolic link, with U+FFFD for bytes that are not UTF-8. Returns `None` if the entry does
+    /// not exist.
+    ///
+    /// # Errors
+    /// [`HostError::WrongKind`] if the entry is no symbolic link, [`HostError::Io`].
+    fn read_link(&self, name: &str) -> Result<Option<String>, HostError>;
+
+    /// Returns whether something is mounted at an entry. A symbolic link is not followed.
+    ///
+    /// # Errors
+    /// [`HostError::Io`].
+    fn is_mount_point(&self, name: &str) -> Result<bool, HostError>;
+
     /// Returns the version of an entry, or `None` if the entry does not exist. Two versions are equal only if the entry
     /// did not change in between, apart from the exception that [`FileVersion`] names.
     ///
@@ -379,6 +398,15 @@ pub trait Dir {
         Ok(Vec::new())
     }
 
+    /// Gives each entry whose name is not UTF-8 a name of `new_name`, so that the entry can be removed. This default,
+    /// for a test double on which all names are UTF-8, does nothing.
+    ///
+    /// # Errors
+    /// As [`Self::check_replaceable`].
+    fn rename_non_utf8_names(&self, _new_name: &mut dyn FnMut() -> String) -> Result<(), HostError> {
+        Ok(())
+    }
+
     /// Opens a subdirectory. Returns `None` if the entry does not exist.
     ///
     /// # Errors
@@ -403,6 +431,24 @@ pub trait Dir {
     /// # Errors
     /// [`HostError::Io`].
     fn set_mode(&self, mode: u32) -> Result<(), HostError>;
+
+    /// Sets owner and group of this directory itself. `None` leaves the owner or the group unchanged.
+    ///
+    /// # Errors
+    /// [`HostError::Io`].
+    fn set_owner(&self, user: Option<u32>, group: Option<u32>) -> Result<(), HostError>;
+
+    /// Creates a symbolic link to this target.
+    ///
+    /// # Errors
+    /// As [`Self::create`].
+    fn make_link(&self, name: &str, target: &str) -> Result<(), HostError>;
+
+    /// Removes an empty subdirectory.
+    ///
+    /// # Errors
+    /// As [`Self::check_replaceable`]. Also [`HostError::Io`] if the entry does not exist, is no directory, or is not empty.
+    fn remove_dir(&self, name: &str) -> Result<(), HostError>;
 
     /// Renames `from` to `to`, and replaces an existing `to`.
     ///

@@ -4,10 +4,14 @@
 //! end as `unsupported`, and tasks that require them are not started.
 
 mod account;
+mod directory;
 mod file;
+mod link;
 mod marker;
 mod package;
+mod placement;
 mod shell;
+mod tree_removal;
 mod unit;
 
 pub use package::PackageCache;
@@ -47,13 +51,20 @@ pub trait Applier {
     }
 
     /// Returns the objects of the host that the task manages, as [`super::orphans`] records and reports them. By default, this
-    /// is the file of [`Self::managed_path`]. Returns `None` if they cannot be determined, for example because a template
-    /// fails. A task of a type with other objects (packages, units, accounts) overrides this, and [`Self::has_object`].
+    /// is the file, link or directory of [`Self::managed_path`]. Returns `None` if they cannot be determined, for example
+    /// because a template fails. A task of a type with other objects (packages, units, accounts) overrides this, and
+    /// [`Self::has_object`].
     fn managed_objects(&self, site: &Site, task: &HostTask) -> Option<Vec<ManagedObject>> {
-        let Some(path) = self.managed_path(site, task) else { return Some(Vec::new()) };
-        let written_path = task_type(&task.task.kind).and_then(|definition| definition.written_path(&task.task.parameters));
-        let is_left = written_path.is_some_and(|(_, content)| content == PathContent::File);
-        Some(vec![ManagedObject { key: (ObjectKind::File, path.to_string()), is_left }])
+        let definition = task_type(&task.task.kind)?;
+        let Some(target) = definition.write_target else { return Some(Vec::new()) };
+        let path = self.managed_path(site, task)?;
+        let kind = match target.content {
+            PathContent::File | PathContent::Absent => ObjectKind::File,
+            PathContent::Link => ObjectKind::Link,
+            PathContent::Directory => ObjectKind::Directory,
+        };
+        let (_, content) = definition.written_path(&task.task.parameters)?;
+        Some(vec![ManagedObject { key: (kind, path.to_string()), is_left: content != PathContent::Absent }])
     }
 
     /// Returns whether an object that a task of this type left still exists on the host. Files, directories and links are
@@ -66,8 +77,8 @@ pub trait Applier {
         Ok(true)
     }
 
-    /// Returns the SHA-256 digest of the file that the task writes as a whole. Returns `None` if the task writes no file,
-    /// or if the digest cannot be determined.
+    /// Returns the SHA-256 digest of the content of the file that the task writes as a whole, or of the target of the link.
+    /// Returns `None` if the task makes neither, or if the digest cannot be determined.
     fn written_digest(&self, site: &Site, task: &HostTask) -> Option<[u8; 32]> {
         let _ = (site, task);
         None
@@ -115,6 +126,8 @@ pub struct ManagedObject {
 pub fn applier(kind: TaskKind) -> Option<&'static dyn Applier> {
     match kind {
         TaskKind::File => Some(&file::FileApplier),
+        TaskKind::Directory => Some(&directory::DirectoryApplier),
+        TaskKind::Link => Some(&link::LinkApplier),
         TaskKind::Shell => Some(&shell::ShellApplier),
         TaskKind::Service => Some(&unit::UnitApplier),
         TaskKind::Package => Some(&package::PackageApplier),
@@ -140,7 +153,7 @@ fn parameters<T: TypedParameters>(task: &HostTask) -> Result<T, TaskError> {
     let parsed = T::parse(&task.task.parameters).map_err(|error| TaskError::new(format!("parameters: {error}")))?;
     let errors = task_type(&task.task.kind).map(|kind| kind.combination_errors(&task.task.parameters)).unwrap_or_default();
     match errors.into_iter().next() {
-        Some((field, message)) => Err(TaskError::new(format!("{field}: {message}"))),
+        Some((field, message)) => Err(TaskError::new(format!("{field}: {message}; nothing was changed"))),
         None => Ok(parsed),
     }
 }

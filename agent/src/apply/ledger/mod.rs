@@ -398,8 +398,8 @@ impl Ledger {
         self.write(&*self.undo, &encode_file_name(&note.path), RecordKind::Undo, note)
     }
 
-    /// Returns whether a task created the file at this path, as far as the copies for undo show. A file that existed before,
-    /// or whose copy is lost, was not created by a task.
+    /// Returns whether a task created the file, link or directory at this path, as far as the copies for undo show. What
+    /// existed before, or whose copy is lost, was not created by a task.
     ///
     /// # Errors
     /// [`HostError`].
@@ -408,8 +408,16 @@ impl Ledger {
         Ok(note.is_some_and(|note| note.path == path && note.bytes.is_none()))
     }
 
-    /// Removes the note that a task created the file at this path, if there is one. The caller uses this when the file no
-    /// longer exists: a later file at the path is of another program.
+    /// Notes that a task is about to create a link or a directory at a path. The copy for undo of a file has this note too.
+    ///
+    /// # Errors
+    /// [`HostError`].
+    pub fn note_creation(&self, task: &str, path: &str) -> Result<(), HostError> {
+        self.store_undo(&UndoNote { task: task.to_owned(), path: path.to_owned(), bytes: None, attributes: None })
+    }
+
+    /// Removes the note that a task created something at this path, if there is one. The caller uses this when it no longer
+    /// exists: a later file at the path is of another program.
     ///
     /// # Errors
     /// [`HostError`].

@@ -57,7 +57,7 @@ impl ObjectKind {
     }
 
     /// Returns the kind of the file at the path of such an object. Returns `None` for objects without a path.
-    const fn file_kind(self) -> Option<FileKind> {
+    pub(super) const fn file_kind(self) -> Option<FileKind> {
         match self {
             Self::File => Some(FileKind::File),
             Self::Directory => Some(FileKind::Directory),
@@ -165,13 +165,29 @@ pub fn left_objects(site: &Site, task: &HostTask) -> Vec<ManagedObject> {
 pub fn left_records(site: &Site, task: &HostTask) -> Vec<(ObjectKey, LeftObject)> {
     let applier = task_type(&task.task.kind).and_then(|definition| applier(definition.kind));
     let record = |ManagedObject { key, .. }: ManagedObject| {
-        let is_file = key.0 == ObjectKind::File;
-        // If the note of the file cannot be read, the file counts as one that existed before.
-        let is_created = is_file && site.ledger.is_created_by_task(&key.1).unwrap_or(false);
-        let digest = applier.filter(|_| is_file).and_then(|applier| applier.written_digest(site, task));
+        // If the note cannot be read, the object counts as one that existed before.
+        let is_created = key.0.file_kind().is_some() && site.ledger.is_created_by_task(&key.1).unwrap_or(false);
+        let digest = applier.and_then(|applier| applier.written_digest(site, task));
         (key, LeftObject { task: task.task.id.clone(), is_secret: task.is_sensitive(), is_created, digest })
     };
     left_objects(site, task).into_iter().map(record).collect()
+}
+
+/// Notes that a task is about to create the missing directories of a path, so that they can be removed with what the task
+/// leaves in them.
+///
+/// # Errors
+/// [`HostError`]. The caller must then not create the directories.
+pub fn note_created_parents(site: &Site, task: &HostTask, dir: &HostPath) -> Result<(), HostError> {
+    let mut next_dir = Some(dir.clone());
+    while let Some(dir) = next_dir {
+        if site.host.dir(&dir)?.is_some() {
+            break;
+        }
+        site.ledger.note_creation(&task.task.id, dir.as_str())?;
+        next_dir = dir.parent();
+    }
+    Ok(())
 }
 
 /// Returns the orphans: the recorded objects that still exist and that no task of this desired state manages.
@@ -208,7 +224,7 @@ fn forget(site: &Site, recorded: &mut LeftObjects, objects: &BTreeSet<ObjectKey>
     }
     recorded.retain(|object, _| !objects.contains(object));
     store_objects(site, recorded)?;
-    objects.iter().filter(|(kind, _)| *kind == ObjectKind::File).try_for_each(|(_, path)| site.ledger.forget_creation(path))
+    objects.iter().filter(|(kind, _)| kind.file_kind().is_some()).try_for_each(|(_, path)| site.ledger.forget_creation(path))
 }
 
 /// Returns orphans in the form of a report.

@@ -33,9 +33,16 @@ type CommandStub = dyn Fn(&MemoryHost, &HostCommand) -> CommandResult;
 /// the current content. `durable` is the synced content, which remains after a power cut.
 #[derive(Clone, Debug)]
 enum MemoryEntry {
-    File { now: Vec<u8>, durable: Vec<u8> },
-    Dir { now: NameTable, durable: NameTable },
-    Link,
+    File {
+        now: Vec<u8>,
+        durable: Vec<u8>,
+    },
+    Dir {
+        now: NameTable,
+        durable: NameTable,
+    },
+    /// A symbolic link with its target.
+    Link(String),
     Special,
 }
 
@@ -298,7 +305,7 @@ impl MemoryHost {
             match &mut node.content {
                 MemoryEntry::File { now, durable } => now.clone_from(durable),
                 MemoryEntry::Dir { now, durable } => now.clone_from(durable),
-                MemoryEntry::Link | MemoryEntry::Special => {}
+                MemoryEntry::Link(_) | MemoryEntry::Special => {}
             }
         }
         self.restart();
@@ -315,10 +322,21 @@ impl MemoryHost {
         self.add(dir, &name, MemoryEntry::File { now: text.into(), durable: text.into() }, 0o644);
     }
 
-    /// Creates a symbolic link, which has no target.
+    /// Creates a symbolic link, whose target does not exist.
     pub fn put_link(&self, path: &str) {
+        self.put_link_to(path, "missing");
+    }
+
+    /// Creates a symbolic link with this target.
+    pub fn put_link_to(&self, path: &str, target: &str) {
         let (dir, name) = self.parent_and_name(path);
-        self.add(dir, &name, MemoryEntry::Link, 0o777);
+        self.add(dir, &name, MemoryEntry::Link(target.into()), 0o777);
+    }
+
+    /// Creates an empty directory. It is durable at once.
+    pub fn put_dir(&self, path: &str) {
+        let (dir, name) = self.parent_and_name(path);
+        self.add(dir, &name, new_dir().content, 0o755);
     }
 
     /// Creates a FIFO.
@@ -470,7 +488,7 @@ impl MemoryHost {
         let nodes = self.0.nodes.borrow();
         match &nodes[node].content {
             MemoryEntry::Dir { .. } => Ok(Box::new(MemoryDir { host: self.clone(), node, path: path.into() })),
-            MemoryEntry::Link => Err(HostError::Link { path: path.into(), at: path.into(), real: None }),
+            MemoryEntry::Link(_) => Err(HostError::Link { path: path.into(), at: path.into(), real: None }),
             other => Err(HostError::WrongKind {
                 path: path.into(),
                 wanted: FileKind::Directory.as_str(),
@@ -606,7 +624,7 @@ fn file_kind(content: &MemoryEntry) -> FileKind {
     match content {
         MemoryEntry::File { .. } => FileKind::File,
         MemoryEntry::Dir { .. } => FileKind::Directory,
-        MemoryEntry::Link => FileKind::Link,
+        MemoryEntry::Link(_) => FileKind::Link,
         MemoryEntry::Special => FileKind::Special,
     }
 }

@@ -1,5 +1,5 @@
 //! Finds users and groups by name: first in `/etc/passwd` and `/etc/group`, then in the directory services of the machine
-//! ([`DirectoryService`]). A number is never looked up in a directory service, so it is valid while no service answers.
+//! ([`DirectoryLookup`]). A number is never looked up in a directory service, so it is valid while no service answers.
 //!
 //! A number without an entry in the file is a valid account. The only group of such an account has the same number. Any
 //! other group, such as the group of root, would give the account rights that nobody granted.
@@ -8,12 +8,11 @@ use std::path::Path;
 
 use stemma_core::task::MAX_ACCOUNT_ID;
 
-use super::directory_service::DirectoryService;
 use crate::host::{AccountKind, HostError};
 
 /// Returns the id of the user or group `name` in a file in the format of `/etc/passwd` or `/etc/group`, or else in a
 /// directory service. If `name` is a valid id in digits, that id is returned without a look-up.
-pub(super) fn find_number(kind: AccountKind, file: &Path, directory: &DirectoryService, name: &str) -> Result<u32, HostError> {
+pub(super) fn find_number(kind: AccountKind, file: &Path, directory: DirectoryLookup<'_>, name: &str) -> Result<u32, HostError> {
     if let Some(id) = parse_number(name) {
         return Ok(id);
     }
@@ -21,10 +20,14 @@ pub(super) fn find_number(kind: AccountKind, file: &Path, directory: &DirectoryS
     if let Some(id) = entry_number(&text, name) {
         return Ok(id);
     }
-    let entry = directory.find(kind, name)?;
+    let entry = directory(kind, name)?;
     let id = entry.and_then(|entry| parse_number(entry.split(':').nth(2)?));
     id.ok_or_else(|| HostError::NoAccount { kind: kind.as_str(), name: name.into() })
 }
+
+/// A function that returns the entry of an account from the directory services of the machine, or `None` if they do not
+/// have the name.
+pub(super) type DirectoryLookup<'a> = &'a dyn Fn(AccountKind, &str) -> Result<Option<String>, HostError>;
 
 /// An account that a command runs as.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -40,12 +43,12 @@ pub(super) struct Account {
 /// Returns the account with this name or number from a file in the format of `/etc/passwd`, or the account with this name
 /// from a directory service. A number without an entry in the file gets an account with defaults. Fails if no entry has the
 /// name.
-pub(super) fn find_account(file: &Path, directory: &DirectoryService, name: &str) -> Result<Account, HostError> {
+pub(super) fn find_account(file: &Path, directory: DirectoryLookup<'_>, name: &str) -> Result<Account, HostError> {
     let text = std::fs::read_to_string(file).map_err(HostError::io("read", file.display().to_string()))?;
     let account = parse_entry(&text, name).or_else(|| parse_number(name).map(|number| account_for_number(&text, number)));
     let account = match account {
         Some(account) => Some(account),
-        None => directory.find(AccountKind::User, name)?.and_then(|entry| parse_account(&entry)),
+        None => directory(AccountKind::User, name)?.and_then(|entry| parse_account(&entry)),
     };
     account.ok_or_else(|| HostError::NoAccount { kind: "user", name: name.into() })
 }
@@ -111,6 +114,11 @@ pub(super) fn entry_number(text: &str, name: &str) -> Option<u32> {
 mod tests {
     use super::*;
 
+    /// Returns the answer of a machine without directory services.
+    fn no_directory(_: AccountKind, _: &str) -> Result<Option<String>, HostError> {
+        Ok(None)
+    }
+
     #[test]
     fn entry_number_matches_whole_name() {
         let text = "root:x:0:0:root:/root:/bin/bash\nwww-data:x:33:33::/var/www:\n+::::::\n";
@@ -136,7 +144,7 @@ mod tests {
     #[test]
     fn y09_find_account_accepts_names_and_numbers() {
         let dir = tempfile::tempdir().unwrap();
-        let (file, directory) = (dir.path().join("passwd"), DirectoryService::new());
+        let file = dir.path().join("passwd");
         std::fs::write(&file, "root:x:0:0:root:/root:/bin/bash\nnews:x:9:13::/n:/bin/n\n").unwrap();
         let account_without_entry =
             |number| Account { name: None, user: number, group: number, home: "/".into(), shell: "/bin/sh".into() };
@@ -145,17 +153,17 @@ mod tests {
             ("4294967294", account_without_entry(4_294_967_294)),
             ("7", account_without_entry(7)),
         ] {
-            assert_eq!(find_account(&file, &directory, name).unwrap(), expected);
+            assert_eq!(find_account(&file, &no_directory, name).unwrap(), expected);
         }
         for name in ["9", "09", "news"] {
-            let account = find_account(&file, &directory, name).unwrap();
+            let account = find_account(&file, &no_directory, name).unwrap();
             assert_eq!((account.user, account.group, account.name.as_deref()), (9, 13, Some("news")), "{name}");
         }
         for name in ["samu", "+5", "-1", "4294967295", "5 ", ""] {
-            let message = find_account(&file, &directory, name).unwrap_err().sentence();
+            let message = find_account(&file, &no_directory, name).unwrap_err().sentence();
             assert!(message.contains("/etc/passwd") && message.contains("number"), "{name}: {message}");
         }
-        let message = find_number(AccountKind::Group, &file, &directory, "utenti").unwrap_err().sentence();
+        let message = find_number(AccountKind::Group, &file, &no_directory, "utenti").unwrap_err().sentence();
         assert!(message.contains("/etc/group") && message.contains("number"), "{message}");
     }
 
@@ -175,13 +183,13 @@ mod tests {
     #[test]
     fn y09_find_account_rejects_reserved_number() {
         let dir = tempfile::tempdir().unwrap();
-        let (file, directory) = (dir.path().join("passwd"), DirectoryService::new());
+        let file = dir.path().join("passwd");
         std::fs::write(&file, "root:x:0:0:root:/root:/bin/bash\n4294967296:x:7:7::/:/bin/sh\n").unwrap();
         for name in ["4294967295", "04294967295", "18446744073709551616"] {
             for (error, kind, file_name) in [
-                (find_account(&file, &directory, name).unwrap_err(), "user", "/etc/passwd"),
-                (find_number(AccountKind::User, &file, &directory, name).unwrap_err(), "user", "/etc/passwd"),
-                (find_number(AccountKind::Group, &file, &directory, name).unwrap_err(), "group", "/etc/group"),
+                (find_account(&file, &no_directory, name).unwrap_err(), "user", "/etc/passwd"),
+                (find_number(AccountKind::User, &file, &no_directory, name).unwrap_err(), "user", "/etc/passwd"),
+                (find_number(AccountKind::Group, &file, &no_directory, name).unwrap_err(), "group", "/etc/group"),
             ] {
                 let expected = format!(
                     "{name:?} is not a valid number of a {kind}: use one from 0 to 4294967294, or a name in {file_name}; nothing was \
@@ -190,7 +198,36 @@ mod tests {
                 assert_eq!(error.sentence(), expected);
             }
         }
-        assert_eq!(find_account(&file, &directory, "4294967296").unwrap().user, 7, "an entry has this name");
-        assert_eq!(find_number(AccountKind::User, &file, &directory, "4294967294").unwrap(), 4_294_967_294);
+        assert_eq!(find_account(&file, &no_directory, "4294967296").unwrap().user, 7, "an entry has this name");
+        assert_eq!(find_number(AccountKind::User, &file, &no_directory, "4294967294").unwrap(), 4_294_967_294);
+    }
+
+    /// A local name takes precedence, a number needs no look-up, and a directory service has the other names.
+    #[test]
+    fn find_account_asks_directory_after_local_file() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("passwd");
+        std::fs::write(&file, "root:x:0:0:root:/root:/bin/bash\nnews:x:9:13::/n:/bin/n\n").unwrap();
+        let lookups = std::cell::Cell::new(0);
+        let directory = |kind: AccountKind, name: &str| {
+            lookups.set(lookups.get() + 1);
+            let user = "alice:*:70001:70002:Alice:/home/alice:/bin/zsh".to_owned();
+            Ok(match (kind, name) {
+                (AccountKind::User, "alice") => Some(user),
+                (AccountKind::Group, "staff") => Some("staff:*:70002:alice".to_owned()),
+                _ => None,
+            })
+        };
+        let account = find_account(&file, &directory, "alice").unwrap();
+        assert_eq!((account.name.as_deref(), account.user, account.group), (Some("alice"), 70001, 70002));
+        assert_eq!((account.home.as_str(), account.shell.as_str()), ("/home/alice", "/bin/zsh"));
+        assert_eq!(find_number(AccountKind::User, &file, &directory, "alice").unwrap(), 70001);
+        assert_eq!(find_number(AccountKind::Group, &file, &directory, "staff").unwrap(), 70002);
+        assert_eq!(lookups.take(), 3);
+        assert_eq!(find_account(&file, &directory, "news").unwrap().user, 9);
+        assert_eq!(find_account(&file, &directory, "70001").unwrap().name, None);
+        assert_eq!(find_number(AccountKind::User, &file, &directory, "70001").unwrap(), 70001);
+        assert_eq!(lookups.take(), 0);
+        assert!(find_account(&file, &directory, "bob").is_err() && lookups.take() == 1);
     }
 }

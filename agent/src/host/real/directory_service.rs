@@ -16,8 +16,7 @@ use std::time::{Duration, Instant};
 
 use stemma_core::task::account_reference_error;
 
-use super::prepare::DEFAULT_PATH;
-use super::process_setup::OomScoreGuard;
+use super::process_setup::{DEFAULT_PATH, OomScoreGuard};
 use crate::host::{AccountKind, HostError};
 
 /// Maximum duration of one look-up.
@@ -38,6 +37,9 @@ const MAX_ENTRY_BYTES: u64 = 1024 * 1024;
 /// The status of `getent` for a name that does not exist.
 const STATUS_NOT_FOUND: i32 = 2;
 
+/// The time of a look-up and its result.
+type StoredResult = (Instant, Option<String>);
+
 /// The directory services of this machine.
 pub(super) struct DirectoryService {
     /// The program `getent`.
@@ -45,8 +47,8 @@ pub(super) struct DirectoryService {
     /// The file that names the services of NSS (`nsswitch.conf`).
     switch_file: PathBuf,
     time_limit: Duration,
-    /// The results of earlier look-ups, each with its time.
-    results: RefCell<BTreeMap<(AccountKind, String), (Instant, Option<String>)>>,
+    /// The results of earlier look-ups.
+    results: RefCell<BTreeMap<(AccountKind, String), StoredResult>>,
     /// The time of the last look-up without an answer.
     stalled_at: Cell<Option<Instant>>,
 }

@@ -59,3 +59,21 @@ pub(super) const GROUP_ACCOUNT: &str = "\
     name: app
     system: true
 ";
+
+pub(super) const DIRECTORY: &str = "\
+- id: site-data
+  type: directory
+  parameters:
+    path: /srv/site
+    owner: www-data
+    group: www-data
+    mode: \"0750\"
+";
+
+pub(super) const LINK: &str = "\
+- id: site-enabled
+  type: link
+  parameters:
+    path: /srv/current
+    target: releases/v7
+";

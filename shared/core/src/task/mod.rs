@@ -17,6 +17,7 @@ mod parameter_type;
 mod parameters;
 mod path;
 mod system_parameters;
+pub mod tree_rules;
 mod types;
 
 use serde::{Deserialize, Serialize};
@@ -41,7 +42,9 @@ pub use path::{
     check_not_agent_path, check_path, check_replaceable, check_writable, is_at_or_below, is_template,
 };
 pub(crate) use path::{ancestors, known_directories, spellings};
-pub use system_parameters::{DirectoryParameters, LinkParameters, PackageParameters, SERVICE_STATES, ServiceParameters};
+pub use system_parameters::{
+    AGENT_ENDS_ITSELF, DirectoryParameters, LinkParameters, PackageParameters, SERVICE_STATES, ServiceParameters,
+};
 pub use types::{
     CombinationRule, Concurrency, ResourceText, TASK_TYPES, TaskKind, TaskType, TemplateText, WriteTarget, task_type,
 };

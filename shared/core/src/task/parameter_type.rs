@@ -167,7 +167,9 @@ impl ParameterType {
             }
             (Self::Script | Self::WordsOrText, Value::String(text)) => check_argument(checkable_text(text)).err(),
             (Self::ShellText, Value::String(text)) => check_argument(text).err(),
-            (Self::Text, Value::String(_)) | (Self::Flag, Value::Bool(_)) | (Self::Always, Value::Bool(true)) => None,
+            (Self::Text, Value::String(_)) | (Self::Flag | Self::Switch, Value::Bool(_)) | (Self::Always, Value::Bool(true)) => {
+                None
+            }
             (Self::Always, Value::Bool(false)) => Some("accepts only true, since it is always so: remove it".to_owned()),
             (Self::File, Value::String(text)) => path_error(text, PathUse::Write),
             (Self::Path, Value::String(text)) => path_error(text, PathUse::Read),
@@ -204,7 +206,6 @@ impl ParameterType {
             (Self::AccountNames, value) => self.names_error(value, |text| authored_text_error(text, account_reference_error)),
             (Self::Patterns, value) => self.names_error(value, name_rules::pattern_error),
             (Self::Choice(texts), Value::String(text)) if texts.contains(&text.as_str()) => None,
-            (Self::Switch, Value::Bool(_)) => None,
             (Self::Seconds, value) if value.is_u64() => value.as_u64().and_then(timeout_error).map(str::to_owned),
             (Self::Count, value) if value.is_u64() => None,
             _ => Some(self.wrong_type_message(value)),
@@ -222,21 +223,19 @@ impl ParameterType {
     /// Returns a description of the type in words, such as `an absolute path`.
     pub fn description(self) -> &'static str {
         match self {
-            Self::Text | Self::Account => "a text",
+            Self::Text | Self::Account | Self::AccountName | Self::Comment | Self::PackageVersion => "a text",
             Self::Script | Self::ShellText => "a shell text",
             Self::File | Self::Path | Self::Directory => "an absolute path",
             Self::Words => "a list of texts",
             Self::WordsOrText => "a list of texts or a shell text",
             Self::Env => "a map of texts",
             Self::Mode => "octal digits as text, \"0644\"",
-            Self::Flag => "true or false",
+            Self::Flag | Self::Switch => "true or false",
             Self::Always => "true",
             Self::Count => "a whole number from 0",
             Self::Seconds | Self::AccountId => "a whole number from 1",
-            Self::AccountName | Self::Comment | Self::PackageVersion => "a text",
             Self::AccountNames | Self::PackageNames | Self::Patterns => "a text or a list of texts",
             Self::Choice(_) => "one of these texts",
-            Self::Switch => "true or false",
             Self::Unit => "the name of a unit",
             Self::LinkTarget => "a path",
         }

@@ -3,6 +3,7 @@
 
 use serde_json::{Map, Value};
 
+use super::name_rules::unit_name;
 use super::parameter_type::ParameterType;
 use super::parameters::{NameList, Parameter, ParameterPresence, ParameterTable, TypedParameters, parameters};
 
@@ -20,11 +21,20 @@ parameters! {
     timeout, Seconds Optional: "The maximum duration of a start, stop, restart or reload, in seconds: 90 by default.";
 }
 
+/// The unit of the agent.
+const AGENT_UNIT: &str = "stemma-agent.service";
+
+/// The error message of a `service` task that would end the agent.
+pub const AGENT_ENDS_ITSELF: &str = "the agent does not stop, disable or mask itself, because nothing would start it again: run `stemma-agent leave` on the \
+    host, or set the mode of the node to observe";
+
 /// Returns the errors of parameters of a `service` task that contradict each other.
 pub(super) fn service_contradictions(values: &Map<String, Value>) -> Vec<(String, String)> {
     let has = |name: &str, value: Value| values.get(name) == Some(&value);
     let (is_running, is_stopped) = (has("state", "running".into()), has("state", "stopped".into()));
     let is_masked = has("masked", true.into());
+    let unit = ["unit", "name"].iter().find_map(|name| values.get(*name)?.as_str()).map(unit_name);
+    let ends_agent = unit.as_deref() == Some(AGENT_UNIT) && (is_stopped || is_masked || has("enabled", false.into()));
     let rules = [
         (is_masked && is_running, "masked", "a masked unit cannot run: remove it, or write `state: stopped`"),
         (is_masked && has("enabled", true.into()), "masked", "a masked unit cannot be enabled: remove it, or `enabled: true`"),
@@ -100,6 +110,13 @@ mod tests {
                 format!("{masked_error}\n{enabled_error}"),
             ),
             (json!({"unit": "a", "state": "stopped", "reload": true}), reload_error.to_owned()),
+            (
+                json!({"unit": "stemma-agent", "enabled": false}),
+                "parameters.unit: the agent does not stop, disable or mask itself, because nothing would start it again: run `stemma-agent leave` on the \
+                 host, or set the mode of the node to observe"
+                    .to_owned(),
+            ),
+            (json!({"unit": "stemma-agent", "state": "running"}), String::new()),
             (json!({"unit": "a", "state": "stopped", "reload": false, "enabled": true}), String::new()),
             (json!({"unit": "a", "state": "stopped", "masked": true, "enabled": false}), String::new()),
             (json!({"unit": "a", "state": "running", "masked": false, "enabled": true}), String::new()),

@@ -13,7 +13,10 @@ use super::examples;
 use super::package_rules::package_contradictions;
 use super::parameter_type::NamedResource;
 use super::parameters::{FileParameters, Parameter, ParameterTable, ShellParameters, TEMPLATE_FILE, TypedParameters};
-use super::system_parameters::{PackageParameters, ServiceParameters, service_contradictions};
+use super::system_parameters::{
+    DirectoryParameters, LinkParameters, PackageParameters, ServiceParameters, service_contradictions,
+};
+use super::tree_rules::directory_contradictions;
 use crate::condition::{AuthorError, TemplateParser, TemplateReads};
 
 /// The properties of one task type: a row of the registry.
@@ -59,6 +62,8 @@ pub struct WriteTarget {
     pub path: &'static str,
     /// The name of the parameter that is true if the task deletes the file.
     pub absent: &'static str,
+    /// The content of the path, if the task does not delete it.
+    pub content: PathContent,
 }
 
 /// The rule whether a task shares its host with other tasks while it runs.
@@ -119,11 +124,24 @@ task_types! {
     File "a file from content, a template or a blob": TaskType {
         aliases: &["upload_file", "upload_files"],
         parameters: Some(&FileParameters::TABLE),
-        write_target: Some(WriteTarget { path: "path", absent: "absent" }),
+        write_target: Some(WriteTarget { path: "path", absent: "absent", content: PathContent::File }),
         example: examples::FILE,
         ..ordinary_type("file", &["path", "template", "validate"])
     };
     CopyFiles "files of the release, copied to the host": ordinary_type("copy_files", &[]);
+    Directory "a directory: owner and mode, or its removal": TaskType {
+        parameters: Some(&DirectoryParameters::TABLE),
+        write_target: Some(WriteTarget { path: "path", absent: "absent", content: PathContent::Directory }),
+        combination_rule: Some(directory_contradictions),
+        example: examples::DIRECTORY,
+        ..ordinary_type("directory", &["path"])
+    };
+    Link "a symbolic link": TaskType {
+        parameters: Some(&LinkParameters::TABLE),
+        write_target: Some(WriteTarget { path: "path", absent: "absent", content: PathContent::Link }),
+        example: examples::LINK,
+        ..ordinary_type("link", &["path", "target"])
+    };
     Sync "a directory tree, with delete": ordinary_type("sync", &["dst"]);
     Shell "a command without a shell, or a shell text": TaskType {
         parameters: Some(&ShellParameters::TABLE),
@@ -216,7 +234,7 @@ impl TaskType {
     pub fn written_path<'a>(&self, parameters: &'a Map<String, Value>) -> Option<(&'a str, PathContent)> {
         let write_target = self.write_target?;
         let is_absent = parameters.get(write_target.absent) == Some(&Value::Bool(true));
-        let content = if is_absent { PathContent::Absent } else { PathContent::File };
+        let content = if is_absent { PathContent::Absent } else { write_target.content };
         Some((parameters.get(write_target.path)?.as_str()?, content))
     }
 
@@ -296,6 +314,10 @@ mod tests {
         for kind in ["file", "upload_file"] {
             assert_eq!(written_path(kind), Some(("/z", PathContent::Absent)), "{kind}");
         }
+        assert_eq!(written_path("directory"), Some(("/z", PathContent::Absent)));
+        let link_parameters = json!({"path": "/z", "target": "/y"});
+        let link_path = task_type("link").unwrap().written_path(link_parameters.as_object().unwrap());
+        assert_eq!(link_path, Some(("/z", PathContent::Link)));
         assert_eq!(written_path("shell"), None, "the parameter `creates` is not a written path");
         // The task deletes the file only if `absent` is true.
         for file_parameters in

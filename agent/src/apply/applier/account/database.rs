@@ -18,7 +18,7 @@ pub(super) struct LocalAccounts {
 
 /// An entry of `/etc/passwd`, or of a user of a directory service.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct UserEntry {
+pub(super) struct UserRecord {
     pub(super) name: String,
     pub(super) uid: u32,
     pub(super) gid: u32,
@@ -31,7 +31,7 @@ pub(super) struct UserEntry {
 
 /// An entry of `/etc/group`, or of a group of a directory service.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct GroupEntry {
+pub(super) struct GroupRecord {
     pub(super) name: String,
     pub(super) gid: u32,
     pub(super) members: Vec<String>,
@@ -63,39 +63,39 @@ impl LocalAccounts {
     }
 
     /// Returns all users. Lines that are not well formed are skipped.
-    pub(super) fn users(&self) -> impl Iterator<Item = UserEntry> {
-        self.passwd.lines().filter_map(UserEntry::parse)
+    pub(super) fn users(&self) -> impl Iterator<Item = UserRecord> {
+        self.passwd.lines().filter_map(UserRecord::parse)
     }
 
     /// Returns all groups. Lines that are not well formed are skipped.
-    fn groups(&self) -> impl Iterator<Item = GroupEntry> {
-        self.group.lines().filter_map(GroupEntry::parse)
+    fn groups(&self) -> impl Iterator<Item = GroupRecord> {
+        self.group.lines().filter_map(GroupRecord::parse)
     }
 
     /// Returns the user with this name.
-    pub(super) fn user(&self, name: &str) -> Option<UserEntry> {
+    pub(super) fn user(&self, name: &str) -> Option<UserRecord> {
         self.users().find(|user| user.name == name)
     }
 
     /// Returns the group with this name.
-    pub(super) fn group(&self, name: &str) -> Option<GroupEntry> {
+    pub(super) fn group(&self, name: &str) -> Option<GroupRecord> {
         self.groups().find(|group| group.name == name)
     }
 
     /// Returns the first group with this number.
-    pub(super) fn group_with_id(&self, gid: u32) -> Option<GroupEntry> {
+    pub(super) fn group_with_id(&self, gid: u32) -> Option<GroupRecord> {
         self.groups().find(|group| group.gid == gid)
     }
 
     /// Returns the names of the groups that list a user as a member. The primary group is not included, unless it also
     /// lists the user.
     pub(super) fn groups_with_member(&self, user: &str) -> BTreeSet<String> {
-        let has_member = |group: &GroupEntry| group.members.iter().any(|member| member == user);
+        let has_member = |group: &GroupRecord| group.members.iter().any(|member| member == user);
         self.groups().filter(has_member).map(|group| group.name).collect()
     }
 
     /// Returns the rules by which a user can log in.
-    pub(super) fn login_state(&self, user: &UserEntry) -> LoginState {
+    pub(super) fn login_state(&self, user: &UserRecord) -> LoginState {
         let entry = self.shadow.lines().map(|line| line.split(':').collect::<Vec<_>>()).find(|fields| fields[0] == user.name);
         let Some(fields) = entry else { return LoginState { hash: user.password.clone(), expiry_day: None } };
         let field = |index: usize| fields.get(index).copied().unwrap_or_default();
@@ -103,7 +103,7 @@ impl LocalAccounts {
     }
 }
 
-impl UserEntry {
+impl UserRecord {
     /// Parses a line of `/etc/passwd`. Returns `None` if the line is not well formed.
     pub(super) fn parse(line: &str) -> Option<Self> {
         let fields: Vec<_> = line.split(':').collect();
@@ -114,7 +114,7 @@ impl UserEntry {
     }
 }
 
-impl GroupEntry {
+impl GroupRecord {
     /// Parses a line of `/etc/group`. Returns `None` if the line is not well formed.
     pub(super) fn parse(line: &str) -> Option<Self> {
         let fields: Vec<_> = line.split(':').collect();

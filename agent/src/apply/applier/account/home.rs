@@ -2,8 +2,8 @@
 
 use stemma_core::task::check_writable;
 
-use super::database::{LocalAccounts, UserEntry, read_text};
-use super::plan::{Plan, Step};
+use super::database::{LocalAccounts, UserRecord, read_text};
+use super::plan::{AccountPlan, ToolCall};
 use crate::apply::task::TaskError;
 use crate::host::{FileKind, Host, HostError, HostPath};
 
@@ -26,8 +26,8 @@ const SKELETON: &str = "/etc/skel";
 const MIN_HOME_DEPTH: usize = 2;
 
 /// Creates a home directory: `$1` is a temporary name next to it, `$2` the directory, `$3` the skeleton, `$4` owner and
-/// group, `$5` the mode. The directory gets its name when it is complete. On a host with SELinux, its files get their
-/// labels.
+/// group, `$5` the mode. The directory gets its name when it is complete. Its files get the labels of
+/// `SELinux`, if the host has it.
 const CREATE_SCRIPT: &str = "set -e
 mkdir -p -- \"${2%/*}/\"
 rm -rf -- \"$1\"
@@ -55,10 +55,10 @@ pub(super) enum Creation {
 pub(super) fn creation(
     host: &dyn Host,
     path: &str,
-    user: &UserEntry,
+    user: &UserRecord,
     rule: Creation,
-    plan: &mut Plan,
-) -> Result<Option<Step>, TaskError> {
+    plan: &mut AccountPlan,
+) -> Result<Option<ToolCall>, TaskError> {
     if rule == Creation::Never || path == "/" || (path == NONEXISTENT && rule == Creation::IfPossible) {
         return Ok(None);
     }
@@ -67,14 +67,14 @@ pub(super) fn creation(
         Ok(None) => {}
         Ok(Some(FileKind::Directory | FileKind::Link)) => return Ok(None),
         Ok(Some(kind)) => {
-            plan.add("home directory", path);
+            plan.add("home directory", &path);
             plan.refusal.get_or_insert(format!("the home directory {path} is {}: move it away", kind.as_str()));
             return Ok(None);
         }
         Err(HostError::Link { .. }) if rule == Creation::IfPossible => return Ok(None),
         Err(error) => return Err(error.into()),
     }
-    plan.add("home directory", path);
+    plan.add("home directory", &path);
     let refusal = match check_writable(path) {
         Ok(()) => untrusted_parent(host, &home)?,
         Err(error) => Some(error.to_string()),
@@ -90,7 +90,7 @@ pub(super) fn creation(
     let mut argv: Vec<String> = ["/bin/sh", "-c", CREATE_SCRIPT, "create-home"].map(str::to_owned).to_vec();
     argv.extend([system_path(&temporary), system_path(&home), system_path(&HostPath::from_static(SKELETON))]);
     argv.extend([format!("{}:{}", user.uid, user.gid), format!("{:04o}", home_mode(host)?)]);
-    Ok(Some(Step { argv, is_shadow_tool: false, note: String::new() }))
+    Ok(Some(ToolCall { argv, is_shadow_tool: false, note: String::new() }))
 }
 
 /// Returns the tool that removes the home directory of a user, or `None` if it does not exist. The plan gets the reason if
@@ -98,9 +98,9 @@ pub(super) fn creation(
 pub(super) fn removal(
     host: &dyn Host,
     accounts: &LocalAccounts,
-    user: &UserEntry,
-    plan: &mut Plan,
-) -> Result<Option<Step>, TaskError> {
+    user: &UserRecord,
+    plan: &mut AccountPlan,
+) -> Result<Option<ToolCall>, TaskError> {
     let Ok(home) = HostPath::parse(&user.home) else { return Ok(None) };
     if entry_kind(host, &home)?.is_none() {
         return Ok(None);
@@ -111,14 +111,14 @@ pub(super) fn removal(
         plan.refusal.get_or_insert(refusal);
     }
     let argv = ["rm", "-rf", "--one-file-system", "--", &host.system_path(&home).display().to_string()];
-    Ok(Some(Step { argv: argv.map(str::to_owned).to_vec(), is_shadow_tool: false, note: String::new() }))
+    Ok(Some(ToolCall { argv: argv.map(str::to_owned).to_vec(), is_shadow_tool: false, note: String::new() }))
 }
 
 /// Returns the reason why a home directory must not be removed.
 fn removal_refusal(
     host: &dyn Host,
     accounts: &LocalAccounts,
-    user: &UserEntry,
+    user: &UserRecord,
     home: &HostPath,
 ) -> Result<Option<String>, TaskError> {
     if home.names().count() < MIN_HOME_DEPTH {

@@ -13,7 +13,6 @@ mod user;
 mod tests;
 
 use stemma_core::task::name_rules::account_name_error;
-use stemma_core::task::{TypedParameters, task_type};
 
 use super::parameters;
 use crate::apply::rendering::TaskTemplates;
@@ -29,16 +28,6 @@ async fn await_left_commands(site: &Site, task: &HostTask) -> Result<(), TaskErr
     site.left.find(&*site.host, &site.ledger).await?;
     site.left.await_ends(&task.task.id).await;
     Ok(())
-}
-
-/// Parses the parameters of a task, and checks that they do not contradict each other.
-fn checked_parameters<T: TypedParameters>(task: &HostTask) -> Result<T, TaskError> {
-    let typed = parameters(task)?;
-    let errors = task_type(&task.task.kind).map(|kind| kind.combination_errors(&task.task.parameters)).unwrap_or_default();
-    match errors.first() {
-        Some((field, message)) => Err(TaskError::new(format!("{field}: {message}; nothing was changed"))),
-        None => Ok(typed),
-    }
 }
 
 /// Renders the name of an account, and checks it.

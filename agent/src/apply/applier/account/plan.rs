@@ -1,6 +1,7 @@
 //! What a task about an account must change, and the loop that changes it: one tool at a time, and a new plan after each.
 //! So an agent that is killed between two tools continues with the plan of the account that it finds.
 
+use std::fmt::Display;
 use std::time::{Duration, Instant};
 
 use crate::apply::task::{ApplyResult, CheckResult, HostTask, Site, TaskError};
@@ -24,7 +25,7 @@ const MAX_REPEATS: usize = 2;
 
 /// The differences between an account and its task.
 #[derive(Debug, Default)]
-pub(super) struct Plan {
+pub(super) struct AccountPlan {
     /// The attributes that differ. The account is as the task describes it if there are none.
     pub(super) differences: Vec<Difference>,
     /// The reason why the task cannot change the account. It begins a sentence without an end.
@@ -32,7 +33,7 @@ pub(super) struct Plan {
     /// The reason why the account cannot be changed yet, which an earlier task may remove, such as a missing group.
     pub(super) missing: Option<String>,
     /// The next tool to run.
-    pub(super) step: Option<Step>,
+    pub(super) step: Option<ToolCall>,
 }
 
 /// An attribute of an account that differs from the task.
@@ -47,7 +48,7 @@ pub(super) struct Difference {
 
 /// A tool to run.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Step {
+pub(super) struct ToolCall {
     /// The program and its arguments.
     pub(super) argv: Vec<String>,
     /// True for a program of the shadow tools, which gets the root directory as an option. The arguments of other
@@ -57,7 +58,7 @@ pub(super) struct Step {
     pub(super) note: String,
 }
 
-impl Step {
+impl ToolCall {
     /// Creates a step of a program of the shadow tools.
     pub(super) fn shadow<T: AsRef<str>>(words: &[T]) -> Self {
         let argv = words.iter().map(|word| word.as_ref().to_owned()).collect();
@@ -65,9 +66,9 @@ impl Step {
     }
 }
 
-impl Plan {
+impl AccountPlan {
     /// Adds a difference between two values, unless they are equal.
-    pub(super) fn compare(&mut self, attribute: &'static str, old: impl ToString, new: impl ToString) {
+    pub(super) fn compare(&mut self, attribute: &'static str, old: &dyn Display, new: &dyn Display) {
         let (old, new) = (old.to_string(), new.to_string());
         if old != new {
             self.differences.push(Difference { attribute, old: Some(old), new: Some(new) });
@@ -75,12 +76,12 @@ impl Plan {
     }
 
     /// Adds an attribute that the account gets.
-    pub(super) fn add(&mut self, attribute: &'static str, new: impl ToString) {
+    pub(super) fn add(&mut self, attribute: &'static str, new: &dyn Display) {
         self.differences.push(Difference { attribute, old: None, new: Some(new.to_string()) });
     }
 
     /// Adds an attribute that the account loses.
-    pub(super) fn remove(&mut self, attribute: &'static str, old: impl ToString) {
+    pub(super) fn remove(&mut self, attribute: &'static str, old: &dyn Display) {
         self.differences.push(Difference { attribute, old: Some(old.to_string()), new: None });
     }
 
@@ -126,7 +127,7 @@ pub(super) async fn converge(
     site: &Site,
     task: &HostTask,
     account: &str,
-    plan: impl Fn() -> Result<Plan, TaskError>,
+    plan: impl Fn() -> Result<AccountPlan, TaskError>,
 ) -> Result<ApplyResult, TaskError> {
     let mut result = ApplyResult::default();
     let (mut notes, mut last_step, mut repeats) = (Vec::new(), None, 0);
@@ -176,7 +177,7 @@ fn unchanged_if_unstarted(is_first: bool) -> impl FnOnce(TaskError) -> TaskError
 const LOCK_MESSAGE: &str = "cannot lock";
 
 /// Runs a tool, and repeats it while another program holds the lock of the account files. Returns its output.
-async fn run_tool(site: &Site, task: &HostTask, step: &Step) -> Result<String, TaskError> {
+async fn run_tool(site: &Site, task: &HostTask, step: &ToolCall) -> Result<String, TaskError> {
     let mut argv = step.argv.clone();
     let root = site.host.system_root();
     if step.is_shadow_tool && root != std::path::Path::new("/") {

@@ -1,5 +1,6 @@
 //! Account tasks on an in-memory host whose tools are imitated, and with the real shadow tools in a directory.
 
+use std::os::unix::fs::MetadataExt as _;
 use std::rc::Rc;
 
 use serde_json::{Value, json};
@@ -12,7 +13,6 @@ use crate::apply::task::{ApplyResult, CheckResult, FailureEffect};
 use crate::host::memory::MemoryHost;
 use crate::host::real::RealHost;
 use crate::host::{CommandResult, ExitKind, Host, HostCommand, Pending};
-use std::os::unix::fs::MetadataExt as _;
 
 const PASSWD: &str = "root:x:0:0:root:/root:/bin/bash
 www-data:x:33:33:www-data:/var/www:/usr/sbin/nologin
@@ -294,7 +294,7 @@ fn missing_group_blocks_apply_and_not_check() {
 }
 
 #[test]
-fn account_is_not_changed_when_that_is_dangerous() {
+fn account_is_not_changed_when_change_is_dangerous() {
     let memory = memory_host();
     append(
         &memory,

@@ -8,10 +8,10 @@ use std::collections::BTreeSet;
 use stemma_core::task::name_rules::comment_error;
 use stemma_core::task::{CONTROLLER_ACCOUNT, NamedResource, UserParameters, account_reference_error, is_template};
 
-use super::database::{GroupEntry, LocalAccounts, UserEntry};
+use super::database::{GroupRecord, LocalAccounts, UserRecord};
 use super::home::{self, DEFAULT_MIN_UID, NOBODY_UID};
-use super::plan::{Plan, Step, converge};
-use super::{await_left_commands, checked_parameters, directory_refusal, rendered_name, rendered_text};
+use super::plan::{AccountPlan, ToolCall, converge};
+use super::{await_left_commands, directory_refusal, parameters, rendered_name, rendered_text};
 use crate::apply::applier::{Applier, ManagedObject};
 use crate::apply::ledger::{ObjectKey, ObjectKind};
 use crate::apply::rendering::TaskTemplates;
@@ -73,7 +73,7 @@ impl Applier for UserApplier {
 impl WantedUser {
     /// Reads the parameters of a task, and renders their templates.
     fn new(site: &Site, task: &HostTask) -> Result<Self, TaskError> {
-        let mut parameters: UserParameters = checked_parameters(task)?;
+        let mut parameters: UserParameters = parameters(task)?;
         let templates = TaskTemplates::new(site, task);
         let name = rendered_name(&templates, parameters.name.take())?;
         let path = |field: &str, template: Option<String>| -> Result<Option<String>, TaskError> {
@@ -102,7 +102,7 @@ impl WantedUser {
     }
 
     /// Compares the user of the host with the task.
-    fn plan(&self, site: &Site) -> Result<Plan, TaskError> {
+    fn plan(&self, site: &Site) -> Result<AccountPlan, TaskError> {
         let host = &*site.host;
         let accounts = LocalAccounts::read(host, self.parameters.locked.is_some())?;
         match (accounts.user(&self.name), self.parameters.absent) {
@@ -110,9 +110,9 @@ impl WantedUser {
             (Some(user), false) => self.change_plan(host, &accounts, &user),
             (None, is_absent) => {
                 let entry = host.directory_entry(AccountKind::User, &self.name)?;
-                match entry.as_deref().and_then(UserEntry::parse) {
+                match entry.as_deref().and_then(UserRecord::parse) {
                     Some(user) => self.directory_plan(host, &accounts, &user),
-                    None if is_absent => Ok(Plan::default()),
+                    None if is_absent => Ok(AccountPlan::default()),
                     None => self.creation_plan(host, &accounts),
                 }
             }
@@ -120,9 +120,9 @@ impl WantedUser {
     }
 
     /// Compares a user of a directory service with the task. The task cannot change such a user.
-    fn directory_plan(&self, host: &dyn Host, accounts: &LocalAccounts, user: &UserEntry) -> Result<Plan, TaskError> {
+    fn directory_plan(&self, host: &dyn Host, accounts: &LocalAccounts, user: &UserRecord) -> Result<AccountPlan, TaskError> {
         let refusal = directory_refusal(AccountKind::User, &self.name);
-        let mut plan = Plan { refusal: Some(refusal), ..Plan::default() };
+        let mut plan = AccountPlan { refusal: Some(refusal), ..AccountPlan::default() };
         if self.parameters.absent {
             plan.remove("user", &self.name);
             return Ok(plan);
@@ -130,19 +130,19 @@ impl WantedUser {
         self.compare_entry(host, accounts, user, &mut plan)?;
         self.compare_groups(host, accounts, user, &mut plan)?;
         if let Some(is_locked) = self.parameters.locked {
-            plan.add("locked", is_locked);
+            plan.add("locked", &is_locked);
         }
         Ok(plan)
     }
 
     /// Returns the plan for a user that does not exist. Its groups and home directory are part of the plans after it.
-    fn creation_plan(&self, host: &dyn Host, accounts: &LocalAccounts) -> Result<Plan, TaskError> {
-        let mut plan = Plan::default();
+    fn creation_plan(&self, host: &dyn Host, accounts: &LocalAccounts) -> Result<AccountPlan, TaskError> {
+        let mut plan = AccountPlan::default();
         plan.add("user", &self.name);
         let mut words: Vec<String> = vec!["useradd".into(), "--no-create-home".into()];
         let mut add = |option: &str, value: String| words.extend([option.to_owned(), value]);
         if let Some(uid) = self.parameters.uid {
-            plan.add("uid", uid);
+            plan.add("uid", &uid);
             plan.refusal = self.used_number_refusal(accounts, uid);
             add("--uid", uid.to_string());
         }
@@ -161,11 +161,11 @@ impl WantedUser {
             }
         }
         if self.parameters.locked == Some(true) {
-            plan.add("locked", true);
+            plan.add("locked", &true);
             add("--expiredate", EXPIRED.to_owned());
         }
         if let Some(groups) = &self.groups {
-            plan.add("groups", groups.join(","));
+            plan.add("groups", &groups.join(","));
             self.resolve_groups(host, accounts, &mut plan)?;
         }
         if self.parameters.system {
@@ -177,13 +177,13 @@ impl WantedUser {
             words.extend(own_group.unwrap_or_else(|| vec!["--user-group".into()]));
         }
         words.push(self.name.clone());
-        plan.step = Some(Step::shadow(&words));
+        plan.step = Some(ToolCall::shadow(&words));
         Ok(plan)
     }
 
     /// Returns the plan for a user that exists and must exist.
-    fn change_plan(&self, host: &dyn Host, accounts: &LocalAccounts, user: &UserEntry) -> Result<Plan, TaskError> {
-        let mut plan = Plan::default();
+    fn change_plan(&self, host: &dyn Host, accounts: &LocalAccounts, user: &UserRecord) -> Result<AccountPlan, TaskError> {
+        let mut plan = AccountPlan::default();
         let usermod = self.compare_entry(host, accounts, user, &mut plan)?;
         plan.refusal = plan.refusal.take().or_else(|| self.change_refusal(host, accounts, user, &plan));
         let home = home::creation(host, self.home.as_deref().unwrap_or(&user.home), user, self.creates_home(user), &mut plan)?;
@@ -198,12 +198,12 @@ impl WantedUser {
         &self,
         host: &dyn Host,
         accounts: &LocalAccounts,
-        user: &UserEntry,
-        plan: &mut Plan,
-    ) -> Result<Option<Step>, TaskError> {
+        user: &UserRecord,
+        plan: &mut AccountPlan,
+    ) -> Result<Option<ToolCall>, TaskError> {
         let (mut words, mut notes): (Vec<String>, Vec<String>) = (vec!["usermod".into()], Vec::new());
         if let Some(uid) = self.parameters.uid.filter(|uid| *uid != user.uid) {
-            plan.compare("uid", user.uid, uid);
+            plan.compare("uid", &user.uid, &uid);
             words.extend(["--uid".into(), uid.to_string()]);
             notes.push(format!(
                 "files outside of its home directory keep the number {}: `find / -xdev -uid {}` lists them",
@@ -213,12 +213,12 @@ impl WantedUser {
         if let Some(gid) = self.primary_group_id(host, accounts, plan)?.filter(|gid| *gid != user.gid) {
             let group = self.parameters.group.clone().unwrap_or_default();
             let old_group = accounts.group_with_id(user.gid).map_or_else(|| user.gid.to_string(), |group| group.name);
-            plan.compare("group", format!("{old_group} ({})", user.gid), format!("{group} ({gid})"));
+            plan.compare("group", &format!("{old_group} ({})", user.gid), &format!("{group} ({gid})"));
             words.extend(["--gid".into(), group]);
             notes.push(format!("files outside of its home directory keep the group {}", user.gid));
         } else if let Some(missing) = &plan.missing {
             let missing = missing.clone();
-            plan.compare("group", user.gid, missing);
+            plan.compare("group", &user.gid, &missing);
         }
         if let Some(home) = self.home.as_ref().filter(|home| **home != user.home) {
             plan.compare("home", &user.home, home);
@@ -237,11 +237,16 @@ impl WantedUser {
             return Ok(None);
         }
         words.push(self.name.clone());
-        Ok(Some(Step { note: notes.join("; "), ..Step::shadow(&words) }))
+        Ok(Some(ToolCall { note: notes.join("; "), ..ToolCall::shadow(&words) }))
     }
 
     /// Returns the number of the primary group of the task. A group that does not exist is added to the plan as missing.
-    fn primary_group_id(&self, host: &dyn Host, accounts: &LocalAccounts, plan: &mut Plan) -> Result<Option<u32>, TaskError> {
+    fn primary_group_id(
+        &self,
+        host: &dyn Host,
+        accounts: &LocalAccounts,
+        plan: &mut AccountPlan,
+    ) -> Result<Option<u32>, TaskError> {
         let Some(name) = &self.parameters.group else { return Ok(None) };
         if let Ok(gid) = name.parse() {
             return Ok(Some(gid));
@@ -250,7 +255,7 @@ impl WantedUser {
             return Ok(Some(group.gid));
         }
         let entry = host.directory_entry(AccountKind::Group, name)?;
-        let gid = entry.as_deref().and_then(GroupEntry::parse).map(|group| group.gid);
+        let gid = entry.as_deref().and_then(GroupRecord::parse).map(|group| group.gid);
         if gid.is_none() {
             plan.missing = Some(missing_group("parameters.group", name));
         }
@@ -262,9 +267,9 @@ impl WantedUser {
         &self,
         host: &dyn Host,
         accounts: &LocalAccounts,
-        user: &UserEntry,
-        plan: &mut Plan,
-    ) -> Result<Option<Step>, TaskError> {
+        user: &UserRecord,
+        plan: &mut AccountPlan,
+    ) -> Result<Option<ToolCall>, TaskError> {
         let Some(wanted) = self.resolve_groups(host, accounts, plan)? else { return Ok(None) };
         let mut current = accounts.groups_with_member(&self.name);
         // The user is in its primary group anyway.
@@ -278,12 +283,12 @@ impl WantedUser {
         if target == current {
             return Ok(None);
         }
-        plan.compare("groups", join(&current), join(&target));
+        plan.compare("groups", &join(&current), &join(&target));
         if is_exact {
-            return Ok(Some(Step::shadow(&["usermod", "--groups", &join(&target), &self.name])));
+            return Ok(Some(ToolCall::shadow(&["usermod", "--groups", &join(&target), &self.name])));
         }
         let added = wanted.difference(&current).cloned().collect();
-        Ok(Some(Step::shadow(&["usermod", "--append", "--groups", &join(&added), &self.name])))
+        Ok(Some(ToolCall::shadow(&["usermod", "--append", "--groups", &join(&added), &self.name])))
     }
 
     /// Returns the names of the local groups that the task lists. A group of a directory service is left out if it lists
@@ -292,7 +297,7 @@ impl WantedUser {
         &self,
         host: &dyn Host,
         accounts: &LocalAccounts,
-        plan: &mut Plan,
+        plan: &mut AccountPlan,
     ) -> Result<Option<BTreeSet<String>>, TaskError> {
         let Some(groups) = &self.groups else { return Ok(None) };
         let mut names = BTreeSet::new();
@@ -303,7 +308,7 @@ impl WantedUser {
                 names.insert(group.name);
                 continue;
             }
-            match host.directory_entry(AccountKind::Group, text)?.as_deref().and_then(GroupEntry::parse) {
+            match host.directory_entry(AccountKind::Group, text)?.as_deref().and_then(GroupRecord::parse) {
                 Some(group) if group.members.contains(&self.name) => {}
                 Some(_) => {
                     plan.add("groups", text);
@@ -326,25 +331,25 @@ impl WantedUser {
         &self,
         host: &dyn Host,
         accounts: &LocalAccounts,
-        user: &UserEntry,
-        plan: &mut Plan,
-    ) -> (Option<Step>, Option<Step>) {
+        user: &UserRecord,
+        plan: &mut AccountPlan,
+    ) -> (Option<ToolCall>, Option<ToolCall>) {
         let state = accounts.login_state(user);
         let today = i64::try_from(host.unix_seconds() / DAY_SECONDS).unwrap_or(i64::MAX);
         match self.parameters.locked {
             Some(true) if !state.is_locked(today) => {
-                plan.compare("locked", false, true);
-                (Some(Step::shadow(&["usermod", "--lock", "--expiredate", EXPIRED, &self.name])), None)
+                plan.compare("locked", &false, &true);
+                (Some(ToolCall::shadow(&["usermod", "--lock", "--expiredate", EXPIRED, &self.name])), None)
             }
             Some(false) if state.has_locked_password() => {
-                plan.compare("locked", true, false);
-                (None, Some(Step::shadow(&["usermod", "--unlock", "--expiredate", "", &self.name])))
+                plan.compare("locked", &true, &false);
+                (None, Some(ToolCall::shadow(&["usermod", "--unlock", "--expiredate", "", &self.name])))
             }
             Some(false) if state.is_expired(today) => {
-                plan.compare("locked", true, false);
+                plan.compare("locked", &true, &false);
                 let note = "the account has no password of its own that was locked, and its password is left as it is: only its expiry was removed";
-                let step = Step::shadow(&["usermod", "--expiredate", "", &self.name]);
-                (None, Some(Step { note: note.to_owned(), ..step }))
+                let step = ToolCall::shadow(&["usermod", "--expiredate", "", &self.name]);
+                (None, Some(ToolCall { note: note.to_owned(), ..step }))
             }
             _ => (None, None),
         }
@@ -352,7 +357,7 @@ impl WantedUser {
 
     /// Returns whether a missing home directory of the user is created, or `None` if the task does not say so and the
     /// directory is created only where that is possible.
-    fn creates_home(&self, user: &UserEntry) -> home::Creation {
+    fn creates_home(&self, user: &UserRecord) -> home::Creation {
         let uid = self.parameters.uid.unwrap_or(user.uid);
         match self.parameters.create_home {
             Some(true) => home::Creation::Required,
@@ -362,7 +367,7 @@ impl WantedUser {
     }
 
     /// Returns the reason why no task may change the number, the group or the lock of a user.
-    fn change_refusal(&self, host: &dyn Host, accounts: &LocalAccounts, user: &UserEntry, plan: &Plan) -> Option<String> {
+    fn change_refusal(&self, host: &dyn Host, accounts: &LocalAccounts, user: &UserRecord, plan: &AccountPlan) -> Option<String> {
         let is_protected = user.uid == 0 || self.name == CONTROLLER_ACCOUNT;
         let owner = if user.uid == 0 { "is an account of root" } else { "is the account of the controller of Stemma" };
         if is_protected && (plan.has("uid") || plan.has("group") || self.parameters.locked == Some(true)) {
@@ -376,10 +381,10 @@ impl WantedUser {
     }
 
     /// Returns the plan for a user that exists and must not exist.
-    fn removal_plan(&self, host: &dyn Host, accounts: &LocalAccounts, user: &UserEntry) -> Result<Plan, TaskError> {
-        let mut plan = Plan::default();
+    fn removal_plan(&self, host: &dyn Host, accounts: &LocalAccounts, user: &UserRecord) -> Result<AccountPlan, TaskError> {
+        let mut plan = AccountPlan::default();
         plan.remove("user", &self.name);
-        plan.step = Some(Step::shadow(&["userdel", &self.name]));
+        plan.step = Some(ToolCall::shadow(&["userdel", &self.name]));
         if user.uid == 0 || self.name == CONTROLLER_ACCOUNT {
             let needed_by = if user.uid == 0 { "the system" } else { "the controller of Stemma" };
             plan.refusal = Some(format!("user {} is needed by {needed_by}: remove the task", self.name));
@@ -389,7 +394,7 @@ impl WantedUser {
         if self.parameters.remove_home {
             // The directory is removed first. If the agent is killed between both, the account still names it.
             let home_step = home::removal(host, accounts, user, &mut plan)?;
-            plan.step = Some(home_step.unwrap_or_else(|| Step::shadow(&["userdel", "--remove", &self.name])));
+            plan.step = Some(home_step.unwrap_or_else(|| ToolCall::shadow(&["userdel", "--remove", &self.name])));
         }
         Ok(plan)
     }
@@ -402,7 +407,7 @@ impl WantedUser {
 
     /// Returns the reason why the user cannot be changed or removed, if processes of the user run. The tools refuse that
     /// too, and do not name the processes.
-    fn process_refusal(&self, host: &dyn Host, user: &UserEntry) -> Option<String> {
+    fn process_refusal(&self, host: &dyn Host, user: &UserRecord) -> Option<String> {
         let processes = user_processes(host, user.uid);
         if processes.is_empty() {
             return None;

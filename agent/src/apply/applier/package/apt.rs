@@ -269,7 +269,9 @@ fn change_words(request: &PackageRequest, packages: &[String]) -> Vec<String> {
             words.extend(["-o".to_owned(), recommends, "--no-remove".to_owned()]);
             if let VersionRule::Exact(version) = rule {
                 words.push("--allow-downgrades".to_owned());
-                names.iter_mut().for_each(|name| *name = format!("{name}={version}"));
+                for name in &mut names {
+                    *name = format!("{name}={version}");
+                }
             }
         }
     }

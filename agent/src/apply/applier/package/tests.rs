@@ -86,7 +86,8 @@ fn version_of(host: &MemoryHost, name: &str) -> String {
 fn set_package(host: &MemoryHost, name: &str, status: &str, version: &str) {
     let text = host.text(STATUS_PATH).unwrap();
     let start = format!("Package: {name}\n");
-    let mut stanzas: Vec<String> = text.trim_end().split("\n\n").filter(|stanza| !stanza.starts_with(&start)).map(str::to_owned).collect();
+    let mut stanzas: Vec<String> =
+        text.trim_end().split("\n\n").filter(|stanza| !stanza.starts_with(&start)).map(str::to_owned).collect();
     stanzas.push(format!("{start}Status: {status}\nArchitecture: amd64\nVersion: {version}"));
     host.put(STATUS_PATH, &stanzas.join("\n\n"));
 }
@@ -437,7 +438,7 @@ fn host_without_package_manager_is_error() {
 }
 
 #[test]
-fn dnf_installs_package_missing_in_rpm() {
+fn dnf_adds_package_missing_in_rpm() {
     let host = MemoryHost::new();
     host.put("/usr/bin/rpm", "");
     host.put("/usr/bin/dnf", "");

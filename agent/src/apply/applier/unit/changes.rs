@@ -196,7 +196,10 @@ impl<'a> UnitChanges<'a> {
             )));
         }
         let state = state_words(&self.status);
-        let message = format!("{unit} was started, and is {state} a moment later: `systemctl status {unit}` shows how it ended");
+        let message = format!(
+            "{unit} does not run after its start, but is {state}: its program has ended, or a condition of its unit file is not met; \
+             `systemctl status {unit}` shows more"
+        );
         Err(self.journal_error(message).await)
     }
 
@@ -235,7 +238,7 @@ impl<'a> UnitChanges<'a> {
             return self.start_by(UnitJob::Restart).await;
         }
         if !self.status.is_running() {
-            self.note = "it is not running, so nothing was restarted".to_owned();
+            self.note = String::from("it is not running, so nothing was restarted");
             return Ok(());
         }
         if !(self.wanted.may_reload && self.status.can_reload) {
@@ -249,7 +252,7 @@ impl<'a> UnitChanges<'a> {
         self.check_end(UnitJob::Reload, &end).await?;
         self.done.push("reloaded");
         if is_file_changed {
-            self.note = "its unit file has changed too, which takes effect when it is restarted".to_owned();
+            self.note = String::from("its unit file has changed too, which takes effect when it is restarted");
         }
         Ok(())
     }
@@ -262,7 +265,7 @@ impl<'a> UnitChanges<'a> {
             JobEnd::Unfinished => {
                 let message = format!(
                     "the {verb} of {unit} has not ended after {seconds} s; it continues, and is not requested again: `systemctl status {unit}` shows what it waits \
-                     for, `systemctl cancel` ends it, and `timeout` in the task gives it more time"
+                     for, `systemctl kill {unit}` ends it, and `timeout` in the task gives it more time"
                 );
                 return Err(TaskError { effect: FailureEffect::Unfinished, ..self.journal_error(message).await });
             }

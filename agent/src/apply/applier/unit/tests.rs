@@ -260,8 +260,8 @@ fn failed_start_reports_reason_and_journal_lines() {
     for (behavior, expected) in [
         (StartBehavior::Fails, "the start of app.service failed: `systemctl status app.service` shows the reason"),
         (StartBehavior::RestartsForever, "the start of app.service failed: `systemctl status app.service` shows the reason"),
-        (StartBehavior::Crashes, "app.service was started, and is failed a moment later"),
-        (StartBehavior::Ends, "app.service was started, and is stopped a moment later"),
+        (StartBehavior::Crashes, "app.service does not run after its start, but is failed: "),
+        (StartBehavior::Ends, "app.service does not run after its start, but is stopped: "),
     ] {
         let host = host_with(ActiveState::Inactive, "disabled", |unit| unit.behavior = behavior);
         host.on_run(|_, _| CommandResult { end: ExitKind::Status(0), output: "bind: address in use\n".into() });
@@ -308,7 +308,7 @@ fn unit_in_auto_restart_is_restarted_or_stopped() {
     let restarting = |unit: &mut MemoryUnit| unit.status.sub_state = "auto-restart".into();
     let host = host_with(ActiveState::Activating, "enabled", restarting);
     let CheckResult::Drifted { diff, message } = check(&host, &app(&json!({"state": "running"}))).unwrap() else { panic!() };
-    assert!(diff.ends_with("-state: failed, and is started again\n+state: running\n"), "{diff}");
+    assert!(diff.ends_with("-state: failed, and systemd starts it again\n+state: running\n"), "{diff}");
     assert_eq!(message, "app.service ended, and systemd starts it again and again");
     apply(&host, &app(&json!({"state": "running"}))).unwrap();
     assert_eq!(host.take_unit_changes(), ["restart app.service"]);

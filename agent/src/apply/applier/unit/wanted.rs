@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use stemma_core::task::{ServiceParameters, name_rules};
+use stemma_core::task::{AGENT_ENDS_ITSELF, ServiceParameters, name_rules};
 
 use crate::apply::applier::parameters;
 use crate::apply::rendering::TaskTemplates;
@@ -63,9 +63,7 @@ impl WantedUnit {
         };
         let ends_agent = is_running == Some(false) || wanted.is_enabled == Some(false) || wanted.is_masked == Some(true);
         if wanted.is_agent() && ends_agent {
-            let reason = "the agent does not stop, disable or mask itself, because nothing would start it again: run `stemma-agent leave` \
-                on the host, or set the node's mode to observe; nothing was changed";
-            return Err(invalid("unit", reason));
+            return Err(invalid("unit", &format!("{AGENT_ENDS_ITSELF}; nothing was changed")));
         }
         Ok(wanted)
     }
@@ -232,7 +230,7 @@ pub(super) fn state_words(status: &UnitStatus) -> String {
         (_, ActiveState::Active | ActiveState::Reloading) => "running",
         (_, ActiveState::Inactive) => "stopped",
         (_, ActiveState::Failed) => "failed",
-        (_, ActiveState::Activating) if status.is_auto_restart() => "failed, and is started again",
+        (_, ActiveState::Activating) if status.is_auto_restart() => "failed, and systemd starts it again",
         (_, ActiveState::Activating) => "starting",
         (_, ActiveState::Deactivating) => "stopping",
     };

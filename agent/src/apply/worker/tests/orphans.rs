@@ -63,7 +63,7 @@ fn removal_deletes_only_files_that_tasks_alone_wrote() {
     let orphans = reported(&messages);
     let reasons = kept_reasons(&orphans);
     assert_eq!(reasons.keys().collect::<Vec<_>>(), ["/etc/before", "/etc/edited"]);
-    assert!(reasons["/etc/before"].starts_with("it existed before a task wrote it"), "{reasons:?}");
+    assert!(reasons["/etc/before"].starts_with("it existed before a task made it"), "{reasons:?}");
     assert!(reasons["/etc/edited"].starts_with("somebody changed it"), "{reasons:?}");
     let ledger = Ledger::open(Rc::new(host.clone())).unwrap();
     assert_eq!(ledger.undo_note("/root/key").and_then(|note| note.bytes).as_deref(), Some(&b"k"[..]), "a copy for undo");
@@ -145,6 +145,36 @@ fn removal_keeps_file_of_task_that_condition_leaves_out() {
     assert_eq!(kept_reasons(&reported(&messages)).get("/etc/app").map(String::as_str), Some(expected));
 }
 
+/// A directory that a task made is removed if it is empty. So are those that were created for a file or a link.
+#[test]
+fn removal_deletes_links_and_empty_directories_of_tasks() {
+    let (host, controller) = (MemoryHost::new(), TestController::new());
+    host.put("/srv/old/file", "");
+    let path = |path: &str| json!({"parameters": {"path": path}});
+    let set = base_set()
+        .task("made", "directory", &[], &path("/srv/made"))
+        .task("used", "directory", &[], &path("/srv/used"))
+        .task("old", "directory", &[], &path("/srv/old"))
+        .task("link", "link", &[], &json!({"parameters": {"path": "/opt/a/b/link", "target": "/etc/base"}}))
+        .task("changed", "link", &[], &json!({"parameters": {"path": "/opt/a/changed", "target": "/etc/base"}}))
+        .file("file", &[], "/srv/made/sub/file", "x");
+    let messages = send_set(&host, &controller, 1, &set);
+    assert_eq!(progress(&messages), Some(observed::Progress::Converged), "{:?}", outcomes(&messages));
+    host.put("/srv/used/other", "");
+    host.delete("/opt/a/changed");
+    host.put_link("/opt/a/changed");
+    let orphans = reported(&send_set(&host, &controller, 2, &base_set().removing_orphans()));
+    assert_eq!(host.list("/srv"), ["old", "used"], "the empty directories are removed, with those below");
+    assert_eq!((host.list("/opt"), host.list("/opt/a")), (vec!["a".to_owned()], vec!["changed".to_owned()]));
+    let reasons: Vec<_> = kept_reasons(&orphans).into_iter().collect();
+    let expected = [
+        ("/opt/a/changed", "somebody changed it after the task made it: remove it on the host"),
+        ("/srv/old", "it existed before a task made it, or an older agent made it: remove it on the host"),
+        ("/srv/used", "it is not empty: remove it on the host"),
+    ];
+    assert_eq!(reasons, expected.map(|(path, reason)| (path.to_owned(), reason.to_owned())));
+}
+
 /// The agent is killed before each call of a run that removes orphans. The next agent removes the rest, and nothing else.
 #[test]
 fn removal_continues_when_power_is_cut_at_any_call() {
@@ -186,7 +216,7 @@ fn orphans_include_files_that_older_agent_recorded() {
     // Nobody knows whether somebody changed the file.
     let messages = send_set(&host, &controller, 2, &base_set().removing_orphans());
     let reasons = kept_reasons(&reported(&messages));
-    assert!(reasons["/etc/old"].contains("an older agent wrote it"), "{reasons:?}");
+    assert!(reasons["/etc/old"].contains("an older agent made it"), "{reasons:?}");
 }
 
 /// The package, the unit and the accounts of tasks are orphans too, as long as they exist.

@@ -9,7 +9,7 @@ use tokio::time::{sleep, timeout};
 use zbus::message::Type;
 use zbus::{MatchRule, MessageStream, OwnedObjectPath, Result, Variant};
 
-use super::systemd::{MANAGER, MANAGER_PATH, PROPERTIES, SERVICE, Systemd, UNIT, has_bus, is_text, job, unit_path};
+use super::systemd::{MANAGER, MANAGER_PATH, PROPERTIES, SERVICE, Systemd, UNIT, has_bus, is_refusal, is_text, job, unit_path};
 use super::{POLL_INTERVAL, RECONNECT_INTERVAL, Units};
 use crate::host::system_units::{ActiveState, JobEnd, LinkChange, LoadState, SystemUnits, UnitJob, UnitStatus};
 use crate::host::{HostError, Pending};
@@ -120,6 +120,16 @@ impl Units {
         self.connect().await.map_err(unit_error("ask systemd for", unit))
     }
 
+    /// Returns a connection over which the signals of systemd arrive, for a job of a unit of the system.
+    async fn connect_for_job(&self, unit: &str) -> std::result::Result<Systemd, HostError> {
+        let systemd = self.connect_for(unit).await?;
+        if systemd.is_current().await {
+            return Ok(systemd);
+        }
+        *self.systemd.borrow_mut() = None;
+        self.connect_for(unit).await
+    }
+
     /// Waits for the end of a job, at most for the duration `limit`. Asks systemd for the job from time to time, because
     /// signals are lost if the bus is restarted, or if systemd executes itself again.
     async fn follow_job(&self, unit: &str, mut ended: EndedJobs, job_path: &str, limit: Duration) -> JobEnd {
@@ -153,8 +163,16 @@ impl Units {
 impl SystemUnits for Units {
     fn status<'a>(&'a self, unit: &'a str) -> Pending<'a, std::result::Result<UnitStatus, HostError>> {
         Box::pin(async move {
-            let systemd = self.connect_for(unit).await?;
-            systemd.status(unit).await.map_err(unit_error("ask systemd for", unit))
+            let result = self.connect_for(unit).await?.status(unit).await;
+            match result {
+                // The bus was restarted, and the end of the old connection was not noticed yet.
+                Err(error) if !is_refusal(&error) => {
+                    *self.systemd.borrow_mut() = None;
+                    self.connect_for(unit).await?.status(unit).await
+                }
+                result => result,
+            }
+            .map_err(unit_error("ask systemd for", unit))
         })
     }
 
@@ -165,7 +183,7 @@ impl SystemUnits for Units {
         limit: Duration,
     ) -> Pending<'a, std::result::Result<JobEnd, HostError>> {
         Box::pin(async move {
-            let systemd = self.connect_for(unit).await?;
+            let systemd = self.connect_for_job(unit).await?;
             // The signals are collected before the request, so that no end of the job is lost in between.
             let ended = systemd.watch_jobs().await.map_err(unit_error("ask systemd for", unit))?;
             let path = systemd.request_job(unit, job).await.map_err(unit_error(job.verb(), unit))?;
@@ -182,7 +200,7 @@ impl SystemUnits for Units {
 
     fn await_job<'a>(&'a self, unit: &'a str, limit: Duration) -> Pending<'a, std::result::Result<JobEnd, HostError>> {
         Box::pin(async move {
-            let systemd = self.connect_for(unit).await?;
+            let systemd = self.connect_for_job(unit).await?;
             let ended = systemd.watch_jobs().await.map_err(unit_error("ask systemd for", unit))?;
             let path = systemd.job_path(unit).await.map_err(unit_error("ask systemd for", unit))?;
             match path {

@@ -152,12 +152,12 @@ fn parameter_schema(parameter_type: ParameterForm) -> Value {
         ParameterForm::File | ParameterForm::Path => path_schema(""),
         ParameterForm::Directory => path_schema("^/$|"),
         ParameterForm::Words => json!({"type": ["array", "null"], "items": {"type": "string"}, "minItems": 1}),
-        ParameterForm::WordsOrText => {
+        ParameterForm::WordsOrText | ParameterForm::PackageNames | ParameterForm::Patterns => {
             json!({"type": ["array", "string", "null"], "items": {"type": "string"}, "minItems": 1})
         }
         ParameterForm::Env => json!({"type": ["object", "null"], "additionalProperties": {"type": "string"}}),
         ParameterForm::Mode => json!({"type": ["string", "null"], "pattern": "^0?[0-7]{3,4}$"}),
-        ParameterForm::Flag => json!({"type": ["boolean", "null"]}),
+        ParameterForm::Flag | ParameterForm::Switch => json!({"type": ["boolean", "null"]}),
         ParameterForm::Always => json!({"enum": [true, null]}),
         ParameterForm::Count => json!({"type": ["integer", "null"], "minimum": 0}),
         ParameterForm::AccountName
@@ -168,14 +168,10 @@ fn parameter_schema(parameter_type: ParameterForm) -> Value {
             json!({"type": ["string", "null"], "minLength": 1})
         }
         ParameterForm::AccountNames => json!({"type": ["array", "string", "null"], "items": {"type": "string"}}),
-        ParameterForm::PackageNames | ParameterForm::Patterns => {
-            json!({"type": ["array", "string", "null"], "items": {"type": "string"}, "minItems": 1})
-        }
         ParameterForm::AccountId => json!({"type": ["integer", "null"], "minimum": 1, "maximum": MAX_ACCOUNT_ID}),
         ParameterForm::Choice(texts) => {
             json!({"enum": texts.iter().map(|text| json!(text)).chain([Value::Null]).collect::<Vec<_>>()})
         }
-        ParameterForm::Switch => json!({"type": ["boolean", "null"]}),
         ParameterForm::Seconds => json!({"type": ["integer", "null"], "minimum": 1}),
     }
 }
