@@ -6,7 +6,7 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 use stemma_core::explain::{TaskRunState, explain_task};
 use stemma_core::object::Timestamp;
-use stemma_core::resolve::{SkipReason, TaskSet, resolve_fleet};
+use stemma_core::resolve::{SkipReason, TaskSet, newly_orphaned, resolve_fleet};
 
 use crate::fleet_fixture::{FleetFixture, site_manifests};
 
@@ -145,4 +145,17 @@ fn explain_task_names_task_that_unassigns() {
 #[test]
 fn unassign_reason_keeps_text() {
     assert_eq!(SkipReason::OnUnassign.to_string(), REASON);
+}
+
+#[test]
+fn newly_orphaned_names_task_that_will_run() {
+    let tasks = json!([shell("conf", &json!({"tags": ["nginx"], "on_unassign": "undo"})), shell("undo", &json!({}))]);
+    let mut documents = site_manifests(&json!({}), &tasks);
+    let mut fixture = FleetFixture::from_manifests(&documents);
+    let (fleet_before, node) = (fixture.fleet.clone(), fixture.node("web-1").id());
+    documents[1]["roles"]["web"] = json!({"tags": []});
+    fixture.apply(&documents);
+    let findings = newly_orphaned(&fleet_before, &fixture.fleet, [node].into_iter());
+    let messages: Vec<_> = findings.iter().map(|finding| finding.message.as_str()).collect();
+    assert_eq!(messages, ["task conf no longer runs on it: undo will run once there (on_unassign), and other changes remain"]);
 }
