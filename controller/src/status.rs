@@ -170,10 +170,10 @@ impl StatusTable {
     }
 
     /// Stores a report of a node's agent about itself. `stuck` is the reason why the agent is stuck, if it is.
-    /// `is_orphaned` is true if the host has paths that no task manages any more.
+    /// `is_orphaned` is true if the host has objects that no task manages any more, or a clean-up that has yet to succeed.
     pub(crate) fn set_reported(&self, node: Uuid, stuck: Option<&StuckAgent>, is_orphaned: bool) {
         let (is_stuck, can_run_tasks_when_stuck) = (stuck.is_some(), stuck.is_some_and(|stuck| stuck.can_run_tasks));
-        self.update(node, |old| StateInputs { is_stuck, can_run_tasks_when_stuck, has_orphaned_paths: is_orphaned, ..old });
+        self.update(node, |old| StateInputs { is_stuck, can_run_tasks_when_stuck, has_orphans: is_orphaned, ..old });
     }
 
     /// Stores for each of these nodes whether it is blocked. A node is blocked if its tasks wait for a task of another

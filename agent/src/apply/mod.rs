@@ -1,6 +1,7 @@
 //! The root half: verifies desired states, stores them, and makes the host match them.
 
 pub mod applier;
+pub mod clean_ups;
 pub mod executor;
 pub mod hooks;
 pub mod ledger;

@@ -9,7 +9,7 @@ use rcgen::{
 use serde_json::{Value, json};
 use stemma_core::digest::sha256;
 use stemma_core::task::Mode;
-use stemma_wire::message::desired::{InputValue, Known, KnownLabel, Profile, ProfileTask, TaskSet};
+use stemma_wire::message::desired::{InputValue, Known, KnownLabel, Profile, ProfileTask, REMOVE_ORPHANS, TaskSet};
 use stemma_wire::message::signed::{EpochChange, Grant, Signature, SignedDesired, SignedGrant};
 use stemma_wire::message::{Epoch, Hash, PartDigest, Revision, WireVersion, digest_part};
 use stemma_wire::sign::{Leaf, Signer, SigningBatch};
@@ -206,7 +206,8 @@ pub(crate) struct TestTaskSet {
     profile: Profile,
     inputs: Vec<(String, InputValue)>,
     labels: Vec<(String, String)>,
-    skipped: Vec<String>,
+    left_out: Vec<(String, String)>,
+    removes_orphans: bool,
     mode: Mode,
     revision: u64,
 }
@@ -224,6 +225,17 @@ impl TestTaskSet {
             after: after.to_vec(),
             barriers: Vec::new(),
         });
+        self
+    }
+
+    /// Adds a task that the host gets only because another task names it in `on_unassign`. The task set leaves it out.
+    pub(crate) fn unassign_task(self, id: &str, kind: &str, fields: &Value) -> Self {
+        self.task(id, kind, &[], fields).leave_out(id, stemma_core::task::UNASSIGN_REASON)
+    }
+
+    /// Lets the task set leave out a task for this reason.
+    pub(crate) fn leave_out(mut self, id: &str, reason: &str) -> Self {
+        self.left_out.push((id.into(), reason.into()));
         self
     }
 
@@ -254,14 +266,19 @@ impl TestTaskSet {
 
     /// Adds a marker (a task of type `skipped`, which only orders other tasks). The task set lists it as left out, as a
     /// controller does.
-    pub(crate) fn marker(mut self, id: &str, after: &[u16]) -> Self {
-        self.skipped.push(id.into());
-        self.task(id, "skipped", after, &json!({}))
+    pub(crate) fn marker(self, id: &str, after: &[u16]) -> Self {
+        self.task(id, "skipped", after, &json!({})).leave_out(id, "type is skipped")
     }
 
     /// Lets the last task wait for a barrier.
     pub(crate) fn with_barrier(mut self, barrier: stemma_wire::message::desired::Barrier) -> Self {
         self.profile.tasks.last_mut().unwrap().barriers.push(barrier);
+        self
+    }
+
+    /// Lets the host remove orphans, as a nodegroup with `remove_orphans` does.
+    pub(crate) fn removing_orphans(mut self) -> Self {
+        self.removes_orphans = true;
         self
     }
 
@@ -297,6 +314,7 @@ impl TestTaskSet {
             group: "prod/web".into(),
             labels: self.labels.iter().map(|(key, value)| (key.clone(), label(value))).collect(),
             ceiling: Mode::Apply,
+            lifecycle: self.removes_orphans.then(|| (REMOVE_ORPHANS.to_owned(), 1)).into_iter().collect(),
             ..Known::default()
         };
         let task_set = TaskSet {
@@ -304,7 +322,7 @@ impl TestTaskSet {
             mode: self.mode,
             profile: Some(self.profile().0),
             inputs: self.inputs.iter().cloned().collect(),
-            left_out: self.skipped.iter().map(|id| (id.clone(), "type is skipped".into())).collect(),
+            left_out: self.left_out.iter().map(|(id, reason)| (id.clone(), reason.as_str().into())).collect(),
             ..TaskSet::default()
         };
         let digest = PartDigest(sha256(&postcard::to_stdvec(&task_set).unwrap()));

@@ -3,6 +3,7 @@
 
 use anyhow::{Result, bail};
 use serde_json::{Map, Value};
+use stemma_core::status::stopping_task;
 use stemma_wire::endpoint::Endpoint;
 
 use crate::api::ApiClient;
@@ -76,6 +77,9 @@ pub(crate) async fn describe(api: &mut ApiClient, kind: KindArg, name: &str, out
             [failure_lines(&read::object_name(kind, &object), &results), difference_lines(&results)].into_iter().flatten()
         {
             outln!("\n{section}\n");
+        }
+        if let Some(orphans) = orphan_lines(&object) {
+            outln!("\n{orphans}\n");
         }
     }
     if kind == KindArg::Allocation {
@@ -183,6 +187,44 @@ fn difference_lines(results: &[&Value]) -> Option<String> {
     (!differing.is_empty()).then_some(text)
 }
 
+/// Returns a table of what the host of a node once got from tasks and no task manages now, each with the task that left it.
+/// The clean-ups of these tasks follow. Returns `None` if there is neither.
+fn orphan_lines(node: &Value) -> Option<String> {
+    let list = |field: &str| node.get(field).and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
+    let (unmanaged, clean_ups) = (list("unmanaged"), list("clean_ups"));
+    let objects: Vec<&Value> = unmanaged.iter().filter(|object| object.get("more").is_none()).collect();
+    let mut text = String::from("ORPHANED");
+    if !objects.is_empty() {
+        let row = |object: &&Value| {
+            let secret = if object["secret"] == true { "may hold a secret" } else { "" };
+            let kept = object["kept"].as_str().map(|reason| format!("not removed: {reason}")).unwrap_or_default();
+            let notes = [secret, &kept].into_iter().filter(|note| !note.is_empty()).collect::<Vec<_>>().join("; ");
+            vec![cell_text(object.get("task")), cell_text(object.get("kind")), cell_text(object.get("name")), notes]
+        };
+        text.push_str(&format!("\n{}", indented(&table(&["task", "left", "name", ""], objects.iter().map(row)))));
+    }
+    for more in unmanaged.iter().filter_map(|object| object.get("more")) {
+        text.push_str(&format!("\n  and {more} more; on the host: stemma-agent status"));
+    }
+    for clean_up in clean_ups {
+        let field = |name: &str| printable(&cell_text(clean_up.get(name)));
+        let message = clean_up["message"].as_str().map(|message| format!(": {}", printable(message))).unwrap_or_default();
+        let (task, on_unassign, state) = (field("task"), field("on_unassign"), field("state"));
+        text.push_str(&format!("\n  {task}: its on_unassign task {on_unassign} {}{message}", clean_up_text(&state)));
+    }
+    (!unmanaged.is_empty() || !clean_ups.is_empty()).then_some(text)
+}
+
+/// Returns the state of a clean-up as words that follow its name.
+fn clean_up_text(state: &str) -> &str {
+    match state {
+        "waiting" => "has not run yet",
+        "failed" => "failed, and is tried again",
+        "succeeded" => "has succeeded",
+        other => other,
+    }
+}
+
 /// Returns the failed tasks, each with time, message and the end of its output, and the next step. Returns `None` if no
 /// task failed. The next step is about a task that itself failed, in preference to a task that only requires a failed
 /// task.
@@ -210,11 +252,27 @@ fn failure_lines(node: &str, results: &[&Value]) -> Option<String> {
             ));
         }
     }
+    for result in failed.iter().filter(|result| result["outcome"] != "DependencyFailed") {
+        let task = cell_text(result.get("task"));
+        let stopped = tasks_stopped_by(&task, &failed);
+        if !stopped.is_empty() {
+            text.push_str(&format!("\n  not run because of {}: {}", printable(&task), printable(&stopped.join(", "))));
+        }
+    }
     let task = cell_text(first.get("task"));
     text.push_str(&format!(
         "\n  next: stemma explain node {node} task {task} shows how to fix it; on the host: stemma-agent status, stemma-agent check"
     ));
     Some(text)
+}
+
+/// Returns the ids of the tasks that did not run because this task failed.
+fn tasks_stopped_by(task: &str, results: &[&Value]) -> Vec<String> {
+    let is_stopped = |result: &&&Value| {
+        let message = result["message"].as_str().unwrap_or_default();
+        result["outcome"] == "DependencyFailed" && stopping_task(message) == Some(task)
+    };
+    results.iter().filter(is_stopped).map(|result| cell_text(result.get("task"))).collect()
 }
 
 /// Returns a table of the fields that are not maps: those that a manifest can set, and those of [`SHOWN_FIELDS`]. Unset
@@ -319,13 +377,39 @@ mod tests {
         assert_eq!((shown.chars().count() < 200, shortened(&json!("short"))), (true, "short".to_owned()));
     }
 
+    /// A row has the task, the object and its notes. The table is followed by the clean-ups.
+    #[test]
+    fn orphan_lines_show_objects_and_clean_ups() {
+        let node = json!({
+            "unmanaged": [
+                {"task": "conf", "kind": "file", "name": "/etc/app", "secret": true, "kept": "somebody changed it"},
+                {"task": "web", "kind": "package", "name": "nginx", "secret": false, "kept": null},
+                {"more": 3},
+            ],
+            "clean_ups": [{"task": "conf", "on_unassign": "undo", "state": "failed", "message": "no disk"}],
+        });
+        let text = orphan_lines(&node).unwrap();
+        for part in [
+            "ORPHANED\n",
+            "may hold a secret; not removed: somebody changed it",
+            "package  nginx",
+            "and 3 more; on the host",
+            "conf: its on_unassign task undo failed, and is tried again: no disk",
+        ] {
+            assert!(text.contains(part), "{part:?} in\n{text}");
+        }
+        assert_eq!(orphan_lines(&json!({"unmanaged": [], "clean_ups": []})), None);
+        assert_eq!(orphan_lines(&json!({})), None, "the controller is of an older version");
+    }
+
     /// The next step names `site-conf`, the first task that itself failed. The result of `gone` belongs to an earlier
     /// task set.
     #[test]
     fn failure_lines_show_task_and_next_step() {
         let report = json!({"results": [
             {"at": "2026-11-20T09:41:00+00:00", "task": "motd", "outcome": "Changed", "message": ""},
-            {"at": "2026-11-20T09:41:00+00:00", "task": "note", "outcome": "DependencyFailed", "message": "site-conf failed"},
+            {"at": "2026-11-20T09:41:00+00:00", "task": "note", "outcome": "DependencyFailed", "message": "Not run: site-conf, which it requires, failed."},
+            {"at": "2026-11-20T09:41:00+00:00", "task": "last", "outcome": "DependencyFailed", "message": "Not run: site-conf, which it requires, failed."},
             {"at": "2026-11-20T09:41:00+00:00", "task": "gone", "outcome": "Failed", "message": "of before", "is_current": false},
             {"at": "2026-11-20T09:41:00+00:00", "task": "site-conf", "outcome": "Failed", "message": "the command ended with status 1", "output": "a\nb: no such user\n"},
             {"at": "2026-11-20T09:41:00+00:00", "task": "app", "outcome": "Failed", "message": "", "output": "disk full\n", "is_current": true}]});
@@ -334,6 +418,7 @@ mod tests {
             "site-conf  failed             2026-11-20 09:41",
             "the command ended with status 1",
             "the end of what site-conf printed:",
+            "not run because of site-conf: note, last\n",
             "b: no such user",
             "the end of what app printed:\n    disk full",
             "next: stemma explain node web-1 task site-conf",

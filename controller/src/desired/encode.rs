@@ -13,7 +13,7 @@ use stemma_core::release::{Profile, ProfileHash, sent_definition};
 use stemma_core::resolve::ResolvedNode;
 use stemma_core::rollout::obsolete_barriers;
 use stemma_wire::message::Hash;
-use stemma_wire::message::desired::{self, Barrier, InputValue, Known, KnownLabel, ProfileTask, TaskSet};
+use stemma_wire::message::desired::{self, Barrier, InputValue, Known, KnownLabel, ProfileTask, REMOVE_ORPHANS, TaskSet};
 
 use super::{EncodedProfile, PUBLISHED_VERSION};
 
@@ -153,7 +153,11 @@ pub(crate) fn task_set(
         profile,
         tags: tag_texts(task_set.tags()),
         primaries: tag_texts(task_set.primary_tags()),
-        left_out: task_set.skipped_ids().map(|(id, reason)| (id.to_owned(), short_reason(&reason.to_string()).into())).collect(),
+        left_out: task_set
+            .skipped_ids()
+            .chain(task_set.unassign_ids())
+            .map(|(id, reason)| (id.to_owned(), short_reason(&reason.to_string()).into()))
+            .collect(),
         inputs: task_set
             .iter_inputs()
             .map(|(reference, input)| {
@@ -184,7 +188,8 @@ fn barrier_names(profile: &desired::Profile) -> impl Iterator<Item = &Barrier> {
 }
 
 /// Returns a profile in the form of the messages. Each task has the indexes of the tasks that run before it on the same
-/// host, and the barriers at which it waits for other hosts.
+/// host, and the barriers at which it waits for other hosts. The tasks that hosts get only for `on_unassign` are the last,
+/// and the task set of each node leaves them out.
 fn wire_profile(profile: &Profile) -> desired::Profile {
     let tasks = profile.tasks.iter().enumerate().map(|(index, task_index)| {
         let compiled = profile.release.task(*task_index);
@@ -198,16 +203,25 @@ fn wire_profile(profile: &Profile) -> desired::Profile {
             barriers: waits.map(|(_, barrier_index)| wire_barrier(profile, &profile.barriers[*barrier_index as usize])).collect(),
         }
     });
-    desired::Profile { tasks: tasks.collect() }
+    // Hosts run a task of `on_unassign` after the task set that has it, so nothing of that task set orders it.
+    let unassign_tasks = profile.unassign.iter().map(|ix| profile.release.task(*ix)).map(|compiled| ProfileTask {
+        id: compiled.task.id.clone(),
+        definition: sent_definition(&compiled.task),
+        references: compiled.references.iter().map(ToString::to_string).collect(),
+        after: Vec::new(),
+        barriers: Vec::new(),
+    });
+    desired::Profile { tasks: tasks.chain(unassign_tasks).collect() }
 }
 
-/// Returns the lifecycle limits of a node by field name, in seconds. A field without a limit is omitted.
+/// Returns the lifecycle limits of a node by field name, in seconds. A field without a limit is omitted. Also has
+/// [`REMOVE_ORPHANS`] if the nodegroup sets it.
 fn lifecycle(resolved: &ResolvedNode) -> BTreeMap<String, u64> {
     let limited = resolved.lifecycle_limits().by_field().into_iter().filter_map(|(field, limit)| match limit.value {
         Limit::Forever => None,
         Limit::Within(time) => Some((field.name().to_owned(), time.as_secs())),
     });
-    limited.collect()
+    limited.chain(resolved.removes_orphans().then(|| (REMOVE_ORPHANS.to_owned(), 1))).collect()
 }
 
 /// Returns the origin of a label as a short text for the host, such as `cluster NAME` or `rule NAME`.

@@ -114,7 +114,8 @@ fn upper_bound(resolved: &ResolvedNode, task_set_bytes: usize) -> Option<usize> 
 /// Returns an upper bound of the size of a node's next task set, in bytes.
 fn tasks_upper_bound(resolved: &ResolvedNode) -> usize {
     resolved.task_set().map_or(0, |set| {
-        let skipped_bytes = entries_upper_bound(&mut set.skipped_ids().map(|(id, reason)| id.len() + reason.to_string().len()));
+        let left_out = set.skipped_ids().chain(set.unassign_ids());
+        let skipped_bytes = entries_upper_bound(&mut left_out.map(|(id, reason)| id.len() + reason.to_string().len()));
         let tag_bytes = entries_upper_bound(&mut set.tags().iter().chain(set.primary_tags()).map(|tag| tag.len()));
         let (input_count, input_bytes) = set.input_count_and_bytes();
         skipped_bytes + tag_bytes + ENTRY_BYTES * input_count + MAX_ESCAPE_FACTOR * input_bytes

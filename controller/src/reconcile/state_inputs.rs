@@ -6,9 +6,8 @@ use stemma_core::finding::Rule;
 use stemma_core::object::{Node, Timestamp};
 use stemma_core::resolve::{Resolution, ResolvedNode};
 use stemma_core::rollout::{ReleaseCandidate, ReleaseState};
-use stemma_core::status::ORPHANS_FACT;
 use stemma_core::status::{
-    HostConfirmation, Liveness, OrphanedPaths, SetBy, StateInputs, StuckAgent, TaskStatus, TaskSummary, orphaned_paths,
+    HostConfirmation, Liveness, ORPHANS_FACT, Orphans, SetBy, StateInputs, StuckAgent, TaskStatus, TaskSummary,
 };
 use stemma_core::task::Mode;
 use stemma_wire::message::desired::Known;
@@ -59,7 +58,7 @@ pub(crate) fn state_inputs(
         is_stuck: stuck.is_some(),
         can_run_tasks_when_stuck: stuck.is_some_and(|stuck| stuck.can_run_tasks),
         is_held,
-        has_orphaned_paths: !orphans(model, node.meta.uuid).is_empty(),
+        has_orphans: !orphans(model, node.meta.uuid).is_empty(),
         is_observing: resolved.is_some_and(|resolved| resolved.mode().value == Mode::Observe),
         is_blocked: false,
         next_task_set: next,
@@ -81,10 +80,10 @@ pub(crate) fn stuck_reason(model: &Model, node: Uuid) -> Option<StuckAgent> {
     StuckAgent::from_facts(&model.reports.get(&node)?.report.facts)
 }
 
-/// Returns the paths that tasks wrote on a node's host and that no task manages now, from the last report of its agent.
-pub(crate) fn orphans(model: &Model, node: Uuid) -> OrphanedPaths {
+/// Returns what tasks left on a node's host and no task manages now, and its clean-ups, from the last report of its agent.
+pub(crate) fn orphans(model: &Model, node: Uuid) -> Orphans {
     let fact = model.reports.get(&node).and_then(|record| record.report.facts.get(ORPHANS_FACT));
-    fact.map(|fact| orphaned_paths(fact)).unwrap_or_default()
+    fact.map(|fact| Orphans::from_fact(fact)).unwrap_or_default()
 }
 
 /// Returns whether a node's host holds its desired state: what its agent has reported since the controller started or,
@@ -195,13 +194,16 @@ pub(crate) fn released_task_set_digests(model: &Model, node: Uuid) -> Vec<PartDi
     model.released.get(&node).map(|released| task_set_digests(model, released)).unwrap_or_default()
 }
 
-/// Returns a summary of the results of the tasks that were released to a node. Tasks whose own mode is `observe` do not
-/// count, and neither do results for other task sets. `task_set_digests` are the digests of the released task set.
+/// Returns a summary of the results of the tasks that were released to a node, and of its clean-ups. Tasks whose own mode
+/// is `observe` do not count, and neither do results for other task sets. `task_set_digests` are the digests of the
+/// released task set.
 fn summarize_tasks(model: &Model, node: Uuid, task_set_digests: &[PartDigest]) -> TaskSummary {
     let results = model.results.get(&node);
+    let clean_ups = || results.into_iter().flat_map(|results| results.clean_ups(task_set_digests));
     let outcomes = |released| {
         let outcome = move |task: &str| Some(results?.result_for(task_set_digests, task)?.result.outcome.to_task_outcome());
-        counted_task_ids(model, released).map(outcome)
+        let clean_up_outcomes = clean_ups().map(|(_, stored)| Some(stored.result.outcome.to_task_outcome()));
+        counted_task_ids(model, released).map(outcome).chain(clean_up_outcomes)
     };
     TaskSummary::from_outcomes(model.released.get(&node).map(Arc::as_ref).map(outcomes), results.is_some())
 }
@@ -232,15 +234,20 @@ pub(crate) fn is_observed(model: &Model, node: Uuid, result: &TaskResult) -> boo
     is_unchecked && observed_ids().is_some_and(|ids| ids.contains(&result.task))
 }
 
-/// Returns the status of each task that was released to a node and has a result, in their order.
+/// Returns the status of each clean-up that ran under the task set of a node, and of each task that was released to the
+/// node and has a result, in their order.
 pub(crate) fn task_statuses(model: &Model, node: Uuid) -> impl Iterator<Item = TaskStatus<'_>> {
     let records = model.released.get(&node).zip(model.results.get(&node));
     records.into_iter().flat_map(|(released, results)| {
         let digests = task_set_digests(model, released);
-        task_ids(model, released).filter_map(move |task| {
-            let StoredResult { at, result, .. } = results.result_for(&digests, task)?;
-            let (outcome, has_run) = (result.outcome.to_task_outcome(), result.outcome != Outcome::DependencyFailed);
-            Some(TaskStatus { task, outcome, has_run, message: &result.message, since: *at })
-        })
+        let clean_ups: Vec<_> = results.clean_ups(&digests).map(|(task, stored)| task_status(task, stored)).collect();
+        let find_status = move |task| Some(task_status(task, results.result_for(&digests, task)?));
+        clean_ups.into_iter().chain(task_ids(model, released).filter_map(find_status))
     })
+}
+
+/// Returns the status of a task from its stored result.
+fn task_status<'a>(task: &'a str, StoredResult { at, result, .. }: &'a StoredResult) -> TaskStatus<'a> {
+    let (outcome, has_run) = (result.outcome.to_task_outcome(), result.outcome != Outcome::DependencyFailed);
+    TaskStatus { task, outcome, has_run, message: &result.message, since: *at }
 }

@@ -14,6 +14,7 @@ use stemma_core::object::{DroppedReportCounts, Observation, Timestamp};
 use stemma_core::release::{is_sent_observed, is_sent_untranslated};
 use stemma_core::shared_text::{JsonText, SharedTexts};
 use stemma_core::status::is_agent_fact;
+use stemma_core::task::CLEAN_UP_PREFIX;
 use stemma_wire::message::desired::{InputValue, Profile, ProfileTask, TaskSet};
 use stemma_wire::message::observed::{Report, TaskResult};
 use stemma_wire::message::{Hash, PartDigest, WireVersion, decode_part, digest_part, encode_part, hash_content};
@@ -57,6 +58,14 @@ impl ResultsRecord {
     /// may have been different. `task_set` lists the digests of the current set, one for each wire version.
     pub fn result_for(&self, task_set: &[PartDigest], task: &str) -> Option<&StoredResult> {
         self.tasks.get(task).filter(|outcome| task_set.contains(&outcome.result.task_set))
+    }
+
+    /// Returns the last results of clean-ups that ran under the current task set. A clean-up is the task that runs once when
+    /// the task that names it in `on_unassign` is no longer placed on the node. `task_set` lists the digests of the current
+    /// set, one for each wire version.
+    pub fn clean_ups<'a>(&'a self, task_set: &'a [PartDigest]) -> impl Iterator<Item = (&'a str, &'a StoredResult)> {
+        let results = self.tasks.range(CLEAN_UP_PREFIX.to_owned()..).take_while(|(id, _)| id.starts_with(CLEAN_UP_PREFIX));
+        results.filter(|(_, stored)| task_set.contains(&stored.result.task_set)).map(|(id, stored)| (id.as_str(), stored))
     }
 
     /// Returns the number of dropped results, and the number of results whose texts were cut or dropped.

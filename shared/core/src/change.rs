@@ -226,6 +226,7 @@ classified! {
         paused: InPlace,
         mode: by mode,
         mend_offline: InPlace,
+        remove_orphans: InPlace,
         splay_seconds "splay": InPlace,
         silent_after_seconds "silent_after": InPlace,
         extra: ControllerOnly,

@@ -18,6 +18,10 @@
 //! A task is included by the hash of its canonical JSON, not by the text. The tasks of a profile are hashed once for
 //! all nodes that share it, and only the inputs are hashed per node.
 //!
+//! A task that is not placed on the node, and that the host gets only because another task names it in `on_unassign`, is
+//! included by SHA-256 of the text `on_unassign` followed by its hash. A node without such tasks has the digest that it
+//! had before hosts got them.
+//!
 //! # Version 2
 //! As version 1, with these differences. The first text is `stemma task digest 2`. Between a task's hash and its inputs
 //! is one more item: the text `untranslated` for a task with an expression that is not evaluated, the empty text for

@@ -273,10 +273,14 @@ pub fn explain_task(resolved_node: &ResolvedNode, id: &str, now: Timestamp, stat
     let release = &task_set.profile.release;
     let observe_text = "the task's mode is observe: it is neither run nor checked";
     blockers.extend(release.task(index).task.is_observed().then(|| observe_text.to_owned()));
-    let is_placed = task_set.profile.all_tasks().contains(&index);
+    let is_placed = task_set.profile.placed_tasks().any(|task| task == index);
     let skipped = task_set.skip_reason(index).map(|why| why.to_string());
     let placed = release.placement_text(index);
+    let unassigning: Vec<&str> = task_set.profile.tasks_that_unassign(index).map(|task| release.id(task)).collect();
     let why = match (is_placed, &skipped) {
+        (false, _) if task_set.profile.unassign.contains(&index) => {
+            format!("it runs once on this node when {} is no longer placed there (on_unassign)", unassigning.join(" or "))
+        }
         (false, _) => format!("it does not run on this node: it is placed by {placed}"),
         (true, Some(reason)) => format!("it is placed on this node by {placed}, and is left out: {reason}"),
         (true, None) => format!("it runs on this node by {placed}"),

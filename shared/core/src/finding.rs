@@ -122,11 +122,12 @@ pub mod rule {
         Info TASK_CONTENT "task.content": "A file's content contains a template tag, and is written unchanged.";
         Warning TASK_LINK "task.link": "A task's path is a known link or leads through one, and hosts follow no links.";
         Warning TASK_NOT_ASSERTED "task.not_asserted": "A privileged task is placed on a node by a name that no operator assigned.";
-        Info TASK_ORPHANED "task.orphaned": "A task no longer runs on a node, or left a path there.";
+        Info TASK_ORPHANED "task.orphaned": "A task no longer runs on a node, or left a file or another object there.";
         Error TASK_PARAMETERS "task.parameters": "A task has parameters that its type does not accept.";
         Error TASK_PATH "task.path": "A task writes a path of another task of the node, or has a path or a program that no host accepts.";
         Warning TASK_PATTERN "task.pattern": "A pattern matches no task.";
         Warning TASK_TYPE "task.type": "A task has a type that no agent runs.";
+        Warning TASK_UNASSIGN "task.unassign": "The `on_unassign` task of a task that is no longer placed on a node has not succeeded.";
         Info TASK_UNPLACED "task.unplaced": "A task runs on no node.";
         Warning TRAIT_REFUSED "trait.refused": "A host reports traits that are not accepted.";
     }

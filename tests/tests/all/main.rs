@@ -3,6 +3,7 @@
 #[path = "../in_process/mod.rs"]
 mod in_process;
 #[path = "../store_copy/mod.rs"]
+mod moved_component;
 mod store_copy;
 
 mod access;

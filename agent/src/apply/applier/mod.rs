@@ -16,8 +16,9 @@ mod unit;
 
 use stemma_core::task::{PathContent, TaskKind, TypedParameters, task_type};
 
+use super::ledger::{ObjectKey, ObjectKind};
 use super::task::{ApplyResult, CheckResult, HostTask, Site, TaskError};
-use crate::host::{HostPath, Pending};
+use crate::host::{HostError, HostPath, Pending};
 
 /// An object that checks and applies the tasks of one type, or of several similar types.
 pub trait Applier {
@@ -48,6 +49,40 @@ pub trait Applier {
         None
     }
 
+    /// Returns the objects of the host that the task manages, as [`super::orphans`] records and reports them. By default, this
+    /// is the file, link or directory of [`Self::managed_path`]. Returns `None` if they cannot be determined, for example
+    /// because a template fails. A task of a type with other objects (packages, units, accounts) overrides this, and
+    /// [`Self::has_object`].
+    fn managed_objects(&self, site: &Site, task: &HostTask) -> Option<Vec<ManagedObject>> {
+        let definition = task_type(&task.task.kind)?;
+        let Some(target) = definition.write_target else { return Some(Vec::new()) };
+        let path = self.managed_path(site, task)?;
+        let kind = match target.content {
+            PathContent::File | PathContent::Absent => ObjectKind::File,
+            PathContent::Link => ObjectKind::Link,
+            PathContent::Directory => ObjectKind::Directory,
+        };
+        let (_, content) = definition.written_path(&task.task.parameters)?;
+        Some(vec![ManagedObject { key: (kind, path.to_string()), is_left: content != PathContent::Absent }])
+    }
+
+    /// Returns whether an object that a task of this type left still exists on the host. Files, directories and links are
+    /// checked by their paths, and not by this function. Must be cheap: no process is started.
+    ///
+    /// # Errors
+    /// [`HostError`] if this cannot be determined now. The object then remains recorded, and is not reported.
+    fn has_object(&self, site: &Site, object: &ObjectKey) -> Result<bool, HostError> {
+        let _ = (site, object);
+        Ok(true)
+    }
+
+    /// Returns the SHA-256 digest of the content of the file that the task writes as a whole, or of the target of the link.
+    /// Returns `None` if the task makes neither, or if the digest cannot be determined.
+    fn written_digest(&self, site: &Site, task: &HostTask) -> Option<[u8; 32]> {
+        let _ = (site, task);
+        None
+    }
+
     /// Returns the reason why no task can manage a file at this path on this host, or `None` if a task can.
     fn path_refusal(&self, site: &Site, path: &HostPath) -> Option<String> {
         let _ = (site, path);
@@ -73,6 +108,16 @@ pub trait Applier {
     fn retry_policy(&self, task: &HostTask) -> (u64, u64) {
         (task.task.retries.unwrap_or(0).into(), 1)
     }
+}
+
+/// An object of the host that a task manages, such as a file or a package.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ManagedObject {
+    /// The kind and the name of the object.
+    pub key: ObjectKey,
+    /// True if the object exists after the task succeeded, and stays when the task is removed. False for an object that
+    /// the task makes sure is absent.
+    pub is_left: bool,
 }
 
 /// Returns the applier of a task type, or `None` if this agent does not support the type.

@@ -13,6 +13,7 @@
 //! requirements.
 
 use std::collections::BTreeSet;
+use std::ops::Range;
 
 use stemma_wire::message::desired::Barrier;
 use stemma_wire::message::observed::Outcome;
@@ -71,13 +72,22 @@ pub struct TaskGraph {
     vertices: Vec<Vertex>,
     /// Maximum number of tasks that run at once.
     max_parallel: usize,
+    /// Indexes of the clean-ups. They run first, one after the other, and all other tasks run after them, even if one of
+    /// them failed.
+    clean_ups: Range<usize>,
 }
 
 impl TaskGraph {
     /// Creates a graph that runs at most `max_parallel` tasks at once.
     #[must_use]
     pub const fn new(vertices: Vec<Vertex>, max_parallel: usize) -> Self {
-        Self { vertices, max_parallel }
+        Self { vertices, max_parallel, clean_ups: 0..0 }
+    }
+
+    /// Makes the vertices with these indexes clean-ups: they run first, one after the other.
+    #[must_use]
+    pub fn with_clean_ups(self, clean_ups: Range<usize>) -> Self {
+        Self { clean_ups, ..self }
     }
 
     /// Makes the task `later` require the task `earlier`. Does nothing if the graph already orders them the other way
@@ -126,7 +136,8 @@ impl TaskGraph {
         if let Some(cause) = self.root_failure(index) {
             return Some(NextStep::Stop { at: index, by: cause });
         }
-        let is_ready = vertex.requires.iter().all(|&requirement| self.is_over(requirement))
+        let is_ready = self.clean_ups.clone().take_while(|clean_up| *clean_up != index).all(|clean_up| self.is_over(clean_up))
+            && vertex.requires.iter().all(|&requirement| self.is_over(requirement))
             && vertex.barriers.iter().all(|barrier| open.contains(barrier))
             && !held_back.contains(&index)
             && (vertex.is_marker || self.has_room(vertex.is_exclusive));

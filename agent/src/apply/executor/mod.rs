@@ -15,16 +15,18 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use log::warn;
-use stemma_core::task::Mode;
+use stemma_core::task::{CLEAN_UP_PREFIX, Mode};
 use stemma_wire::message::PartDigest;
 use stemma_wire::message::desired::{Barrier, Profile};
 use stemma_wire::message::observed::{self, Outcome, TaskResult};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use super::ledger::{Desired, LOCAL_STATE, PROGRESS, REASONS, Reason, TaskProgress, TaskRecord};
+use super::applier::ManagedObject;
+use super::clean_ups;
+use super::ledger::{Desired, LOCAL_STATE, ObjectKey, PROGRESS, REASONS, Reason, TaskProgress, TaskRecord};
 use super::leftovers::{StagingDirs, directory, sweep};
-use super::orphans::{self, WrittenFiles};
+use super::orphans::{self, LeftObjects};
 use super::task::{Execution, HostTask, Site};
 use crate::config::Ceiling;
 use crate::host::command::truncate_front;
@@ -84,8 +86,10 @@ pub struct TaskRun {
     new_records: BTreeMap<String, TaskRecord>,
     reasons: BTreeMap<String, Reason>,
     results: Vec<TaskResult>,
-    /// Files of tasks that succeeded, until they are recorded on disk. They stay when the task leaves the task set.
-    written_files: WrittenFiles,
+    /// Objects of tasks that succeeded, until they are recorded on disk. They stay when the task leaves the task set.
+    left_objects: LeftObjects,
+    /// Ids of the clean-ups that succeeded, until this is recorded on disk.
+    ended_clean_ups: BTreeSet<String>,
     /// Results that are stored in the ledger, but that [`Self::save_results`] has not returned yet because it failed
     /// afterwards.
     unreturned_results: Vec<TaskResult>,
@@ -132,11 +136,25 @@ impl TaskRun {
         };
         let last_progress = site.ledger.get(&PROGRESS)?.unwrap_or_default();
         let reasons = site.ledger.get(&REASONS)?.unwrap_or_default();
-        let (vertices, mut tasks): (_, Vec<_>) =
+        let (mut vertices, mut tasks): (Vec<_>, Vec<_>) =
             profile.tasks.iter().map(|task| PlannedTask::from_profile(&site, ceiling, desired, task, mode)).unzip();
-        let mut graph = TaskGraph::new(vertices, MAX_PARALLEL_TASKS);
+        // Only a run in mode `apply` changes which clean-ups are recorded.
+        let clean_ups = match (purpose, mode) {
+            (RunPurpose::Converge, Mode::Apply) => clean_ups::update(&site, desired, profile)?,
+            _ => clean_ups::due(&site, desired, profile)?,
+        };
+        let clean_up_range = tasks.len()..tasks.len() + clean_ups.len();
+        let mut clean_up_tasks = Vec::new();
+        for clean_up in &clean_ups {
+            let (vertex, planned) = PlannedTask::from_clean_up(&site, ceiling, clean_up, mode)?;
+            vertices.push(vertex);
+            clean_up_tasks.push(planned);
+        }
+        let mut graph = TaskGraph::new(vertices, MAX_PARALLEL_TASKS).with_clean_ups(clean_up_range);
         link_subscribers(&mut tasks, &mut graph);
+        // A clean-up claims no path: it ends before other tasks begin, and they may write the same path again.
         assign_paths(&site, &mut tasks, &graph);
+        tasks.append(&mut clean_up_tasks);
         let mut run = Self {
             site,
             task_set: desired.digest,
@@ -152,7 +170,8 @@ impl TaskRun {
             new_records: BTreeMap::new(),
             reasons,
             results: Vec::new(),
-            written_files: WrittenFiles::new(),
+            left_objects: LeftObjects::new(),
+            ended_clean_ups: BTreeSet::new(),
             unreturned_results: Vec::new(),
             has_unsaved: true,
         };
@@ -400,11 +419,10 @@ impl TaskRun {
         }
     }
 
-    /// Returns the file that a task leaves on the host when the task is removed from the profile, or `None` if it
-    /// leaves none.
-    fn lasting_path(&self, planned: &PlannedTask) -> Option<String> {
-        let Readiness::Runnable { task, .. } = &planned.readiness else { return None };
-        orphans::lasting_path(&self.site, task).map(|path| path.to_string())
+    /// Returns the objects that a task leaves on the host when the task is removed from the profile.
+    fn left_objects(&self, planned: &PlannedTask) -> Vec<ManagedObject> {
+        let Readiness::Runnable { task, .. } = &planned.readiness else { return Vec::new() };
+        orphans::left_objects(&self.site, task)
     }
 
     /// Records the end of a task in memory, until [`Self::save_results`] stores it: its reason and, if the result must
@@ -431,14 +449,19 @@ impl TaskRun {
             self.reasons.insert(planned.id.clone(), reason);
         }
         let is_reportable = has_stop_reason_changed || should_report(self.last_progress.tasks.get(&planned.id), &record);
-        // The file of an unchanged result is recorded already. Older agents recorded no files, and
+        let has_succeeded = allowed_action != AllowedAction::Check && outcome.is_success();
+        if has_succeeded && planned.id.starts_with(CLEAN_UP_PREFIX) {
+            self.ended_clean_ups.insert(planned.id.clone());
+        }
+        // The objects of an unchanged result are recorded already. Older agents recorded no objects, and
         // `orphans::fill_record` adds these.
         if is_reportable
-            && allowed_action != AllowedAction::Check
-            && outcome.is_success()
-            && let Some(path) = self.lasting_path(planned)
+            && has_succeeded
+            && let Readiness::Runnable { task, .. } = &planned.readiness
         {
-            self.written_files.entry(path).or_insert_with(|| planned.id.clone());
+            for (object, left) in orphans::left_records(&self.site, task) {
+                self.left_objects.entry(object).or_insert(left);
+            }
         }
         if self.purpose == RunPurpose::Check || is_reportable {
             self.new_records.insert(planned.id.clone(), record);
@@ -462,14 +485,14 @@ impl TaskRun {
     /// # Errors
     /// [`HostError`]. The next call then stores and returns the results that this call could not store or return.
     pub fn save_results(&mut self) -> Result<Vec<TaskResult>, HostError> {
-        if !self.written_files.is_empty() {
-            // Returns whether the task with the id `task` is in this task set and still leaves the file `path`.
-            let is_still_written = |path: &str, task: &str| {
-                let has_id = |planned: &&PlannedTask| planned.id == task;
-                self.tasks.iter().find(has_id).and_then(|planned| self.lasting_path(planned)).is_some_and(|file| file == path)
+        if !self.left_objects.is_empty() {
+            // Returns whether the task with the id `task` is in this task set and still leaves the object.
+            let is_still_left = |object: &ObjectKey, task: &str| {
+                let planned = self.tasks.iter().find(|planned| planned.id == task);
+                planned.is_some_and(|planned| self.left_objects(planned).iter().any(|left| left.key == *object))
             };
-            orphans::record_written(&self.site, &self.written_files, is_still_written)?;
-            self.written_files.clear();
+            orphans::record_left(&self.site, &self.left_objects, is_still_left)?;
+            self.left_objects.clear();
         }
         self.unreturned_results.extend(self.site.ledger.add_results(self.results.clone())?);
         self.results.clear();
@@ -477,6 +500,9 @@ impl TaskRun {
         progress.tasks.retain(|id, _| self.tasks.iter().any(|planned| planned.id == *id));
         progress.tasks.extend(self.new_records.iter().map(|(id, record)| (id.clone(), record.clone())));
         self.site.ledger.put(&PROGRESS, &progress)?;
+        // After a crash before this step, the next plan finds the success of the clean-up in the progress.
+        clean_ups::finish(&self.site, &self.ended_clean_ups)?;
+        self.ended_clean_ups.clear();
         self.reasons.retain(|id, _| progress.tasks.contains_key(id));
         // The record of reasons is created only when a reported result has a reason. So a mere upgrade of the agent
         // does not create this record.

@@ -1,20 +1,22 @@
 //! The tasks of a profile as this host reads them: each task and its place in the order.
 
+use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use stemma_core::release::is_sent_observed;
 use stemma_core::release::name_selector::NamePattern;
 use stemma_core::task::{Concurrency, Mode, PathClaims, PathConflict, PathContent, Phase, Task, TaskKind, task_type};
 use stemma_wire::message::Hash;
-use stemma_wire::message::desired::{Profile, ProfileTask};
+use stemma_wire::message::desired::{InputValue, Profile, ProfileTask};
 use stemma_wire::message::observed::Outcome;
 
 use super::graph::{TaskGraph, TaskState, Vertex};
 use crate::apply::applier::{Applier, applier, written_path};
+use crate::apply::clean_ups::DueCleanUp;
 use crate::apply::ledger::Desired;
 use crate::apply::task::{HostTask, Site, content_digest};
 use crate::config::Ceiling;
-use crate::host::HostPath;
+use crate::host::{HostError, HostPath};
 use crate::paths;
 
 /// A task of a profile, as this host plans to run or refuse it.
@@ -49,7 +51,7 @@ impl PlannedTask {
         task: &ProfileTask,
         mode: Mode,
     ) -> (Vertex, Self) {
-        let readiness = readiness(site, ceiling, desired, task);
+        let readiness = readiness(site, ceiling, &desired.task_set.inputs, task);
         let is_marker = match &readiness {
             Readiness::Runnable { task, .. } => is_marker_type(&task.task),
             Readiness::Refused(..) => is_marker(task),
@@ -73,6 +75,33 @@ impl PlannedTask {
                 refreshes: Vec::new(),
             },
         )
+    }
+
+    /// Reads a clean-up and creates its vertex. A clean-up waits for no other host, and its phase does not matter. It is
+    /// refused if its blob is not on this host, because no controller sends a blob of an earlier task set.
+    pub(super) fn from_clean_up(
+        site: &Site,
+        ceiling: &Ceiling,
+        clean_up: &DueCleanUp,
+        mode: Mode,
+    ) -> Result<(Vertex, Self), HostError> {
+        let mut readiness = readiness(site, ceiling, &clean_up.inputs, &clean_up.task);
+        if let Readiness::Runnable { blob: Some(hash), .. } = &readiness
+            && !site.ledger.has_body(*hash)?
+        {
+            let message = "parameters.source: this host no longer has the blob, and it is sent only with the task set that had this \
+                 task; nothing was changed. Place the task that names it in on_unassign here again";
+            readiness = Readiness::Refused(Outcome::Failed, message.to_owned());
+        }
+        let state = if is_observed(&clean_up.task) { TaskState::Observed } else { TaskState::Waiting };
+        let planned = Self {
+            id: clean_up.task.id.clone(),
+            content: content_digest(&clean_up.task, &clean_up.inputs),
+            readiness,
+            subscribes: Vec::new(),
+            refreshes: Vec::new(),
+        };
+        Ok((vertex(&clean_up.task, &planned.readiness, state, mode), planned))
     }
 
     /// Returns the path that the task writes, and whether a file exists at that path afterwards. Returns `None` if the
@@ -149,8 +178,8 @@ pub(super) fn link_subscribers(tasks: &mut [PlannedTask], graph: &mut TaskGraph)
 /// Returns whether a task can run on this host. A task is refused if its definition or an input cannot be read, if this
 /// agent has no applier for its type, or if the host's ceiling (the allowed task types in `agent.toml`) does not have
 /// the type. A file or link task that would run a command is also refused if the ceiling does not have `shell`.
-fn readiness(site: &Site, ceiling: &Ceiling, desired: &Desired, profile: &ProfileTask) -> Readiness {
-    let task = match HostTask::new(profile, &desired.task_set.inputs) {
+fn readiness(site: &Site, ceiling: &Ceiling, inputs: &BTreeMap<String, InputValue>, profile: &ProfileTask) -> Readiness {
+    let task = match HostTask::new(profile, inputs) {
         Ok(task) => task,
         Err(error) => return Readiness::Refused(Outcome::Unsupported, error.to_string()),
     };

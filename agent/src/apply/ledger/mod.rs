@@ -32,8 +32,8 @@ pub use bodies::{BodyProgress, IncomingBody};
 use record::RecordKind;
 pub(crate) use state::read_part;
 pub use state::{
-    AcceptedState, Desired, HookSnapshot, HostMapRecord, OpenBarriers, Reason, Step, StepState, TaskProgress, TaskRecord,
-    UndoNote,
+    AcceptedState, CleanUp, CleanUpStep, Desired, HookSnapshot, HostMapRecord, LeftObject, ObjectKey, ObjectKind, OpenBarriers,
+    Reason, Step, StepState, TaskProgress, TaskRecord, UndoNote,
 };
 
 /// Maximum size of a record, in bytes. A larger record is written, but becomes unusable when it is read. The largest
@@ -99,8 +99,13 @@ pub const REFRESHES: RecordName<BTreeSet<String>> = RecordName::new(RecordKind::
 /// The directories in which tasks may leave unfinished files, by path. The values are the uids that tasks set as owners
 /// of files in the directory.
 pub const STAGING_DIRS: RecordName<BTreeMap<String, BTreeSet<u32>>> = RecordName::new(RecordKind::StagingDirs, "staging-dirs");
-/// The files that tasks wrote: the id of the task, by the path of the file.
+/// The files that tasks wrote, as older agents recorded them: the id of the task, by the path of the file.
 pub const WRITTEN_FILES: RecordName<BTreeMap<String, String>> = RecordName::new(RecordKind::WrittenFiles, "written-files");
+/// The objects that tasks left on this host, each with the task that left it. If this record exists, [`WRITTEN_FILES`] is
+/// only of an older agent that ran since.
+pub const LEFT_OBJECTS: RecordName<BTreeMap<ObjectKey, LeftObject>> = RecordName::new(RecordKind::LeftObjects, "left-objects");
+/// The clean-ups (tasks of `on_unassign`), by the id of the task that names them.
+pub const CLEAN_UPS: RecordName<BTreeMap<String, CleanUp>> = RecordName::new(RecordKind::CleanUps, "clean-ups");
 /// The units in which the commands of tasks run, by task. A unit is recorded before it starts, and removed when the end
 /// of its command is recorded.
 pub const STARTED_UNITS: RecordName<BTreeMap<String, String>> = RecordName::new(RecordKind::StartedUnits, "started-units");
@@ -192,6 +197,14 @@ impl Ledger {
         self.write(&*self.dir, record.name, record.kind, value)
     }
 
+    /// Removes a record. Does nothing if it does not exist.
+    ///
+    /// # Errors
+    /// [`HostError`].
+    pub fn remove<T>(&self, record: &RecordName<T>) -> Result<(), HostError> {
+        remove_entry(&*self.dir, record.name)
+    }
+
     /// Checks that a record can be written. For this, writes a file of [`PROBE_BYTES`] under a temporary name and
     /// removes it.
     ///
@@ -258,6 +271,14 @@ impl Ledger {
     /// [`HostError`]. If the state of the step is `Begun`, the caller must then not start the command of the task.
     pub fn set_step(&self, step: &Step) -> Result<(), HostError> {
         self.write(&*self.steps, &encode_file_name(&step.task), RecordKind::Step, step)
+    }
+
+    /// Removes the journal entry of a task. Does nothing if it has none.
+    ///
+    /// # Errors
+    /// [`HostError`].
+    pub fn remove_step(&self, task: &str) -> Result<(), HostError> {
+        remove_entry(&*self.steps, &encode_file_name(task))
     }
 
     /// Returns the unit in which the command of a task runs, if the end of the command is not recorded.
@@ -377,6 +398,33 @@ impl Ledger {
         self.write(&*self.undo, &encode_file_name(&note.path), RecordKind::Undo, note)
     }
 
+    /// Returns whether a task created the file, link or directory at this path, as far as the copies for undo show. What
+    /// existed before, or whose copy is lost, was not created by a task.
+    ///
+    /// # Errors
+    /// [`HostError`].
+    pub fn is_created_by_task(&self, path: &str) -> Result<bool, HostError> {
+        let note: Option<UndoNote> = Self::read(&*self.undo, &encode_file_name(path), RecordKind::Undo)?;
+        Ok(note.is_some_and(|note| note.path == path && note.bytes.is_none()))
+    }
+
+    /// Notes that a task is about to create a link or a directory at a path. The copy for undo of a file has this note too.
+    ///
+    /// # Errors
+    /// [`HostError`].
+    pub fn note_creation(&self, task: &str, path: &str) -> Result<(), HostError> {
+        self.store_undo(&UndoNote { task: task.to_owned(), path: path.to_owned(), bytes: None, attributes: None })
+    }
+
+    /// Removes the note that a task created something at this path, if there is one. The caller uses this when it no longer
+    /// exists: a later file at the path is of another program.
+    ///
+    /// # Errors
+    /// [`HostError`].
+    pub fn forget_creation(&self, path: &str) -> Result<(), HostError> {
+        if self.is_created_by_task(path)? { remove_entry(&*self.undo, &encode_file_name(path)) } else { Ok(()) }
+    }
+
     /// Reads a record. If the record is unusable (damaged, too large, of another kind, written by a newer agent, or not
     /// a plain file), renames its file (sets it aside) and returns `None`. Fails if the error is not about this file.
     fn read<T: DeserializeOwned>(dir: &dyn Dir, name: &str, kind: RecordKind) -> Result<Option<T>, HostError> {
@@ -449,6 +497,15 @@ impl Ledger {
 /// Returns the path of a file of the ledger, in the directory for the state of the agent's root half.
 fn ledger_path(name: &str) -> HostPath {
     HostPath::from_static(&format!("{}/{name}", paths::APPLY_STATE))
+}
+
+/// Removes a file of the ledger, and makes this durable. Does nothing if the file does not exist.
+fn remove_entry(dir: &dyn Dir, name: &str) -> Result<(), HostError> {
+    if dir.stat(name)?.is_none() {
+        return Ok(());
+    }
+    dir.remove(name)?;
+    dir.sync()
 }
 
 /// Returns a file name for a text of any length and content: the first half of its SHA-256 digest, in hex.

@@ -51,6 +51,8 @@ pub(super) enum RecordKind {
     WrittenFiles = 20,
     StartedUnits = 21,
     AcceptedNode = 22,
+    LeftObjects = 23,
+    CleanUps = 24,
 }
 
 impl RecordKind {
@@ -79,7 +81,9 @@ impl RecordKind {
             | Self::DroppedResults
             | Self::WrittenFiles
             | Self::StartedUnits
-            | Self::AcceptedNode => 1,
+            | Self::AcceptedNode
+            | Self::LeftObjects
+            | Self::CleanUps => 1,
         }
     }
 }
@@ -174,13 +178,14 @@ mod tests {
     use std::collections::{BTreeMap, BTreeSet};
     use std::fmt::Debug;
 
-    use stemma_wire::message::desired::Barrier;
+    use stemma_wire::message::desired::{Barrier, InputValue};
     use stemma_wire::message::observed::{self, LocalState, Outcome, Report, TaskResult};
     use stemma_wire::message::{Epoch, PartDigest, Revision};
 
     use super::*;
     use crate::apply::ledger::{
-        AcceptedState, HookSnapshot, HostMapRecord, OpenBarriers, Reason, Step, StepState, TaskProgress, TaskRecord, UndoNote,
+        AcceptedState, CleanUp, CleanUpStep, HookSnapshot, HostMapRecord, LeftObject, ObjectKind, OpenBarriers, Reason, Step,
+        StepState, TaskProgress, TaskRecord, UndoNote,
     };
 
     #[test]
@@ -318,6 +323,21 @@ mod tests {
         let progress = TaskProgress { tasks: [("motd".to_owned(), task_record)].into() };
         let hex = format!("01 04 6d6f7464 {set_hex} {} 07 02 ac02 e807", "06".repeat(32));
         assert_encoding(RecordKind::Progress, [2, 1], &progress, &hex);
+
+        for (step, number) in [(CleanUpStep::Assigned, 0), (CleanUpStep::Due, 1), (CleanUpStep::Done, 2)] {
+            let secret = InputValue::Secret { name: "s".to_owned(), version: 300 };
+            let clean_up = CleanUp {
+                task: "undo".to_owned(),
+                definition: "{}".to_owned(),
+                references: vec!["a".to_owned()],
+                inputs: [("a".to_owned(), InputValue::Json("1".to_owned().into())), ("b".to_owned(), secret)].into(),
+                position: 300,
+                step,
+            };
+            let clean_ups = BTreeMap::from([("motd".to_owned(), clean_up)]);
+            let hex = format!("01 04 6d6f7464 04 756e646f 02 7b7d 01 01 61 02 01 61 00 01 31 01 62 02 01 73 ac02 ac02 0{number}");
+            assert_encoding(RecordKind::CleanUps, [24, 1], &clean_ups, &hex);
+        }
     }
 
     /// Compares the bytes of each record without wire types, with each field set.
@@ -360,6 +380,21 @@ mod tests {
         assert_encoding(RecordKind::StagingDirs, [18, 1], &dirs, "01 02 2f64 02 00 ac02");
         assert_encoding(RecordKind::DroppedResults, [19, 1], &300_u64, "ac02");
         assert_encoding(RecordKind::WrittenFiles, [20, 1], &single_pair("/m", "motd"), "01 02 2f6d 04 6d6f7464");
+        let kinds = [
+            ObjectKind::File,
+            ObjectKind::Directory,
+            ObjectKind::Link,
+            ObjectKind::Package,
+            ObjectKind::Unit,
+            ObjectKind::User,
+            ObjectKind::Group,
+        ];
+        for (number, kind) in kinds.into_iter().enumerate() {
+            let left = LeftObject { task: "motd".to_owned(), is_secret: true, is_created: false, digest: Some([7; 32]) };
+            let objects = BTreeMap::from([((kind, "/m".to_owned()), left)]);
+            let hex = format!("01 0{number} 02 2f6d 04 6d6f7464 01 00 01 {content_hex}");
+            assert_encoding(RecordKind::LeftObjects, [23, 1], &objects, &hex);
+        }
         assert_encoding(RecordKind::StartedUnits, [21, 1], &single_pair("motd", "u"), "01 04 6d6f7464 01 75");
         assert_encoding(RecordKind::AcceptedNode, [22, 1], &uuid::Uuid::from_bytes([7; 16]), &format!("10 {}", "07".repeat(16)));
     }

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::{Deserialize, Serialize};
 use stemma_core::task::Mode;
 use stemma_wire::message::checkin::HeldDesired;
-use stemma_wire::message::desired::{Barrier, Known, TaskSet};
+use stemma_wire::message::desired::{Barrier, InputValue, Known, TaskSet};
 use stemma_wire::message::observed::Outcome;
 use stemma_wire::message::{Epoch, Message, PartDigest, Revision, WireVersion, decode_part, digest_part};
 
@@ -206,4 +206,69 @@ pub struct UndoNote {
     pub bytes: Option<Vec<u8>>,
     /// Owner id, group id and mode (without access control list) before the task, or `None` if no file existed.
     pub attributes: Option<(u32, u32, u32)>,
+}
+
+/// The kind of an object of the host that a task left. The ledger stores the position of the variant, so a new kind comes
+/// last.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum ObjectKind {
+    /// A file.
+    File,
+    /// A directory.
+    Directory,
+    /// A symbolic link.
+    Link,
+    /// A package of the distribution.
+    Package,
+    /// A systemd unit that a task enabled or started.
+    Unit,
+    /// A user account.
+    User,
+    /// A group account.
+    Group,
+}
+
+/// The kind and the name of an object of the host. The name of a file, directory or link is its path.
+pub type ObjectKey = (ObjectKind, String);
+
+/// An object that a task left on the host: it stays when the task is removed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LeftObject {
+    /// Id of a task that left the object.
+    pub task: String,
+    /// True if that task is sensitive, so that the object may hold a secret.
+    pub is_secret: bool,
+    /// True if the object did not exist before a task created it.
+    pub is_created: bool,
+    /// SHA-256 digest of the file as the task last wrote it. `None` for other objects, and for files of older agents.
+    pub digest: Option<[u8; 32]>,
+}
+
+/// The task that runs once when another task, which names it in `on_unassign`, is no longer placed on this node. It has
+/// everything that the run needs, because no later task set has it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CleanUp {
+    /// Id of the task that runs.
+    pub task: String,
+    /// Its definition, with the id under which it runs as a clean-up.
+    pub definition: String,
+    /// The references that its templates read.
+    pub references: Vec<String>,
+    /// The values of these references.
+    pub inputs: BTreeMap<String, InputValue>,
+    /// The position of the task that names it, in the last profile that had that task.
+    pub position: u32,
+    /// Whether it must run.
+    pub step: CleanUpStep,
+}
+
+/// The step of a clean-up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum CleanUpStep {
+    /// The task that names it is placed on this node.
+    Assigned,
+    /// That task is no longer placed, and the clean-up has not succeeded.
+    Due,
+    /// The clean-up has succeeded.
+    Done,
 }

@@ -10,6 +10,7 @@ use stemma_wire::message::desired::Profile;
 use tokio::time::Instant;
 
 use super::{ApplyError, ApplyWorker, BODY_RETRY_DELAY};
+use crate::apply::clean_ups;
 use crate::apply::executor::is_topologically_sorted;
 use crate::apply::ledger::{BodyProgress, Desired, IncomingBody, read_part};
 use crate::apply::verify::MessageRefusal;
@@ -90,7 +91,7 @@ impl ApplyWorker {
     }
 
     /// Requests the bodies (the profile and its blobs) that the desired state names and that are not on disk. Deletes
-    /// the bodies that the desired state no longer names, unless the profile is missing or unreadable.
+    /// the bodies that neither the desired state nor a clean-up names, unless the profile is missing or unreadable.
     pub(super) async fn request_bodies(&mut self, desired: &Desired) -> Result<(), ApplyError> {
         let mut named_hashes = BTreeSet::new();
         if let Some(hash) = desired.task_set.profile {
@@ -102,7 +103,8 @@ impl ApplyWorker {
                 return self.request(named_hashes).await;
             }
         }
-        self.site.ledger.retain_bodies(&named_hashes)?;
+        let kept_hashes = clean_ups::profile(&self.site)?.blobs().chain(named_hashes.iter().copied()).collect();
+        self.site.ledger.retain_bodies(&kept_hashes)?;
         self.request(named_hashes).await
     }
 

@@ -57,8 +57,8 @@ impl ApplyWorker {
         Ok(self.site.ledger.check_room()?)
     }
 
-    /// Runs the checks of every minute: whether the disk has room for a record, and whether the orphans (files that
-    /// tasks wrote and that no task manages now) still exist. Reports a change.
+    /// Runs the checks of every minute: whether the disk has room for a record, and whether the orphans (objects
+    /// that tasks left and that no task manages now) still exist. Reports a change.
     pub(super) async fn check_each_minute(&mut self) -> Result<(), ApplyError> {
         self.check_room()?;
         if self.orphans.is_empty() {

@@ -15,7 +15,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use log::warn;
-use stemma_core::status::OrphanedPath;
+use stemma_core::status::{CleanUpReport, OrphanedObject};
 use stemma_wire::message::WireVersion;
 use stemma_wire::message::channel::{ApplyMessage, SyncMessage};
 use stemma_wire::message::desired::Barrier;
@@ -26,6 +26,7 @@ use tokio::time::{Instant, sleep_until};
 use super::executor::{RunSummary, TaskRun};
 use super::hooks::HookFailures;
 use super::ledger::{Desired, LOCAL_STATE, Ledger, RECONCILE_DONE, REPORT};
+use super::orphans::removal::KeptOrphans;
 use super::outputs::OutputsResult;
 use super::seal::seal_key;
 use super::task::Site;
@@ -74,7 +75,10 @@ pub struct ApplyWorker {
     must_run_end: bool,
     progress: observed::Progress,
     findings: WorkerFindings,
-    orphans: Vec<OrphanedPath>,
+    orphans: Vec<OrphanedObject>,
+    clean_ups: Vec<CleanUpReport>,
+    /// The reasons why orphans stay although the nodegroup has `remove_orphans`, as of the last removal.
+    kept_orphans: KeptOrphans,
     last_report: Option<Report>,
     /// True if the last report is on disk, from which `stemma-agent status` reads it.
     is_report_stored: bool,
@@ -226,6 +230,8 @@ impl ApplyWorker {
             progress,
             findings: WorkerFindings::default(),
             orphans: Vec::new(),
+            clean_ups: Vec::new(),
+            kept_orphans: KeptOrphans::new(),
             last_report: None,
             is_report_stored: false,
             next_reconcile_at,
@@ -441,7 +447,7 @@ impl ApplyWorker {
             self.left_ends = self.site.left.all_ends();
         }
         let Some(run) = &mut self.run else { return Ok(()) };
-        let results = run.save_results()?;
+        let mut results = run.save_results()?;
         self.summary = run.summary();
         let (has_no_running_task, is_over, progress) = (!run.is_running(), run.is_over(), run.progress());
         self.read_local_state().await?;
@@ -452,6 +458,7 @@ impl ApplyWorker {
             self.report_running_at = None;
             // The tasks may have created directories in which managed files must be watched now.
             self.watch_files();
+            results.extend(self.remove_orphans()?);
             self.find_orphans()?;
         }
         if !results.is_empty() {

@@ -18,8 +18,8 @@ use crate::host::HostError;
 
 impl ApplyWorker {
     /// Handles an offered desired state: verifies it, stores it, and writes the outputs. If the task set, the epoch or the
-    /// node of this host changed, also closes all barriers. Plans a run if the task set, the mode, the park or
-    /// [`Desired::is_unreleased`] changed. After a change of the epoch or the node, also sends the last results again.
+    /// node of this host changed, also closes all barriers. Plans a run if the task set, the mode, the park,
+    /// `remove_orphans` or [`Desired::is_unreleased`] changed. After a change of the epoch or the node, also sends the last results again.
     /// Refuses an invalid offer.
     pub(super) async fn on_offer(&mut self, version: WireVersion, offer: &SignedDesired) -> Result<(), ApplyError> {
         let Some(trust) = &self.verifier else { return self.refuse(&MessageRefusal::NoIdentity).await };
@@ -62,6 +62,7 @@ impl ApplyWorker {
             previous.digest != desired.digest
                 || previous.mode() != desired.mode()
                 || previous.known.parked != desired.known.parked
+                || previous.known.removes_orphans() != desired.known.removes_orphans()
                 || previous.is_unreleased() != desired.is_unreleased()
         });
         if needs_new_run {

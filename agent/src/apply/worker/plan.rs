@@ -7,17 +7,21 @@ use log::{error, info};
 use stemma_core::task::Mode;
 use stemma_wire::message::channel::ApplyMessage;
 use stemma_wire::message::desired::Known;
-use stemma_wire::message::observed::{LocalState, Progress};
+use stemma_wire::message::observed::{LocalState, Progress, TaskResult};
 use tokio::time::Instant;
 
 use super::disk::RETRY_DELAY;
 use super::{ApplyError, ApplyWorker, MIN_RECONCILE_INTERVAL, RUNNING_REPORT_DELAY, SETTLE_TIME};
 use crate::apply::executor::{RunPurpose, TaskRun};
-use crate::apply::ledger::{Desired, LOCAL_STATE, OPEN_BARRIERS, PROGRESS, RECONCILE_DONE, RECONCILE_REQUESTED};
+use crate::apply::ledger::{Desired, LOCAL_STATE, OPEN_BARRIERS, ObjectKey, PROGRESS, RECONCILE_DONE, RECONCILE_REQUESTED};
 use crate::apply::leftovers::sweep_recorded;
-use crate::apply::{hooks, orphans, outputs};
+use crate::apply::orphans::removal::{self, Removal};
+use crate::apply::{clean_ups, hooks, orphans, outputs};
 use crate::host::HostError;
 use crate::watch::WatchScope;
+
+/// The reason why an orphan stays before the agent has tried to remove it.
+const UNREMOVED_REASON: &str = "it is removed after all tasks of this host have succeeded in mode apply";
 
 impl ApplyWorker {
     /// Stores a new local state (pause, hold, park), sends it to the network half of the agent, and reconciles.
@@ -88,17 +92,38 @@ impl ApplyWorker {
         self.report().await
     }
 
-    /// Updates `orphans`, and removes unmanaged files that no longer exist from the record on disk. Changes nothing if
-    /// the profile (the list of tasks) has not arrived yet.
+    /// Updates `orphans` and `clean_ups`. Removes unmanaged objects that no longer exist from the record on disk, and the
+    /// clean-ups that are done and of which nothing is left. Changes nothing if the profile (the list of tasks) has not
+    /// arrived yet.
     pub(super) fn find_orphans(&mut self) -> Result<(), HostError> {
         let Some(desired) = self.desired.clone() else { return Ok(()) };
         if let Some(profile) = self.profile(&desired)? {
-            self.orphans = orphans::prune_orphans(&self.site, &desired, &profile)?;
+            let kept_reason = |object: &ObjectKey| {
+                let reason = || self.kept_orphans.get(object).map_or(UNREMOVED_REASON, String::as_str).to_owned();
+                desired.known.removes_orphans().then(reason)
+            };
+            self.orphans = orphans::prune_orphans(&self.site, &desired, &profile, kept_reason)?;
+            clean_ups::prune(&self.site, &self.orphans.iter().map(|orphan| orphan.task.as_str()).collect())?;
+            self.clean_ups = clean_ups::reports(&self.site)?;
         }
         Ok(())
     }
 
-    /// Creates the record of the files that tasks wrote ([`orphans::fill_record`]) from a desired state that is about
+    /// Removes orphans if the nodegroup of this host has `remove_orphans`, all of its tasks have succeeded, and the mode is
+    /// `apply`. Returns the results, which are stored. The caller sends them.
+    pub(super) fn remove_orphans(&mut self) -> Result<Vec<TaskResult>, HostError> {
+        let Some(desired) = self.desired.clone().filter(|desired| desired.known.removes_orphans()) else {
+            self.kept_orphans.clear();
+            return Ok(Vec::new());
+        };
+        let may_remove = desired.mode() == Mode::Apply && self.progress == Progress::Converged && !self.must_run_end;
+        let Some(profile) = self.profile(&desired)?.filter(|_| may_remove) else { return Ok(Vec::new()) };
+        let Removal { kept, results } = removal::remove_orphans(&self.site, &desired, &profile)?;
+        self.kept_orphans = kept;
+        self.site.ledger.add_results(results)
+    }
+
+    /// Creates the record of the objects that tasks left ([`orphans::fill_record`]) from a desired state that is about
     /// to be replaced. Does nothing if its profile is missing.
     pub(super) fn record_files(&mut self, desired: &Desired) -> Result<(), HostError> {
         match self.profile(desired)? {
@@ -157,8 +182,8 @@ impl ApplyWorker {
             return Ok(());
         }
         (self.run, self.must_run_end) = (None, false);
-        self.find_orphans()?;
         if self.is_stopped(desired) || desired.is_unreleased() {
+            self.find_orphans()?;
             self.progress = Progress::Idle;
             // As in a run, the agent removes leftovers only in mode `apply`. In the other modes it changes nothing.
             return if desired.mode() == Mode::Apply { sweep_recorded(&self.site) } else { Ok(()) };
@@ -170,7 +195,8 @@ impl ApplyWorker {
             self.changed_files.has_changes = false;
             self.watch_files();
         }
-        Ok(())
+        // The plan has recorded which clean-ups are due.
+        self.find_orphans()
     }
 
     /// Returns whether no task of this desired state may start: the host is parked, or was paused on the host itself. A

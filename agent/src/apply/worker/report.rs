@@ -90,7 +90,7 @@ impl ApplyWorker {
     /// evaluates these facts, because findings are texts for people only.
     ///
     /// A fact is present only while its problem exists: the reason why the host is stuck, `true` if its tasks run
-    /// nevertheless, and the list of orphans.
+    /// nevertheless, and the list of orphans and clean-ups.
     fn facts(&self) -> BTreeMap<String, String> {
         let disk = self.findings.disk.as_ref().map(|stuck| &stuck.sentence);
         // `findings.state` is the reason if the agent cannot read the profile. Then no task can start either.
@@ -99,7 +99,7 @@ impl ApplyWorker {
         let reason = blocker.or(write_error);
         let stuck = reason.map(|reason| (STUCK_FACT.to_owned(), json!(reason).to_string()));
         let runs_on = (blocker.is_none() && write_error.is_some()).then(|| (TASKS_CONTINUE_FACT.to_owned(), "true".to_owned()));
-        let orphans = orphans::orphans_fact(&self.orphans).map(|text| (ORPHANS_FACT.to_owned(), text));
+        let orphans = orphans::orphans_fact(&self.orphans, &self.clean_ups).map(|text| (ORPHANS_FACT.to_owned(), text));
         stuck.into_iter().chain(runs_on).chain(orphans).collect()
     }
 

@@ -9,7 +9,9 @@ use std::sync::Arc;
 use anyhow::Result;
 use serde::{Serialize, Serializer};
 use stemma_core::digest::TaskDigest;
-use stemma_core::status::{self, OrphanedPath, STUCK_FACT, TaskOutcome, TaskSummary};
+use stemma_core::status::{
+    self, CleanUpReport, CleanUpState, ORPHANS_FACT, OrphanedObject, Orphans, STUCK_FACT, TaskOutcome, TaskSummary,
+};
 use stemma_core::task::Mode;
 use stemma_wire::error::is_format_character;
 use stemma_wire::message::desired::{Known, ProfileTask};
@@ -18,6 +20,7 @@ use stemma_wire::message::observed::{LocalState, Outcome, Progress};
 use super::membership::{Membership, read_membership};
 use super::waits::waiting_tasks;
 use super::{AgentExit, LocalHost, print, print_json};
+use crate::apply::clean_ups;
 use crate::apply::executor::{OBSERVED_MESSAGE, is_observed};
 use crate::apply::ledger::{AcceptedState, Desired, LOCAL_STATE, PROGRESS, REASONS, REPORT, Reason, TaskRecord};
 use crate::apply::orphans::{self, MAX_LISTED_ORPHANS};
@@ -85,8 +88,10 @@ struct StatusOutput {
     skipped: BTreeMap<String, Arc<str>>,
     unacknowledged_results: usize,
     findings: Vec<String>,
-    /// Files that tasks wrote, that still exist, and that no task manages now.
-    orphans: Vec<OrphanedPath>,
+    /// Files and other objects that tasks left, that still exist, and that no task manages now.
+    orphans: Vec<OrphanedObject>,
+    /// The tasks that run once because a task that names them in `on_unassign` is no longer placed on this node.
+    clean_ups: Vec<CleanUpReport>,
     /// True if identity or credentials of a joined host are missing or damaged. The first finding describes the damage.
     is_damaged: bool,
     /// The reason why the agent cannot store or apply its desired state. `null` if there is no such problem.
@@ -105,6 +110,9 @@ struct TaskOutput {
     /// The reason for the outcome and the end of the task's output, if they are stored.
     #[serde(flatten)]
     reason: Option<Reason>,
+    /// The tasks that did not run because this task failed.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    not_run: Vec<String>,
 }
 
 /// The outcome of a task on this host, as `status` and `explain` print it.
@@ -274,7 +282,15 @@ fn collect(local: &LocalHost) -> Result<StatusOutput> {
         && stuck.is_none()
         && desired.as_ref().is_some_and(|desired| is_starting(report.progress, desired, &local_state, &tasks));
     let hold = desired.as_ref().map(|desired| hold_text(desired, &local_state, &tasks, local.host.unix_seconds()));
-    let orphans = desired.as_ref().map(|desired| orphans(local, desired)).transpose()?.unwrap_or_default();
+    let mut orphans = desired.as_ref().map(|desired| orphans(local, desired)).transpose()?.unwrap_or_default();
+    // Only the agent knows why it did not remove an orphan.
+    let reported_orphans = report.facts.get(ORPHANS_FACT).map(|fact| Orphans::from_fact(fact)).unwrap_or_default().listed;
+    for orphan in &mut orphans {
+        let reported = reported_orphans.iter().find(|reported| (&reported.kind, &reported.name) == (&orphan.kind, &orphan.name));
+        orphan.kept = reported.and_then(|reported| reported.kept.clone());
+    }
+    let clean_ups = clean_ups::reports(&local.site)?;
+    let skipped = desired.as_ref().map(skipped_tasks).unwrap_or_default();
     let mode = desired.as_ref().map(|desired| words(desired.mode()));
     let has_desired = desired.is_some();
     let (known, task_set) = desired.map(|desired| (desired.known, desired.task_set)).unwrap_or_default();
@@ -310,9 +326,10 @@ fn collect(local: &LocalHost) -> Result<StatusOutput> {
         primary_tags: task_set.primaries,
         task_digest: has_desired.then(|| TaskDigest(task_set.task_digest).to_string()),
         tasks,
-        skipped: task_set.left_out,
+        skipped,
         unacknowledged_results: ledger.results()?.len(),
         orphans,
+        clean_ups,
         is_damaged,
         stuck,
     })
@@ -385,6 +402,7 @@ fn tasks(local: &LocalHost, desired: &Desired) -> Result<Vec<TaskOutput>> {
     let mut records = ledger.get(&PROGRESS)?.unwrap_or_default().tasks;
     records.retain(|_, record| record.task_set == desired.digest);
     let mut reasons = ledger.get(&REASONS)?.unwrap_or_default();
+    let mut stopped_tasks = stopped_tasks(&records, &reasons);
     let barriers = waiting_tasks(local, desired, &profile, &records)?;
     let tasks_of_host = profile.tasks.iter().filter(|task| desired.task_set.runs_task(&task.id));
     Ok(tasks_of_host
@@ -394,9 +412,22 @@ fn tasks(local: &LocalHost, desired: &Desired) -> Result<Vec<TaskOutput>> {
             // The text does not contain why the tasks of the barrier have not finished, because only a controller knows
             // it.
             let waits_for = barriers.get(task.id.as_str()).map(|barrier| status::barrier_text(&barrier.task, &barrier.selector));
-            TaskOutput { outcome, reason, waits_for, id: task.id.clone() }
+            let not_run = stopped_tasks.remove(&task.id).unwrap_or_default();
+            TaskOutput { outcome, reason, waits_for, id: task.id.clone(), not_run }
         })
         .collect())
+}
+
+/// Returns the tasks that did not run in the current task set, by the task that failed before them, in the order of ids.
+fn stopped_tasks(records: &BTreeMap<String, TaskRecord>, reasons: &BTreeMap<String, Reason>) -> BTreeMap<String, Vec<String>> {
+    let mut stopped = BTreeMap::<String, Vec<String>>::new();
+    for (id, _) in records.iter().filter(|(_, record)| record.outcome == Outcome::DependencyFailed) {
+        let cause = reasons.get(id).and_then(|reason| status::stopping_task(&reason.message));
+        if let Some(cause) = cause {
+            stopped.entry(cause.to_owned()).or_default().push(id.clone());
+        }
+    }
+    stopped
 }
 
 /// Returns by whom or why this host was parked, as text, or `None` if the host is not parked.
@@ -454,8 +485,16 @@ fn duration_text(seconds: u64) -> String {
     }
 }
 
-/// Returns the files that tasks wrote and that no task manages now.
-fn orphans(local: &LocalHost, desired: &Desired) -> Result<Vec<OrphanedPath>> {
+/// Returns the tasks that the task set leaves out, each with the reason, without those that this host got only for
+/// `on_unassign`.
+fn skipped_tasks(desired: &Desired) -> BTreeMap<String, Arc<str>> {
+    let mut skipped = desired.task_set.left_out.clone();
+    skipped.retain(|id, _| !clean_ups::is_for_unassign(desired, id));
+    skipped
+}
+
+/// Returns the objects that tasks left and that no task manages now.
+fn orphans(local: &LocalHost, desired: &Desired) -> Result<Vec<OrphanedObject>> {
     let Some(profile) = local.site.ledger.profile(desired)? else { return Ok(Vec::new()) };
     Ok(orphans::orphans(&local.site, desired, &profile)?)
 }
@@ -493,15 +532,28 @@ fn human_text(status: &StatusOutput, now: u64) -> String {
         for reason_line in task.reason.iter().flat_map(reason_lines) {
             line("", &format!("  {reason_line}"));
         }
+        if !task.not_run.is_empty() {
+            line("", &format!("  not run because of it: {}", task.not_run.join(", ")));
+        }
     }
     for (id, reason) in &status.skipped {
         line("skipped", &format!("{id:<24} {reason}"));
     }
-    for OrphanedPath { task, path } in status.orphans.iter().take(MAX_LISTED_ORPHANS) {
-        line("orphaned", &format!("{task:<24} {path}"));
+    for orphan in status.orphans.iter().take(MAX_LISTED_ORPHANS) {
+        let secret = if orphan.is_secret { " (may hold a secret)" } else { "" };
+        line("orphaned", &format!("{:<24} {}{secret}", orphan.task, orphan.object_text()));
+        if let Some(reason) = &orphan.kept {
+            line("", &format!("  not removed: {reason}"));
+        }
     }
     if status.orphans.len() > MAX_LISTED_ORPHANS {
-        line("orphaned", &format!("and {} more files", status.orphans.len() - MAX_LISTED_ORPHANS));
+        line("orphaned", &format!("and {} more", status.orphans.len() - MAX_LISTED_ORPHANS));
+    }
+    for CleanUpReport { task, on_unassign, state, message } in &status.clean_ups {
+        line("orphaned", &format!("{task:<24} on_unassign: {on_unassign} {}", clean_up_text(*state)));
+        if !message.is_empty() {
+            line("", &format!("  {message}"));
+        }
     }
     if status.unacknowledged_results > 0 {
         line("results", &format!("{} not yet acknowledged by a controller", status.unacknowledged_results));
@@ -510,6 +562,15 @@ fn human_text(status: &StatusOutput, now: u64) -> String {
         line("finding", finding);
     }
     text
+}
+
+/// Returns the state of a clean-up as words that follow its name.
+const fn clean_up_text(state: CleanUpState) -> &'static str {
+    match state {
+        CleanUpState::Waiting => "has not run yet",
+        CleanUpState::Failed => "failed, and is tried again",
+        CleanUpState::Succeeded => "has succeeded",
+    }
 }
 
 /// Replaces control and formatting characters by U+FFFD. Otherwise a terminal would execute the escape sequences in

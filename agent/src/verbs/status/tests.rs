@@ -17,7 +17,7 @@ const DRIFTED: Option<TaskEnd> = Some(TaskEnd::Outcome(Outcome::Drifted));
 /// Returns the output of `status` for a task `t` with this outcome. `waits_for` describes the barrier at which the task
 /// waits.
 fn task_output(outcome: Option<TaskEnd>, waits_for: Option<&str>) -> TaskOutput {
-    TaskOutput { id: "t".to_owned(), outcome, waits_for: waits_for.map(str::to_owned), reason: None }
+    TaskOutput { id: "t".to_owned(), outcome, waits_for: waits_for.map(str::to_owned), reason: None, not_run: Vec::new() }
 }
 
 /// A file name with a dot is not valid for a hook. `status` shows an executable file with such a name as skipped.

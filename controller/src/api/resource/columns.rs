@@ -26,6 +26,7 @@ use super::state;
 use super::view::{self, Link};
 use crate::api::Api;
 use crate::cache::Model;
+use crate::reconcile::state_inputs;
 use crate::registry::names::{ModelNames, group_path};
 
 /// A node whose columns are computed. A costly value that several columns need is stored here when it is computed.
@@ -274,6 +275,8 @@ const COMPUTED: &[(&str, WriteCell)] = &[
         cell.put(&*state::status_reason(row.api, row.model, row.node, inputs, row.is_single));
     }),
     ("notes", |row, cell| cell.put(&row.state_inputs().notes().collect::<Vec<_>>())),
+    ("unmanaged", |row, cell| cell.put(&state::unmanaged(row.model, row.node))),
+    ("clean_ups", |row, cell| cell.put(&state_inputs::orphans(row.model, row.node.meta.uuid).clean_ups)),
     // The release that the node runs, which a hold or a pause retains.
     ("release", |row, cell| {
         cell.put(&row.model.released.get(&row.node.meta.uuid).map(|released| &released.release));

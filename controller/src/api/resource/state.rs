@@ -11,8 +11,8 @@ use stemma_core::finding::Finding;
 use stemma_core::object::{HoldEnd, LevelId, Node, NodeId, Timestamp};
 use stemma_core::resolve::{self, Resolution, ResolvedNode};
 use stemma_core::status::{
-    self, AwaitedTask, HAS_ERROR_REASON, Liveness, RESULTS_PENDING_REASON, State, StateInputs, TASK_FAILED_REASON, TaskOutcome,
-    TaskStatus,
+    self, AwaitedTask, HAS_ERROR_REASON, Liveness, OrphanedObject, Orphans, RESULTS_PENDING_REASON, State, StateInputs,
+    TASK_FAILED_REASON, TaskOutcome, TaskStatus,
 };
 use stemma_core::task::Mode;
 use stemma_core::traits::{NodeTraits, TraitSource};
@@ -57,6 +57,16 @@ pub(super) fn reported_state(model: &Model, node: &Node) -> Value {
         "hold": record.hold_end().map(|(hold_end, reason)| json!({"until": end_json(hold_end), "reason": reason})),
         "parked": record.parked.as_ref().map(|reason| json!({"reason": **reason})),
     })
+}
+
+/// Returns what the node's host once got from tasks and no task of its task set manages now: each object with its kind, its
+/// name, the task that left it, whether it may hold a secret, and the reason why `remove_orphans` does not remove it. If the
+/// host counts further objects without naming them, the last item has their number (`more`).
+pub(super) fn unmanaged(model: &Model, node: &Node) -> Vec<Value> {
+    let Orphans { listed, unlisted_count, .. } = state_inputs::orphans(model, node.meta.uuid);
+    let object = |OrphanedObject { task, kind, name, is_secret, kept }| json!({"task": task, "kind": kind, "name": name, "secret": is_secret, "kept": kept});
+    let more = (unlisted_count > 0).then(|| json!({"more": unlisted_count}));
+    listed.into_iter().map(object).chain(more).collect()
 }
 
 /// Returns whether the node's agent is connected, silent, or has never joined.
@@ -120,7 +130,8 @@ pub(super) fn resolution_findings(api: &Api, model: &Model, node: &Node, resolut
 ///   fleet waits.
 /// - Parts of the host's last report were refused, wait to be stored, or were omitted.
 /// - The host itself reported a problem, such as a stuck agent.
-/// - Paths that tasks wrote and that no task manages now still exist on the host.
+/// - Files and other objects that tasks left and that no task manages now still exist on the host, or a clean-up of such a
+///   task has yet to succeed.
 /// - The store refused the next task set of the node.
 pub(super) fn current_findings(api: &Api, model: &Model, node: &Node, resolved_node: Option<&ResolvedNode>) -> Vec<Finding> {
     let (now, uuid) = (api.registry.now(), node.meta.uuid);
@@ -142,7 +153,7 @@ pub(super) fn current_findings(api: &Api, model: &Model, node: &Node, resolved_n
         findings.extend(status.refused_release(uuid).map(|reason| resolve::release_refused(node, &reason)));
     }
     findings.extend(state_inputs::stuck_reason(model, uuid).map(|reason| resolve::host_stuck(node, &reason)));
-    findings.extend(resolve::orphaned_paths(node, &state_inputs::orphans(model, uuid)));
+    findings.extend(resolve::orphans(node, &state_inputs::orphans(model, uuid)));
     findings.extend(resolve::report_dropped(node, model.dropped_counts(uuid)));
     findings.extend(resolve::report_findings(node, &model.host_findings(uuid).collect::<Vec<_>>()));
     findings

@@ -233,6 +233,9 @@ pub struct NodeGroupSpec {
     /// field yet: hosts correct drift without a controller, whatever the value is.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub mend_offline: bool,
+    /// True if its hosts remove files that only tasks wrote, that nobody changed since, and that no task manages any more.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub remove_orphans: bool,
     /// The number of seconds over which its hosts spread their hooks (programs of the site that run on a host after a
     /// change of labels, annotations, traits or tags). Each host waits for a random part of it. `None` means 0.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -266,6 +269,7 @@ impl NodeGroupSpec {
             paused: false,
             mode: None,
             mend_offline: false,
+            remove_orphans: false,
             splay_seconds: None,
             silent_after_seconds: None,
             extra: Extra::new(),

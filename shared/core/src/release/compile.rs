@@ -18,7 +18,7 @@ use crate::input::{NodeQuery, Read, Reference, RequiredReference};
 use crate::name::ReleaseRef;
 use crate::object::{ReleaseSpec, RoleMatching};
 use crate::task::{
-    CrossEntry, CrossSelector, Task, check_release_tasks, paths_through_links, task_type, template_tags_in_content,
+    CrossEntry, CrossSelector, Task, TaskKind, check_release_tasks, paths_through_links, task_type, template_tags_in_content,
     unsupported_types,
 };
 use crate::unimplemented;
@@ -206,8 +206,9 @@ impl Compiler<'_> {
         self.check_lookups(library, task, references.iter().chain(condition_reads));
         let on_unassign = task.on_unassign.as_ref().and_then(|name| {
             let index = library.task_index(name);
-            if index.is_none() {
-                self.add_unknown_task(field("on_unassign"), name, library);
+            match library.tasks.get(name.as_str()) {
+                Some(target) => self.check_unassign(task, target),
+                None => self.add_unknown_task(field("on_unassign"), name, library),
             }
             index
         });
@@ -235,6 +236,21 @@ impl Compiler<'_> {
             cross_depended_by: self.cross_dependencies(library, task, "cross_depended_by", &task.cross_depended_by, roles),
             task: Arc::clone(task),
         }
+    }
+
+    /// Adds a finding if no host runs the task that `task` names in `on_unassign`.
+    fn check_unassign(&mut self, task: &Task, target: &Task) {
+        let is_marker = || task_type(&target.kind).is_some_and(|kind| kind.kind == TaskKind::Skipped);
+        let reason = if target.id == task.id {
+            "it names the task itself: name another task, which removes what this one leaves".to_owned()
+        } else if target.is_group() || target.is_stage() || is_marker() {
+            format!("task {} has type {}, which runs nothing: name a task that runs", target.id, target.kind)
+        } else if target.privileged && !task.privileged {
+            format!("task {} is privileged and this task is not, so no host gets it: set `privileged` here too", target.id)
+        } else {
+            return;
+        };
+        self.add_finding(rule::FIELD_IDLE, &format!("task {} on_unassign", task.id), &format!("nothing acts on it: {reason}"));
     }
 
     /// Returns the references that the task's templates read, and those of them that a template reads without a test

@@ -109,7 +109,7 @@ pub struct CompiledTask {
     pub groups: Box<[TaskIndex]>,
     /// The tasks that this task subscribes to: it runs again after one of them has changed something.
     pub subscribes: Box<[TaskIndex]>,
-    /// The task that is to run once on a node when this task is no longer placed there. Nothing runs it yet.
+    /// The task that runs once on a node when this task is no longer placed there.
     pub on_unassign: Option<TaskIndex>,
     pub(crate) placement: TaskPlacement,
     /// The tasks and stages that this task's `requires` and `subscribes` select, without `required_for` of other tasks.

@@ -69,6 +69,11 @@ pub struct Profile {
     pub drain: Box<[TaskIndex]>,
     /// The tasks of phase `cleanup`, which are to run when the node is deleted, in order. No host runs them yet.
     pub cleanup: Box<[TaskIndex]>,
+    /// The tasks that a task of `tasks` names in `on_unassign` and that are not in `tasks` themselves, in the order of
+    /// ids. Hosts get them with the profile, so that a host can run them once when the task that names them is no longer
+    /// placed there, also without a controller. A privileged task is listed only if a privileged task names it that an
+    /// operator placed on the nodes.
+    pub unassign: Box<[TaskIndex]>,
     /// The order on the node, as pairs of positions in `tasks`. The first task of a pair runs before the second. Sorted
     /// and unique.
     pub edges: Box<[(u32, u32)]>,
@@ -77,7 +82,8 @@ pub struct Profile {
     pub waits: Box<[(u32, u32)]>,
     /// The barriers that `waits` refers to.
     pub barriers: Box<[Barrier]>,
-    /// The privileged tasks that are placed on the nodes by names that operators gave to them, in the order of ids.
+    /// The privileged tasks that are placed on the nodes by names that operators gave to them, and those of `unassign`, in
+    /// the order of ids.
     pub privileged: Box<[TaskIndex]>,
     /// The privileged tasks that are placed on the nodes only by a tag that an extension adds, or by the name `master`,
     /// in the order of ids. These tasks do not run.
@@ -268,7 +274,7 @@ impl Profile {
             .map(|(ix, _)| ix)
             .collect();
         let privileged = release.privileged.iter().copied().filter(|ix| placed.binary_search(ix).is_ok());
-        let (privileged, not_asserted): (Vec<_>, Vec<_>) =
+        let (mut privileged, not_asserted): (Vec<_>, Vec<_>) =
             privileged.partition(|ix| key.asserted_inputs().is_placed(release, release.task(*ix)));
         let in_phase = |phase: Phase| placed.iter().copied().filter(|ix| release.task(*ix).phase() == phase).collect::<Vec<_>>();
         let apply = order_tasks(release, &key, in_phase(Phase::Apply));
@@ -277,12 +283,18 @@ impl Profile {
         let collector = BarrierCollector::from_tasks(release, &key, &apply.tasks);
         let (tasks_with_path_check, may_share_plain_paths) = path_check_tasks(release, &apply.tasks);
         let cycle = [apply.cycle, drain.cycle, cleanup.cycle].into_iter().flatten().next();
+        let unassign = unassign_tasks(release, &apply.tasks, &privileged);
+        privileged.extend(unassign.iter().copied().filter(|ix| release.task(*ix).task.privileged));
+        privileged.sort_unstable();
+        privileged.dedup();
+        let reads = profile_reads(release, placed.iter().chain(&unassign));
         Self {
             hash: key.profile_hash(release),
             release: Arc::clone(release),
             privileged: privileged.into(),
             not_asserted: not_asserted.into(),
-            reads: profile_reads(release, &placed),
+            reads,
+            unassign: unassign.into(),
             key,
             path_check_tasks: tasks_with_path_check,
             may_share_plain_paths,
@@ -297,11 +309,22 @@ impl Profile {
         }
     }
 
-    /// Returns every task that is placed on the nodes, of all phases, in the order of ids.
+    /// Returns every task that is placed on the nodes, of all phases, and those of `unassign`, in the order of ids.
     pub fn all_tasks(&self) -> Vec<TaskIndex> {
-        let mut tasks: Vec<_> = self.tasks.iter().chain(&self.drain).chain(&self.cleanup).copied().collect();
+        let mut tasks: Vec<_> = self.placed_tasks().chain(self.unassign.iter().copied()).collect();
         tasks.sort_unstable();
+        tasks.dedup();
         tasks
+    }
+
+    /// Returns every task that is placed on the nodes, of all phases.
+    pub fn placed_tasks(&self) -> impl Iterator<Item = TaskIndex> {
+        self.tasks.iter().chain(&self.drain).chain(&self.cleanup).copied()
+    }
+
+    /// Returns the tasks of phase `apply` that name a task in `on_unassign`.
+    pub fn tasks_that_unassign(&self, ix: TaskIndex) -> impl Iterator<Item = TaskIndex> {
+        self.tasks.iter().copied().filter(move |task| self.release.task(*task).on_unassign == Some(ix))
     }
 
     /// Returns the index of a reference in `reads`. One of the profile's tasks must read the reference.
@@ -585,8 +608,26 @@ fn barrier_scope(target: &DependencyTarget) -> BarrierScope {
     }
 }
 
+/// Returns the tasks that these tasks name in `on_unassign`, in the order of ids: those that hosts can run and that are not
+/// among these tasks themselves ([`Profile::unassign`]). `privileged` are the privileged tasks that operators placed.
+fn unassign_tasks(release: &CompiledRelease, tasks: &[TaskIndex], privileged: &[TaskIndex]) -> Vec<TaskIndex> {
+    let named_tasks = tasks.iter().filter_map(|ix| {
+        let target = release.task(*ix).on_unassign?;
+        let is_permitted = !release.task(target).task.privileged || privileged.binary_search(ix).is_ok();
+        is_permitted.then_some(target)
+    });
+    let runs = |ix: &TaskIndex| {
+        let task = release.task(*ix);
+        !task.task.is_group() && !task.task.is_stage() && !task.is_marker_type()
+    };
+    let mut targets: Vec<TaskIndex> = named_tasks.filter(runs).filter(|target| !tasks.contains(target)).collect();
+    targets.sort_unstable();
+    targets.dedup();
+    targets
+}
+
 /// Returns the references that the templates and conditions of these tasks read, sorted and unique.
-fn profile_reads(release: &CompiledRelease, tasks: &[TaskIndex]) -> Box<[Reference]> {
+fn profile_reads<'a>(release: &CompiledRelease, tasks: impl Iterator<Item = &'a TaskIndex>) -> Box<[Reference]> {
     let mut reads = Vec::new();
     for ix in tasks {
         let task = release.task(*ix);

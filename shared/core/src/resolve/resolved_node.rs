@@ -9,7 +9,7 @@ use std::sync::{Arc, OnceLock};
 use fixedbitset::FixedBitSet;
 use serde_json::Value;
 
-use crate::digest::{DigestVersion, TaskDigest, TaskDigestHasher, canonical_object};
+use crate::digest::{DigestVersion, TaskDigest, TaskDigestHasher, canonical_object, sha256_of_parts};
 use crate::finding::{Finding, rule};
 use crate::fleet::{MissingParent, NodeEntry, ResolvedGroup};
 use crate::host_labels::HostLabelRule;
@@ -23,7 +23,7 @@ use crate::origin::{Level, ValueWithOrigin};
 use crate::release::{CompiledRelease, CompiledTask, Profile, RenderedPath, TaskIndex};
 use crate::requirement::UnmetRequirement;
 use crate::shared_text::SharedTexts;
-use crate::task::{Mode, PathClaims, PathConflict, PathRefused};
+use crate::task::{Mode, PathClaims, PathConflict, PathRefused, UNASSIGN_REASON};
 use crate::traits::{InstanceTraitsError, NodeTraits};
 
 /// The result of resolving one node.
@@ -162,10 +162,13 @@ impl GroupInputs {
     }
 
     /// Returns the ids of the tasks of phase `apply` that are markers or have a condition. Each comes with the reason
-    /// why it is skipped if it does not run: it is a marker, or its condition is false.
+    /// why it is skipped if it does not run: it is a marker, or its condition is false. Also returns the ids of the tasks
+    /// that hosts get only for `on_unassign`.
     pub fn skipped_tasks(&self) -> impl Iterator<Item = (&str, SkipReason)> {
-        let tasks = self.profile.tasks.iter().map(|ix| self.profile.release.task(*ix));
-        tasks.filter_map(move |task| Some((task.task.id.as_str(), SkipReason::from_definition(task)?)))
+        let (release, profile) = (&self.profile.release, &self.profile);
+        let tasks = profile.tasks.iter().map(|ix| release.task(*ix));
+        let skipped_tasks = tasks.filter_map(move |task| Some((task.task.id.as_str(), SkipReason::from_definition(task)?)));
+        skipped_tasks.chain(profile.unassign.iter().map(|ix| (release.id(*ix), SkipReason::OnUnassign)))
     }
 
     /// Returns the effective tags of the nodes with this profile, sorted, without the prefix `primary-`.
@@ -217,6 +220,9 @@ pub enum SkipReason {
          nor does the name master"
     )]
     NotAsserted,
+    /// The task is not placed on the node, and the host gets it only for `on_unassign` ([`Profile::unassign`]).
+    #[display("{UNASSIGN_REASON}")]
+    OnUnassign,
     /// The inputs of the task, alone or together with those of earlier tasks, are more or larger than may be sent.
     #[display("{reason}")]
     TooLarge {
@@ -257,7 +263,7 @@ impl SkipReason {
             Self::Failed { reason } | Self::Undecided { reason } | Self::TooLarge { reason } => {
                 texts.intern_all([reason].into_iter());
             }
-            Self::False { .. } | Self::NotAsserted | Self::Marker => {}
+            Self::False { .. } | Self::NotAsserted | Self::OnUnassign | Self::Marker => {}
         }
         self
     }
@@ -276,7 +282,7 @@ impl SkipReason {
                 let advice = "assign the tag by hand, or let the role declare it";
                 finding(rule::TASK_NOT_ASSERTED, format!("{self}; {advice}"))
             }
-            Self::False { .. } | Self::Marker => None,
+            Self::False { .. } | Self::OnUnassign | Self::Marker => None,
         }
     }
 
@@ -287,7 +293,7 @@ impl SkipReason {
             | Self::Failed { reason: text }
             | Self::Undecided { reason: text }
             | Self::TooLarge { reason: text } => text.len(),
-            Self::NotAsserted | Self::Marker => 0,
+            Self::NotAsserted | Self::OnUnassign | Self::Marker => 0,
         }
     }
 }
@@ -495,7 +501,12 @@ impl TaskSet {
         let mut hasher = TaskDigestHasher::new(version, &profile.key.tags, &profile.key.primaries);
         for ix in profile.all_tasks().into_iter().filter(|ix| self.should_run(*ix)) {
             let task = profile.release.task(ix);
-            hasher.add_task(&task.definition, task.task.is_untranslated(), &self.digest_text(&task.references));
+            // A task that changes between placed and sent for `on_unassign` is another content of the task set.
+            let definition = match profile.unassign.binary_search(&ix) {
+                Ok(_) => sha256_of_parts([&b"on_unassign"[..], &task.definition].into_iter()),
+                Err(_) => task.definition,
+            };
+            hasher.add_task(&definition, task.task.is_untranslated(), &self.digest_text(&task.references));
         }
         hasher.finish()
     }
@@ -528,6 +539,13 @@ impl TaskSet {
         skipped.sort_unstable();
         let apply_tasks = skipped.into_iter().filter(|ix| self.profile.has_task(*ix));
         apply_tasks.filter_map(|ix| Some((self.profile.release.id(ix), self.skip_reason(ix)?)))
+    }
+
+    /// Returns the ids of the tasks that the host gets only for `on_unassign`, in the order of ids. Each comes with the
+    /// reason why it is not among the tasks that run: [`SkipReason::OnUnassign`], or the reason why it must not run at all.
+    pub fn unassign_ids(&self) -> impl Iterator<Item = (&str, SkipReason)> {
+        let reason = |ix: TaskIndex| self.skip_reason(ix).unwrap_or(SkipReason::OnUnassign);
+        self.profile.unassign.iter().map(move |ix| (self.profile.release.id(*ix), reason(*ix)))
     }
 
     /// Returns the ids of the skipped tasks of phase `apply` whose condition takes more steps than allowed.
@@ -572,6 +590,7 @@ impl TaskSet {
                 | SkipReason::Failed { .. }
                 | SkipReason::Marker
                 | SkipReason::NotAsserted
+                | SkipReason::OnUnassign
                 | SkipReason::TooLarge { .. },
             ) => ConditionOutcome::No,
         }
@@ -689,6 +708,11 @@ impl ResolvedNode {
     /// `apply`.
     pub fn mode(&self) -> ValueWithOrigin<Mode> {
         self.entry.mode(self.group.as_ref().map(|resolved_group| &*resolved_group.group))
+    }
+
+    /// Returns whether the host removes files that only tasks wrote and that no task manages any more.
+    pub fn removes_orphans(&self) -> bool {
+        self.group.as_ref().is_some_and(|resolved_group| resolved_group.group.spec.remove_orphans)
     }
 
     /// Returns the number of seconds over which the host spreads its work after a change.

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 
-use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 /// The name of the fact that gives the reason why the agent cannot store or apply its desired state. The value is a
@@ -12,9 +11,6 @@ pub const STUCK_FACT: &str = "agent.stuck";
 /// The name of the fact that a stuck agent reports as `true` if its tasks continue to run. Then the agent only cannot
 /// write the files that services and people read, such as the labels. Agents of older versions do not report the fact.
 pub const TASKS_CONTINUE_FACT: &str = "agent.runs_on";
-
-/// The name of the fact that lists paths that tasks of the host wrote, that still exist, and that no task manages now.
-pub const ORPHANS_FACT: &str = "agent.orphans";
 
 /// The report of a stuck agent: it cannot store or apply its desired state.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -32,31 +28,6 @@ impl StuckAgent {
         let reason = stuck_reason(facts.get(STUCK_FACT)?)?;
         let can_run_tasks = facts.get(TASKS_CONTINUE_FACT).is_some_and(|fact| fact == "true");
         Some(Self { reason, can_run_tasks })
-    }
-}
-
-/// The paths of a host that still exist although no task manages them now. Tasks of earlier task sets wrote them.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct OrphanedPaths {
-    /// The paths that the host names, each with the task that wrote the path. The host names only the first paths.
-    pub listed_paths: Vec<OrphanedPath>,
-    /// The number of further orphaned paths, which the host counts but does not name.
-    pub unlisted_count: u64,
-}
-
-/// A path that a task wrote and that no task manages now.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
-pub struct OrphanedPath {
-    /// The id of the task that wrote the path.
-    pub task: String,
-    /// The path.
-    pub path: String,
-}
-
-impl OrphanedPaths {
-    /// Returns whether the host has no orphaned paths.
-    pub fn is_empty(&self) -> bool {
-        self.listed_paths.is_empty() && self.unlisted_count == 0
     }
 }
 
@@ -78,21 +49,13 @@ pub fn stuck_reason(fact: &str) -> Option<String> {
     }
 }
 
-/// Returns the paths in the JSON text of [`ORPHANS_FACT`]. An entry is a path with its task, or `{"more": N}` for the
-/// number of paths that are not listed. Other entries are ignored, because an agent of a newer version may add some.
-pub fn orphaned_paths(fact: &str) -> OrphanedPaths {
-    let entries: Vec<Value> = serde_json::from_str(fact).unwrap_or_default();
-    let unlisted_count = entries.iter().filter_map(|entry| entry.get("more")?.as_u64()).fold(0, u64::saturating_add);
-    let listed = entries.into_iter().filter_map(|entry| serde_json::from_value(entry).ok()).collect();
-    OrphanedPaths { listed_paths: listed, unlisted_count }
-}
-
 #[cfg(test)]
 mod tests {
+    use super::super::ORPHANS_FACT;
     use super::*;
 
     #[test]
-    fn y06_agent_facts_return_stuck_reason_and_orphaned_paths() {
+    fn y06_agent_facts_return_stuck_reason() {
         for (fact, reason) in [
             (r#""cannot write /x: No space left""#, Some("cannot write /x: No space left")),
             ("null", None),
@@ -115,18 +78,6 @@ mod tests {
             (vec![("agent.stuck", "\"x\""), ("agent.runs_on", "true")], stuck(true)),
         ] {
             assert_eq!(read_agent(&facts), expected, "{facts:?}");
-        }
-        let key_path = OrphanedPath { task: "key".into(), path: "/root/.ssh/authorized_keys".into() };
-        for (fact, listed, unlisted_count) in [
-            (r#"[{"task":"key","path":"/root/.ssh/authorized_keys"}]"#, vec![key_path.clone()], 0),
-            (r#"[{"task":"key","path":"/root/.ssh/authorized_keys","since":1},{"more":7}]"#, vec![key_path], 7),
-            (r#"[{"task":1},"x"]"#, vec![], 0),
-            ("[]", vec![], 0),
-            ("{}", vec![], 0),
-        ] {
-            let paths = orphaned_paths(fact);
-            assert_eq!(paths.is_empty(), listed.is_empty() && unlisted_count == 0);
-            assert_eq!(paths, OrphanedPaths { listed_paths: listed, unlisted_count }, "{fact}");
         }
         // The last name only resembles that of a fact about the agent.
         assert!(

@@ -5,6 +5,7 @@
 
 mod agent_facts;
 mod note;
+mod orphans;
 mod tasks;
 
 use std::time::Duration;
@@ -13,15 +14,13 @@ use serde::Serialize;
 
 use crate::object::{NodeSpec, ReportedState};
 
-pub use agent_facts::{
-    ORPHANS_FACT, OrphanedPath, OrphanedPaths, STUCK_FACT, StuckAgent, TASKS_CONTINUE_FACT, is_agent_fact, orphaned_paths,
-    stuck_reason,
-};
+pub use agent_facts::{STUCK_FACT, StuckAgent, TASKS_CONTINUE_FACT, is_agent_fact, stuck_reason};
 pub use note::{HostConfirmation, NextTaskSet, StatusNote, WithheldBy};
+pub use orphans::{CleanUpReport, CleanUpState, ORPHANS_FACT, OrphanedObject, Orphans};
 pub use tasks::{
     AwaitedTask, RESULTS_PENDING_REASON, TASK_FAILED_REASON, TaskOutcome, TaskStatus, TaskSummary, awaited_task_reason,
-    barrier_text, closed_barrier_text, first_error_code, first_failure_text, pending_results_text, tasks_not_run_text,
-    tasks_with_outcome_text,
+    barrier_text, closed_barrier_text, first_error_code, first_failure_text, pending_results_text, stopping_task,
+    tasks_not_run_text, tasks_with_outcome_text,
 };
 
 /// The state of a node, in the order of precedence: if several states apply, the first one is shown. Some causes of
@@ -191,8 +190,9 @@ pub struct StateInputs {
     pub can_run_tasks_when_stuck: bool,
     /// True if a hold of the node is in force.
     pub is_held: bool,
-    /// True if the host still has paths that its tasks wrote and that no task manages now.
-    pub has_orphaned_paths: bool,
+    /// True if the host still has objects that its tasks left and that no task manages now, or a clean-up that has yet to
+    /// succeed.
+    pub has_orphans: bool,
     /// True if the node's mode is `observe`, so that the host neither checks nor runs a task.
     pub is_observing: bool,
     /// True if the node waits for a task of another host that will not run the task by itself.
@@ -286,7 +286,7 @@ impl StateInputs {
         let notes = [
             (StatusNote::Held, self.is_held),
             (StatusNote::Untold, self.confirmation == HostConfirmation::Unconfirmed),
-            (StatusNote::Orphaned, self.has_orphaned_paths),
+            (StatusNote::Orphaned, self.has_orphans),
         ];
         notes.into_iter().filter_map(|(note, is_set)| is_set.then_some(note))
     }
@@ -493,7 +493,7 @@ mod tests {
             StateInputs { is_blocked: true, liveness: Liveness::Absent, ..placed_inputs(TaskSummary::Unreported) };
         assert_eq!(absent_inputs.status().state, State::Waiting, "a node without an agent is not blocked");
         let noted_inputs =
-            StateInputs { is_held: true, has_orphaned_paths: true, confirmation: HostConfirmation::Unconfirmed, ..stuck_inputs };
+            StateInputs { is_held: true, has_orphans: true, confirmation: HostConfirmation::Unconfirmed, ..stuck_inputs };
         assert_eq!(noted_inputs.notes().map(StatusNote::name).collect::<Vec<_>>(), ["held", "untold", "orphaned"]);
         assert_eq!(placed_inputs(TaskSummary::Succeeded).notes().count(), 0);
     }

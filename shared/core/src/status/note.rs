@@ -66,7 +66,7 @@ pub enum StatusNote {
     Held,
     /// The host has not confirmed the latest desired state of the node.
     Untold,
-    /// The host has paths that its tasks wrote and that no task manages now.
+    /// The host has objects that its tasks left and that no task manages now, or a clean-up that has yet to succeed.
     Orphaned,
 }
 

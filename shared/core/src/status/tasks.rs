@@ -176,6 +176,12 @@ fn not_run_reason(message: &str) -> String {
     reason.unwrap_or_default()
 }
 
+/// Returns the id of the task that stopped another one, from the host's message about the task that did not run. `None` for
+/// any other message.
+pub fn stopping_task(message: &str) -> Option<&str> {
+    Some(message.strip_prefix("Not run: ")?.split_once(", which it requires, ")?.0)
+}
+
 /// Returns a text about the tasks without a result: the id of the first task, and the number of the others. `None` if
 /// there are no such tasks. `pending_ids` has their ids, in the order in which the tasks run.
 pub fn pending_results_text<'a>(pending_ids: impl IntoIterator<Item = &'a str>) -> Option<String> {
@@ -442,6 +448,18 @@ mod tests {
             ),
         ] {
             assert_eq!(tasks_with_outcome_text(outcome_filter, tasks).as_deref(), expected);
+        }
+    }
+
+    #[test]
+    fn stopping_task_is_named_by_message() {
+        for (message, expected) in [
+            ("Not run: f, which it requires, failed.", Some("f")),
+            ("Not run: a b, which it requires, cannot run on this host.", Some("a b")),
+            ("f failed", None),
+            ("Not run: f failed", None),
+        ] {
+            assert_eq!(stopping_task(message), expected, "{message}");
         }
     }
 

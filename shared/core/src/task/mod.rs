@@ -56,6 +56,14 @@ use crate::field::{FieldType, REQUIRED, manifest_struct};
 /// start it.
 pub const UNTRANSLATED: &str = "untranslated";
 
+/// The reason why a host leaves out a task that it gets only because another task names it in [`Task::on_unassign`]. Agents
+/// compare this text, so it never changes. Older agents only show it.
+pub const UNASSIGN_REASON: &str = "it runs once when a task that names it in on_unassign is no longer placed here";
+
+/// Prefix of the id under which a host runs the task of [`Task::on_unassign`] and reports its result. The rest is the id
+/// of that task.
+pub const CLEAN_UP_PREFIX: &str = "on_unassign/";
+
 manifest_struct! {
     /// One task of a release, or a group of tasks (`type: group`).
     ///

@@ -139,7 +139,6 @@ fn w02_every_unimplemented_field_is_finding() {
             "release/site@1 task all requires",
             "release/site@1 task conf disruptive",
             "release/site@1 task conf max_nodes",
-            "release/site@1 task conf on_unassign",
             "release/site@1 task conf tasks",
             "release/site@1 task file on_interrupt",
             "release/site@1 task file parameters.timeout",

@@ -18,6 +18,7 @@ mod fleet_primaries;
 mod fleet_properties;
 mod fuel_library;
 mod labels_properties;
+mod on_unassign;
 mod order_examples;
 mod order_properties;
 mod ownership_properties;

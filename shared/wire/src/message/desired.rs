@@ -25,6 +25,10 @@ pub const MAX_LISTED: usize = 1024;
 /// node leaves out. A profile or task set with more cannot be decoded.
 pub const MAX_ENTRIES: usize = 16_384;
 
+/// The key of [`Known::lifecycle`] with the value 1 if the host removes orphans. It is among these fields because older
+/// agents ignore a key that they do not know.
+pub const REMOVE_ORPHANS: &str = "remove_orphans";
+
 /// The part of a desired state that the agent replaces at once when it arrives.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Known {
@@ -44,7 +48,8 @@ pub struct Known {
     #[serde(deserialize_with = "bounded::list::<_, _, MAX_LISTED>")]
     pub traits: Vec<String>,
     /// The durations of the lifecycle fields in seconds, by the name that the field has in a manifest, such as
-    /// `min_ready_seconds`. A field that no level sets has its default value. A field without a limit is omitted.
+    /// `min_ready_seconds`. A field that no level sets has its default value. A field without a limit is omitted. Also has
+    /// [`REMOVE_ORPHANS`] if the nodegroup of the node sets it.
     #[serde(deserialize_with = "bounded::map::<_, _, _, 16>")]
     pub lifecycle: BTreeMap<String, u64>,
     /// The highest mode that the host may use. The host runs in the lower of this mode and the task set's mode.
@@ -62,6 +67,13 @@ pub struct Known {
     /// runs them yet.
     #[serde(deserialize_with = "bounded::map::<_, _, _, MAX_LISTED>")]
     pub ready: BTreeMap<String, String>,
+}
+
+impl Known {
+    /// Returns whether the host removes files that only tasks wrote and that no task manages any more.
+    pub fn removes_orphans(&self) -> bool {
+        self.lifecycle.get(REMOVE_ORPHANS) == Some(&1)
+    }
 }
 
 /// An effective label of a node, with its origin.

@@ -5,10 +5,11 @@ use stemma_core::task::{CONTROLLER_ACCOUNT, GroupAccountParameters};
 use super::database::{GroupRecord, LocalAccounts};
 use super::plan::{AccountPlan, ToolCall, converge};
 use super::{await_left_commands, directory_refusal, parameters, rendered_name};
-use crate::apply::applier::Applier;
+use crate::apply::applier::{Applier, ManagedObject};
+use crate::apply::ledger::{ObjectKey, ObjectKind};
 use crate::apply::rendering::TaskTemplates;
 use crate::apply::task::{ApplyResult, CheckResult, HostTask, Site, TaskError};
-use crate::host::{AccountKind, Pending};
+use crate::host::{AccountKind, HostError, Pending};
 
 /// The applier of `group_account` tasks.
 pub(in crate::apply::applier) struct GroupApplier;
@@ -33,6 +34,17 @@ impl Applier for GroupApplier {
             let wanted = WantedGroup::new(site, task).map_err(TaskError::without_effect)?;
             converge(site, task, &wanted.label(), || wanted.plan(site)).await
         })
+    }
+
+    fn managed_objects(&self, site: &Site, task: &HostTask) -> Option<Vec<ManagedObject>> {
+        let wanted = WantedGroup::new(site, task).ok()?;
+        let is_left = !wanted.parameters.absent;
+        Some(vec![ManagedObject { key: (ObjectKind::Group, wanted.name), is_left }])
+    }
+
+    /// An account counts as one of this host if the accounts of the host cannot be read.
+    fn has_object(&self, site: &Site, (_, name): &ObjectKey) -> Result<bool, HostError> {
+        Ok(LocalAccounts::read(&*site.host, false).map_or(true, |accounts| accounts.group(name).is_some()))
     }
 }
 

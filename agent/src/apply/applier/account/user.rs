@@ -12,10 +12,11 @@ use super::database::{GroupRecord, LocalAccounts, UserRecord};
 use super::home::{self, DEFAULT_MIN_UID, NOBODY_UID};
 use super::plan::{AccountPlan, ToolCall, converge};
 use super::{await_left_commands, directory_refusal, parameters, rendered_name, rendered_text};
-use crate::apply::applier::Applier;
+use crate::apply::applier::{Applier, ManagedObject};
+use crate::apply::ledger::{ObjectKey, ObjectKind};
 use crate::apply::rendering::TaskTemplates;
 use crate::apply::task::{ApplyResult, CheckResult, HostTask, Site, TaskError};
-use crate::host::{AccountKind, Host, HostPath, Pending};
+use crate::host::{AccountKind, Host, HostError, HostPath, Pending};
 
 /// The date with which an account is expired: the first day after 1970-01-01, which has the number 0 and means "never" to
 /// some programs.
@@ -55,6 +56,17 @@ impl Applier for UserApplier {
             let wanted = WantedUser::new(site, task).map_err(TaskError::without_effect)?;
             converge(site, task, &wanted.label(), || wanted.plan(site)).await
         })
+    }
+
+    fn managed_objects(&self, site: &Site, task: &HostTask) -> Option<Vec<ManagedObject>> {
+        let wanted = WantedUser::new(site, task).ok()?;
+        let is_left = !wanted.parameters.absent;
+        Some(vec![ManagedObject { key: (ObjectKind::User, wanted.name), is_left }])
+    }
+
+    /// An account counts as one of this host if the accounts of the host cannot be read.
+    fn has_object(&self, site: &Site, (_, name): &ObjectKey) -> Result<bool, HostError> {
+        Ok(LocalAccounts::read(&*site.host, false).map_or(true, |accounts| accounts.user(name).is_some()))
     }
 }
 

@@ -8,6 +8,7 @@ use stemma_core::task::tree_rules::{agent_parent_error, system_dir_error};
 use super::placement::{apply_default_acl, is_trusted_dir, one_line, open_parent, owner_uid, parse_mode};
 use super::tree_removal::{TreeContent, list_tree, remove_tree};
 use super::{Applier, parameters};
+use crate::apply::orphans::note_created_parents;
 use crate::apply::rendering::TaskTemplates;
 use crate::apply::task::{ApplyResult, CheckResult, HostTask, Site, TaskError};
 use crate::host::atomic::{check_creatable, ensure_dir};
@@ -89,7 +90,7 @@ impl Applier for DirectoryApplier {
             let state = read_state(site, task)?;
             let content = state.check_changeable(site).map_err(TaskError::without_effect)?;
             match &state.desired {
-                DesiredDirectory::Present(rights) => make_directory(site, &state, rights)?,
+                DesiredDirectory::Present(rights) => make_directory(site, task, &state, rights)?,
                 DesiredDirectory::Absent | DesiredDirectory::AbsentTree => remove_directory(site, &state)?,
             }
             Ok(ApplyResult { message: state.unrequested_change(), diff: state.diff(&content), ..ApplyResult::default() })
@@ -299,11 +300,13 @@ fn desired_rights(
 }
 
 /// Creates the directory, or changes owner, group and mode of the existing one.
-fn make_directory(site: &Site, state: &DirectoryState, rights: &DirectoryRights) -> Result<(), TaskError> {
+fn make_directory(site: &Site, task: &HostTask, state: &DirectoryState, rights: &DirectoryRights) -> Result<(), TaskError> {
     let created_dir;
     let (dir, old_mode) = match &state.present {
         Some((dir, stat)) => (&**dir, stat.mode),
         None => {
+            // The directory itself is missing too.
+            note_created_parents(site, task, &state.path)?;
             created_dir = create(site, state, rights)?;
             let mode = created_dir.own_stat()?.mode;
             (&*created_dir, mode)

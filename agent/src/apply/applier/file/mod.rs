@@ -17,6 +17,7 @@ use stemma_wire::message::Hash;
 use super::placement::{apply_default_acl, is_trusted_dir, open_parent, owner_uid, parse_mode};
 use super::{Applier, parameters};
 use crate::apply::ledger::UndoNote;
+use crate::apply::orphans::note_created_parents;
 use crate::apply::rendering::TaskTemplates;
 use crate::apply::task::{ApplyResult, CheckResult, HostTask, Site, TaskError};
 use crate::host::atomic::{Attributes, StagedFile, UnfinishedFile, check_creatable, ensure_dir};
@@ -93,6 +94,19 @@ impl Applier for FileApplier {
     fn managed_path(&self, site: &Site, task: &HostTask) -> Option<HostPath> {
         let parameters: FileParameters = parameters(task).ok()?;
         render_path(&TaskTemplates::new(site, task), &parameters).ok()
+    }
+
+    fn written_digest(&self, site: &Site, task: &HostTask) -> Option<[u8; 32]> {
+        let parameters: FileParameters = parameters(task).ok()?;
+        // The name of a blob is its digest, so the blob need not be read.
+        if let Some(source) = &parameters.source {
+            return Hash::from_source(source).ok().map(|hash| hash.0);
+        }
+        match desired_content(site, &TaskTemplates::new(site, task), &parameters).ok()?? {
+            FileContent::Bytes(bytes) => Some(sha256(&bytes)),
+            FileContent::Hashed(hash, _) => Some(hash.0),
+            FileContent::Oversized(_) => None,
+        }
     }
 
     fn path_refusal(&self, site: &Site, path: &HostPath) -> Option<String> {
@@ -469,6 +483,7 @@ async fn replace_file(site: &Site, task: &HostTask, state: &FileState, desired_f
     let dir = match (&state.parent, state.path.parent()) {
         (Some(dir), _) => &**dir,
         (None, Some(parent)) => {
+            note_created_parents(site, task, &parent)?;
             created_dir = ensure_dir(host, &parent, state.dir_mode)?;
             &*created_dir
         }
@@ -594,9 +609,10 @@ fn remove_file(site: &Site, task: &HostTask, state: &FileState) -> Result<String
 }
 
 /// Stores the existing file for undo before it is replaced or deleted. Stores nothing if the file may hold a secret or
-/// is too large. If there is no file, stores a note without content.
+/// is too large. If there is no file, stores a note without content, from which the agent later knows that the task created
+/// the file.
 fn back_up(site: &Site, task: &HostTask, state: &FileState) -> Result<(), TaskError> {
-    if state.is_secret {
+    if state.is_secret && state.present.is_some() {
         return Ok(());
     }
     let bytes = match state.present.as_ref().map(|present| &present.content) {

@@ -3,11 +3,13 @@
 //! The new link is made under a temporary name and replaces the old one by a rename, so that the path is never without
 //! a link. Owner and group of a link have no effect, and are not managed.
 
+use stemma_core::digest::sha256;
 use stemma_core::task::LinkParameters;
 use stemma_core::task::name_rules::link_target_error;
 
 use super::placement::{apply_default_acl, one_line, open_parent, parse_mode};
 use super::{Applier, parameters};
+use crate::apply::orphans::note_created_parents;
 use crate::apply::rendering::TaskTemplates;
 use crate::apply::task::{ApplyResult, CheckResult, HostTask, Site, TaskError};
 use crate::host::atomic::{StagedFile, check_creatable, ensure_dir};
@@ -34,6 +36,10 @@ impl Applier for LinkApplier {
     fn managed_path(&self, site: &Site, task: &HostTask) -> Option<HostPath> {
         let parameters: LinkParameters = parameters(task).ok()?;
         render_path(&TaskTemplates::new(site, task), &parameters).ok()
+    }
+
+    fn written_digest(&self, site: &Site, task: &HostTask) -> Option<[u8; 32]> {
+        read_state(site, task).ok()?.desired.map(|target| sha256(target.as_bytes()))
     }
 
     fn path_refusal(&self, site: &Site, path: &HostPath) -> Option<String> {
@@ -63,7 +69,7 @@ impl Applier for LinkApplier {
             let state = read_state(site, task)?;
             state.check_replaceable(site).map_err(|error| TaskError::from(error).without_effect())?;
             match &state.desired {
-                Some(target) => replace_link(site, &state, target)?,
+                Some(target) => replace_link(site, task, &state, target)?,
                 None => remove_link(&state)?,
             }
             Ok(ApplyResult { diff: state.diff(), ..ApplyResult::default() })
@@ -150,17 +156,21 @@ fn read_link(parent: Option<&dyn Dir>, path: &HostPath) -> Result<Option<String>
 }
 
 /// Makes the link under a temporary name, and renames it to its path. Creates missing directories.
-fn replace_link(site: &Site, state: &LinkState, target: &str) -> Result<(), TaskError> {
+fn replace_link(site: &Site, task: &HostTask, state: &LinkState, target: &str) -> Result<(), TaskError> {
     let host = &*site.host;
     let created_dir;
     let parent = match (&state.parent, state.path.parent()) {
         (Some(parent), _) => &**parent,
         (None, Some(parent)) => {
+            note_created_parents(site, task, &parent)?;
             created_dir = ensure_dir(host, &parent, state.dir_mode)?;
             &*created_dir
         }
         (None, None) => unreachable!("only the root directory has no parent, and it always exists"),
     };
+    if state.present.is_none() {
+        site.ledger.note_creation(&task.task.id, state.path.as_str())?;
+    }
     let staged = StagedFile::link(host, parent, state.path.name(), target)?;
     if let Err(error) = state.check_unchanged(parent) {
         // An error of this removal is ignored, because a later pass removes the link.

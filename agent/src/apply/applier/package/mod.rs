@@ -16,13 +16,14 @@ mod state;
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
-use super::Applier;
+use super::{Applier, ManagedObject};
+use crate::apply::ledger::{ObjectKey, ObjectKind};
 use crate::apply::task::{ApplyResult, CheckResult, HostTask, Site, TaskError};
-use crate::host::Pending;
+use crate::host::{HostError, Pending};
 use apt::Apt;
 use command::path_exists;
-use dpkg::{Database, DatabaseVersion, read_database};
-use request::PackageRequest;
+use dpkg::{Database, DatabaseVersion, read_database, read_database_once};
+use request::{PackageRequest, PackageTarget};
 use rpm::Dnf;
 
 /// The applier of `package` tasks.
@@ -87,6 +88,19 @@ impl Applier for PackageApplier {
                 Manager::Dnf => Dnf::new(site, &task.task.id, &request).apply().await,
             }
         })
+    }
+
+    fn managed_objects(&self, site: &Site, task: &HostTask) -> Option<Vec<ManagedObject>> {
+        let request = PackageRequest::new(site, task).ok()?;
+        let is_left = matches!(request.target, PackageTarget::Present(_));
+        Some(request.names.into_iter().map(|name| ManagedObject { key: (ObjectKind::Package, name), is_left }).collect())
+    }
+
+    /// A package of a host without dpkg counts as installed, because only a process could check it. So does each package
+    /// while dpkg changes its database.
+    fn has_object(&self, site: &Site, (_, name): &ObjectKey) -> Result<bool, HostError> {
+        let database = read_database_once(&*site.host, &site.packages)?;
+        Ok(database.is_none_or(|database| database.is_installed(name)))
     }
 }
 

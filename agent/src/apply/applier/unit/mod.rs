@@ -5,13 +5,15 @@
 //! reload) that does not end in time continues without the agent: the next run finds and awaits it, and requests no other.
 
 mod changes;
+mod left;
 mod wanted;
 
 use stemma_core::task::ServiceParameters;
 
-use super::{Applier, parameters};
+use super::{Applier, ManagedObject, parameters};
+use crate::apply::ledger::{ObjectKey, ObjectKind};
 use crate::apply::task::{ApplyResult, CheckResult, HostTask, Site, TaskError};
-use crate::host::Pending;
+use crate::host::{HostError, Pending};
 use changes::UnitTransition;
 use wanted::WantedUnit;
 
@@ -43,6 +45,16 @@ impl Applier for UnitApplier {
     fn is_refresh_needed(&self, task: &HostTask) -> bool {
         let is_left = |service: &ServiceParameters| service.state.as_deref() == Some("stopped") || service.masked == Some(true);
         parameters::<ServiceParameters>(task).is_ok_and(|service| !is_left(&service))
+    }
+
+    fn managed_objects(&self, site: &Site, task: &HostTask) -> Option<Vec<ManagedObject>> {
+        let wanted = WantedUnit::new(site, task).ok()?;
+        let is_left = wanted.is_running == Some(true) || wanted.is_enabled == Some(true);
+        Some(vec![ManagedObject { key: (ObjectKind::Unit, wanted.unit), is_left }])
+    }
+
+    fn has_object(&self, site: &Site, (_, unit): &ObjectKey) -> Result<bool, HostError> {
+        Ok(left::is_left(&*site.host, unit))
     }
 }
 

@@ -354,7 +354,7 @@ fn y06_file_record_is_created_when_task_set_is_replaced() {
         host.calls()
     };
     let usual_calls = count_calls(&host);
-    let record = "/var/lib/stemma-agent/apply/written-files";
+    let record = "/var/lib/stemma-agent/apply/left-objects";
     host.delete(record);
     assert_eq!((count_calls(&host), host.text(record)), (usual_calls, None), "a restart without the record writes nothing more");
     let expected = vec![("motd".to_owned(), "/etc/motd".to_owned())];
@@ -372,11 +372,16 @@ fn y06_file_record_is_created_when_task_set_is_replaced() {
 fn y06_report_names_64_orphans_and_counts_rest() {
     use crate::apply::orphans::orphans_fact;
 
-    let orphan =
-        |index: usize, len: usize| OrphanedPath { task: format!("t{index}"), path: format!("/{}{index}", "p".repeat(len)) };
+    let orphan = |index: usize, len: usize| OrphanedObject {
+        task: format!("t{index}"),
+        kind: "file".into(),
+        name: format!("/{}{index}", "p".repeat(len)),
+        is_secret: false,
+        kept: None,
+    };
     // The number of orphans, the length of each path, and the expected numbers of listed and of further orphans.
     for (count, len, expected) in [(0, 1, None), (1, 1, Some((1, 0))), (64, 1, Some((64, 0))), (70, 1, Some((64, 6)))] {
-        let text = orphans_fact(&(0..count).map(|index| orphan(index, len)).collect::<Vec<_>>());
+        let text = orphans_fact(&(0..count).map(|index| orphan(index, len)).collect::<Vec<_>>(), &[]);
         let list: Option<Vec<serde_json::Value>> = text.map(|text| serde_json::from_str(&text).unwrap());
         let listed_and_more = list.map(|list| {
             let more = list.last().and_then(|last| last["more"].as_u64()).unwrap_or(0);
@@ -385,7 +390,7 @@ fn y06_report_names_64_orphans_and_counts_rest() {
         assert_eq!(listed_and_more, expected, "{count}");
     }
     // A controller drops a fact of more than 16 KiB.
-    assert!(orphans_fact(&(0..64).map(|index| orphan(index, 4000)).collect::<Vec<_>>()).unwrap().len() <= 16 * 1024);
+    assert!(orphans_fact(&(0..64).map(|index| orphan(index, 4000)).collect::<Vec<_>>(), &[]).unwrap().len() <= 16 * 1024);
 }
 
 #[test]

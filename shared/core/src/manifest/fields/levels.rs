@@ -136,6 +136,15 @@ impl SpecFields for NodeGroupSpec {
             ),
             field!(
                 Self,
+                remove_orphans: FieldType::Flag,
+                Help::new(
+                    "false",
+                    "Whether its hosts remove files that only tasks wrote, that nobody changed since, and that no task manages any more.",
+                    "true"
+                )
+            ),
+            field!(
+                Self,
                 splay_seconds as "splay" => FieldType::Seconds(0, MAX_DURATION_SECONDS),
                 Help::new("0", "The number of seconds over which its hosts spread their hooks at a change.", "30")
             ),

@@ -17,7 +17,7 @@ use crate::object::{
 };
 use crate::requirement::UnmetRequirement;
 use crate::resolve::{Resolution, ResolveCache, ResolvedNode, resolve_node};
-use crate::status::{OrphanedPath, OrphanedPaths, StuckAgent, parked_by};
+use crate::status::{CleanUpReport, CleanUpState, OrphanedObject, Orphans, StuckAgent, parked_by};
 use crate::traits::{MAX_TRAIT_CHARS, MAX_TRAITS};
 use crate::unimplemented;
 
@@ -137,22 +137,41 @@ pub fn host_stuck(node: &Node, StuckAgent { reason, can_run_tasks }: &StuckAgent
     node_finding(rule::HOST_STUCK, node, message)
 }
 
-/// Returns the findings about paths that a node's tasks left on its host: one for each listed path, and one for the
-/// paths that are not listed.
-pub fn orphaned_paths(node: &Node, orphans: &OrphanedPaths) -> Vec<Finding> {
-    let to_finding = |OrphanedPath { task, path }: &OrphanedPath| {
-        let (task, path) = (shorten(task), shorten(path));
-        let message = format!(
-            "task {task} no longer manages {path}, which it wrote and which still exists: nothing removes it automatically; a task `file` \
-             with `absent: true` does"
-        );
+/// Returns the findings about what a node's tasks left on its host: one for each listed object, one for those that are not
+/// listed, and one for each clean-up that has yet to succeed.
+pub fn orphans(node: &Node, orphans: &Orphans) -> Vec<Finding> {
+    let to_finding = |orphan: &OrphanedObject| {
+        let (task, object) = (shorten(&orphan.task), shorten(&orphan.object_text()));
+        let secret = if orphan.is_secret { " and may hold a secret" } else { "" };
+        let advice = match &orphan.kept {
+            Some(reason) => format!("remove_orphans does not remove it: {}", shorten(reason)),
+            None if orphan.kind == "file" => {
+                "nothing removes it automatically; a task `file` with `absent: true` does, or `remove_orphans` of the nodegroup"
+                    .to_owned()
+            }
+            None => "nothing removes it automatically".to_owned(),
+        };
+        let message = format!("task {task} no longer manages {object}, which it left and which still exists{secret}: {advice}");
         node_finding(rule::TASK_ORPHANED, node, message)
     };
     let more = (orphans.unlisted_count > 0).then(|| {
-        let message = format!("{} more paths that tasks wrote and that no task manages now still exist", orphans.unlisted_count);
+        let message = format!("{} more objects that tasks left and that no task manages now still exist", orphans.unlisted_count);
         node_finding(rule::TASK_ORPHANED, node, message)
     });
-    orphans.listed_paths.iter().map(to_finding).chain(more).collect()
+    let clean_ups = orphans.clean_ups.iter().filter_map(|clean_up| clean_up_finding(node, clean_up));
+    orphans.listed.iter().map(to_finding).chain(more).chain(clean_ups).collect()
+}
+
+/// Returns the finding about a clean-up that has not succeeded. `None` if it has.
+fn clean_up_finding(node: &Node, clean_up: &CleanUpReport) -> Option<Finding> {
+    let (task, on_unassign) = (shorten(&clean_up.task), shorten(&clean_up.on_unassign));
+    let run = match clean_up.state {
+        CleanUpState::Succeeded => return None,
+        CleanUpState::Waiting => "has not run yet".to_owned(),
+        CleanUpState::Failed => format!("failed, and the host tries again: {}", shorten(&clean_up.message)),
+    };
+    let message = format!("task {task} is no longer placed on it, and {on_unassign}, which it names in on_unassign, {run}");
+    Some(node_finding(rule::TASK_UNASSIGN, node, message))
 }
 
 /// Returns a text that a host sent, on one line and cut at [`MAX_SHOWN_CHARS`] characters.

@@ -26,6 +26,8 @@ const PLACEMENT_RULES: &[Rule] = &[
 /// The tasks that some nodes lose, because their profile changes in the same way.
 struct LostTasks<'a> {
     tasks: Vec<&'a str>,
+    /// The tasks that run once on these nodes because of that (`on_unassign`).
+    clean_ups: BTreeSet<&'a str>,
     first_node: NodeId,
     node_count: usize,
 }
@@ -68,11 +70,15 @@ pub fn newly_orphaned(fleet_before: &Fleet, fleet_after: &Fleet, nodes: impl Ite
             continue;
         }
         let entry = lost.entry((previous.hash, current.map(|profile| profile.hash)));
-        let new_entry = || LostTasks { tasks: lost_tasks(previous, current.map(AsRef::as_ref)), first_node: id, node_count: 0 };
+        let new_entry = || {
+            let tasks = lost_tasks(previous, current.map(AsRef::as_ref));
+            let clean_ups = clean_ups(previous, &tasks);
+            LostTasks { tasks, clean_ups, first_node: id, node_count: 0 }
+        };
         entry.or_insert_with(new_entry).node_count += 1;
     }
     let lost = lost.into_values().filter(|lost| !lost.tasks.is_empty());
-    lost.filter_map(|LostTasks { tasks, first_node: first, node_count: nodes }| {
+    lost.filter_map(|LostTasks { tasks, clean_ups, first_node: first, node_count: nodes }| {
         let node = fleet_after.node(first)?.display_name();
         let (word, run) = if tasks.len() == 1 { ("task", "runs") } else { ("tasks", "run") };
         let others = match nodes - 1 {
@@ -81,7 +87,13 @@ pub fn newly_orphaned(fleet_before: &Fleet, fleet_after: &Fleet, nodes: impl Ite
             count => format!(" and on {count} other nodes"),
         };
         let tasks = join_first(tasks.into_iter(), MAX_NAMES);
-        let message = format!("{word} {tasks} no longer {run} on it{others}: the changes there remain");
+        let effect = if clean_ups.is_empty() {
+            "the changes there remain".to_owned()
+        } else {
+            let clean_ups = join_first(clean_ups.into_iter(), MAX_NAMES);
+            format!("{clean_ups} will run once there (on_unassign), and other changes remain")
+        };
+        let message = format!("{word} {tasks} no longer {run} on it{others}: {effect}");
         Some(Finding::new(rule::TASK_ORPHANED, format!("node/{node}"), message))
     })
     .collect()
@@ -92,6 +104,16 @@ pub fn newly_orphaned(fleet_before: &Fleet, fleet_after: &Fleet, nodes: impl Ite
 fn lost_tasks<'a>(previous: &'a Profile, current: Option<&Profile>) -> Vec<&'a str> {
     let current_ids: BTreeSet<&str> = current.into_iter().flat_map(task_ids).collect();
     task_ids(previous).filter(|id| !current_ids.contains(id)).collect()
+}
+
+/// Returns the ids of the tasks that these tasks of a profile name in `on_unassign` and that hosts can run.
+fn clean_ups<'a>(profile: &'a Profile, tasks: &[&str]) -> BTreeSet<&'a str> {
+    let release = &profile.release;
+    let targets = tasks.iter().filter_map(|id| release.task(release.task_index(id)?).on_unassign);
+    targets
+        .filter(|target| profile.unassign.contains(target) || profile.has_task(*target))
+        .map(|target| release.id(target))
+        .collect()
 }
 
 /// Returns the ids of the tasks of phase `apply` of a profile.

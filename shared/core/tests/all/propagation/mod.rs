@@ -285,6 +285,7 @@ fn node_group_fields_have_declared_propagation() {
         ("paused", Propagation::InPlace, |spec| spec.paused = true),
         ("mode", Propagation::InPlace, |spec| spec.mode = Some(Mode::Noop)),
         ("mend_offline", Propagation::InPlace, |spec| spec.mend_offline = true),
+        ("remove_orphans", Propagation::InPlace, |spec| spec.remove_orphans = true),
         ("splay", Propagation::InPlace, |spec| spec.splay_seconds = Some(5)),
         ("silent_after", Propagation::InPlace, |spec| spec.silent_after_seconds = Some(5)),
         ("extra", Propagation::ControllerOnly, |spec| spec.extra = extra()),

@@ -130,7 +130,7 @@ pub(super) fn known_part(resolved_node: &ResolvedNode) -> String {
     let settings = (
         resolved_node.lifecycle_limits(),
         resolved_node.mode(),
-        resolved_node.splay_seconds(),
+        (resolved_node.splay_seconds(), resolved_node.removes_orphans()),
         resolved_node.silent_after_seconds(),
         resolved_node.hold(),
     );

@@ -85,6 +85,15 @@ pub(super) async fn read_database(host: &dyn Host, cache: &PackageCache) -> Resu
     }
 }
 
+/// Returns the database of the host. Returns `None` if the host has no dpkg, or if dpkg changes the database now.
+pub(super) fn read_database_once(host: &dyn Host, cache: &PackageCache) -> Result<Option<Rc<Database>>, HostError> {
+    match try_read(host, cache) {
+        Ok(ReadAttempt::Database(database)) => Ok(Some(database)),
+        Ok(ReadAttempt::Missing | ReadAttempt::Changing) | Err(HostError::HardLinks { .. }) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
 /// The result of one attempt to read the database.
 enum ReadAttempt {
     /// The host has no dpkg.
@@ -156,6 +165,11 @@ impl Database {
             is_held: record.is_some_and(|record| record.is_held),
             provider: if is_installed || architecture.is_some() { None } else { self.provider(base_name) },
         }
+    }
+
+    /// Returns whether the package with this name is installed.
+    pub(super) fn is_installed(&self, name: &str) -> bool {
+        self.package(name).version.is_some()
     }
 
     /// Returns the names and versions of all installed packages. A package of another architecture has it in its name.
