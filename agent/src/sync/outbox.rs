@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 
 use log::{info, warn};
+use stemma_core::task::{AGENT_VERSION_FACT, TASK_TYPES_FACT, declared_task_types};
 use stemma_wire::message::channel::ApplyMessage;
 use stemma_wire::message::checkin::{CheckIn, CheckInUpdate, HeldDesired, ReturnedItem};
 use stemma_wire::message::observed::{LocalState, Observation, Progress, Report, TaskResult};
@@ -77,7 +78,9 @@ impl Outbox {
     pub(super) fn refresh_observation(&mut self, host: &dyn Host) -> bool {
         let labels = labels::read(host);
         let host_facts = facts::observe();
-        self.network_observation = Observation { facts: host_facts.stable, traits: host_facts.traits, labels: labels.labels };
+        let mut facts = host_facts.stable;
+        facts.extend(declaration());
+        self.network_observation = Observation { facts, traits: host_facts.traits, labels: labels.labels };
         let findings = host_facts.findings.into_iter().chain(labels.findings).chain(hook_files::findings(host));
         let findings: Vec<String> = findings.collect();
         if findings != self.network_findings {
@@ -190,6 +193,13 @@ impl Outbox {
         self.observation = merged;
         has_changed
     }
+}
+
+/// Returns the facts about the agent itself that are part of the observation: its version, and the task types and
+/// parameters that it knows. They change only with the version of the agent.
+fn declaration() -> [(String, String); 2] {
+    let version = serde_json::Value::from(env!("CARGO_PKG_VERSION")).to_string();
+    [(AGENT_VERSION_FACT.to_owned(), version), (TASK_TYPES_FACT.to_owned(), declared_task_types().to_owned())]
 }
 
 #[cfg(test)]

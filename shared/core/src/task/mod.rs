@@ -8,6 +8,7 @@
 mod any_tag;
 mod check;
 mod claim;
+mod declared;
 mod examples;
 pub mod name_rules;
 mod parameter_type;
@@ -23,6 +24,7 @@ pub(crate) use any_tag::{ANY_TAG, ANY_TAG_INPUT};
 pub use check::{SECRET_EXPOSED, check_release_tasks, check_task};
 pub(crate) use check::{paths_through_links, template_tags_in_content, unsupported_types};
 pub use claim::{PathClaim, PathClaims, PathConflict, PathContent};
+pub use declared::{AGENT_VERSION_FACT, KnownTypes, TASK_TYPES_FACT, UnknownFeature, declared_task_types};
 pub use parameter_type::{
     MAX_ACCOUNT_ID, NamedResource, ParameterType as ParameterForm, check_argument, check_variable, check_words, parse_file_mode,
 };
