@@ -27,7 +27,7 @@ impl UnknownFeatures {
     /// Returns the message of the finding about the node.
     pub(crate) fn message(&self) -> String {
         let tasks = join_first(self.features.values().map(String::as_str), MAX_NAMES);
-        format!("{self}, as in {tasks}: no task set with such a task is released to it; upgrade the agent first")
+        format!("{self}, as in {tasks}: it gets no task set with such a task before its agent is upgraded")
     }
 }
 

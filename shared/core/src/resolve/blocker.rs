@@ -147,7 +147,7 @@ impl NodeBlocker<'_> {
         match self {
             Self::Unmet(unmet) => withheld_text(unmet),
             Self::LacksTraits(missing_traits) => withheld_text(&missing_traits),
-            Self::OutdatedAgent(unknown) => format!("{}; upgrade the agent", withheld_text(&unknown)),
+            Self::OutdatedAgent(unknown) => format!("{} before the agent is upgraded", withheld_text(&unknown)),
             Self::UnknownAgent => withheld_text(&"its agent has not reported yet which task types it knows"),
             Self::Undecided(task) => {
                 format!("the condition of task {task}, which it runs, is undecided: it keeps the task set that it has")
@@ -231,7 +231,7 @@ mod tests {
         for (blocker, text) in [
             (
                 NodeBlocker::OutdatedAgent(unknown),
-                "its host has agent 0.4.1 and does not know type \"service\": no new task set is released; upgrade the agent",
+                "its host has agent 0.4.1 and does not know type \"service\": no new task set is released before the agent is upgraded",
             ),
             (NodeBlocker::UnknownAgent, "its agent has not reported yet which task types it knows: no new task set is released"),
             (NodeBlocker::Unmet(&unmet), "requirement property:memory_mb >= 1024 is not met: no new task set is released"),

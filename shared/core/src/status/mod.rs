@@ -43,7 +43,8 @@ pub enum State {
     Failed,
     /// The node's nodegroup or cluster, or the host itself, is paused.
     Paused,
-    /// The node runs an old task set. A hold, an undecided condition or an unmet requirement withholds a newer one.
+    /// The node runs an old task set. A hold, an undecided condition, an unmet requirement or an agent that does not know
+    /// a task withholds a newer one.
     Held,
     /// The node waits after a restore of the store, or for results in mode `observe`. Or the node is not blocked, and
     /// waits for its agent to join, for its first task set or for the first result of its tasks.

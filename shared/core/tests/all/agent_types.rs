@@ -60,7 +60,7 @@ const WITHHELD: NextTaskSet = NextTaskSet::Withheld(WithheldBy::Agent);
 
 #[test]
 fn release_is_withheld_when_agent_lacks_type_or_parameter() {
-    let advice = "no task set with such a task is released to it; upgrade the agent first";
+    let advice = "it gets no task set with such a task before its agent is upgraded";
     let lacks =
         |feature: &str, task: &str| format!("its host has agent 0.4.1 and does not know {feature}, as in {task}: {advice}");
     let file_line = "file absent path template";
@@ -91,24 +91,24 @@ fn release_is_due_when_unknown_task_does_not_run() {
 }
 
 #[test]
-fn cluster_findings_group_hosts_by_type_and_version() {
+fn cluster_findings_list_hosts_by_type_and_version() {
     let mut documents = site(&tasks(), &["file path template", "shell command"]);
     documents[6]["reports"]["facts"]["agent"]["version"] = json!("0.4.0\n");
     documents[7]["reports"]["facts"]["agent"]["task_types"] = json!(["shell command"]);
-    let advice = "no task set with such a task is released there: upgrade the agent first";
+    let advice = "it gets no task set with such a task before its agent is upgraded";
     let unknown = r#"does not know parameter "creates" of type "shell""#;
     let fixture = FleetFixture::from_manifests(&documents);
     assert_eq!(
         cluster_texts(&fixture),
         [
             format!(
-                "warning task.type release/site@1 task conf type: 1 host with agent 0.4.1 does not know type \"file\": web-1; {advice}"
+                "warning task.type release/site@1 task conf type: 1 host with agent 0.4.1 does not know type \"file\" (web-1): {advice}"
             ),
             format!(
-                "warning task.type release/site@1 task dump parameters.creates: 1 host with agent 0.4.0\\n {unknown}: db-10; {advice}"
+                "warning task.type release/site@1 task dump parameters.creates: 1 host with agent 0.4.0\\n {unknown} (db-10): {advice}"
             ),
             format!(
-                "warning task.type release/site@1 task dump parameters.creates: 1 host with agent 0.4.1 {unknown}: db-2; {advice}"
+                "warning task.type release/site@1 task dump parameters.creates: 1 host with agent 0.4.1 {unknown} (db-2): {advice}"
             ),
         ]
     );
@@ -117,13 +117,13 @@ fn cluster_findings_group_hosts_by_type_and_version() {
     assert_eq!(
         cluster_texts(&fixture)[1],
         "warning task.type release/site@1 task dump parameters.creates: 2 hosts with agent 0.4.1 do not know parameter \"creates\" of type \
-         \"shell\": db-2, db-10; no task set with such a task is released there: upgrade the agent first"
+         \"shell\" (db-2, db-10): they get no task set with such a task before their agent is upgraded"
     );
 }
 
 /// The edit adds a parameter to a task of the databases. Their agents also lack the type `file`, which is not new.
 #[test]
-fn newly_outdated_lists_what_edit_added() {
+fn newly_outdated_lists_only_added_parameter() {
     let mut before = tasks();
     before[2]["parameters"].as_object_mut().expect("parameters").remove("creates");
     let declared_types = ["shell command"];
@@ -142,7 +142,7 @@ fn newly_outdated_lists_what_edit_added() {
 
 /// A node is resolved again when its agent begins to declare that it knows a task, and not when nothing depends on that.
 #[test]
-fn declared_types_mark_node_when_release_depends_on_them() {
+fn declared_types_mark_node_when_release_depends_on_types() {
     let observation = |fact: &str| {
         let facts = FactMap::from_texts([("agent.task_types", fact), ("agent.version", "\"0.5.0\"")]);
         Arc::new(Observation { facts, ..Observation::default() })
@@ -162,7 +162,7 @@ fn declared_types_mark_node_when_release_depends_on_them() {
 /// An agent that declares nothing knows `file` and `shell` only. A node without an agent gets no task of a later type
 /// either, because its first agent may be such an agent. It has no finding, because nothing is to be upgraded yet.
 #[test]
-fn later_type_is_withheld_until_agent_declares_it() {
+fn later_type_is_withheld_until_agent_declares_type() {
     let undeclared = KnownTypes::undeclared();
     let is_later = |name: &str| undeclared.unknown_feature(&Task::new("t", name)).is_some();
     let later_types = TASK_TYPES.iter().map(|entry| entry.name).filter(|name| is_later(name));
@@ -174,8 +174,8 @@ fn later_type_is_withheld_until_agent_declares_it() {
         let web = fixture.resolved_node("web-1").id();
         fixture.fleet.apply(FleetChange::Observation(web, Arc::default()));
         let text = format!(
-            "its host has an older agent and does not know type {kind:?}, as in task: no task set with such a task is released to it; upgrade \
-             the agent first"
+            "its host has an older agent and does not know type {kind:?}, as in task: it gets no task set with such a task before its agent \
+             is upgraded"
         );
         let texts = if kind == "file" { vec![] } else { vec![text] };
         assert_eq!(node_state(&fixture, "web-1"), (expected(WITHHELD), texts), "{kind}: the agent declares nothing");

@@ -94,18 +94,19 @@ impl OutdatedAgents {
 impl OutdatedHosts {
     /// Returns the message of the finding, with the number and the first names of its hosts.
     fn message(&self, feature: &UnknownFeature, agent: &str) -> String {
-        let (hosts, verb) = match self.host_count {
-            1 => ("1 host".to_owned(), "does"),
-            count => (format!("{count} hosts"), "do"),
-        };
         let more = match self.host_count - self.host_names.len() {
             0 => String::new(),
             count => format!(" and {count} more"),
         };
-        let names = self.host_names.join(", ");
-        format!(
-            "{hosts} with {agent} {verb} not know {feature}: {names}{more}; no task set with such a task is released there: upgrade the \
-             agent first"
-        )
+        let names = format!("{}{more}", self.host_names.join(", "));
+        match self.host_count {
+            1 => format!(
+                "1 host with {agent} does not know {feature} ({names}): it gets no task set with such a task before its agent is upgraded"
+            ),
+            count => format!(
+                "{count} hosts with {agent} do not know {feature} ({names}): they get no task set with such a task before their agent is \
+                 upgraded"
+            ),
+        }
     }
 }
