@@ -238,6 +238,20 @@ mod tests {
         );
     }
 
+    /// The declaration does not change when the agent starts again, so the observation is not stored again.
+    #[test]
+    fn check_in_declares_version_and_task_types() {
+        let declared_facts = || {
+            let observation = Outbox::observe(&MemoryHost::new()).check_in(WireVersion::CURRENT).observation.unwrap();
+            ["agent.version", "agent.task_types"].map(|path| observation.facts[path].clone())
+        };
+        let [version, types_text] = declared_facts();
+        assert_eq!(version, format!("\"{}\"", env!("CARGO_PKG_VERSION")));
+        let types: Vec<String> = serde_json::from_str(&types_text).unwrap();
+        assert!(types.iter().any(|line| line.starts_with("file,upload_file,upload_files absent content ")), "{types:?}");
+        assert_eq!(declared_facts(), [version, types_text]);
+    }
+
     #[test]
     fn results_are_split_over_check_ins_when_too_many() {
         let mut outbox = Outbox::observe(&MemoryHost::new());
