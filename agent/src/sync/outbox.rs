@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 
 use log::{info, warn};
+use stemma_core::task::{AGENT_VERSION_FACT, TASK_TYPES_FACT, declared_task_types};
 use stemma_wire::message::channel::ApplyMessage;
 use stemma_wire::message::checkin::{CheckIn, CheckInUpdate, HeldDesired, ReturnedItem};
 use stemma_wire::message::observed::{LocalState, Observation, Progress, Report, TaskResult};
@@ -77,7 +78,9 @@ impl Outbox {
     pub(super) fn refresh_observation(&mut self, host: &dyn Host) -> bool {
         let labels = labels::read(host);
         let host_facts = facts::observe();
-        self.network_observation = Observation { facts: host_facts.stable, traits: host_facts.traits, labels: labels.labels };
+        let mut facts = host_facts.stable;
+        facts.extend(declaration());
+        self.network_observation = Observation { facts, traits: host_facts.traits, labels: labels.labels };
         let findings = host_facts.findings.into_iter().chain(labels.findings).chain(hook_files::findings(host));
         let findings: Vec<String> = findings.collect();
         if findings != self.network_findings {
@@ -192,6 +195,13 @@ impl Outbox {
     }
 }
 
+/// Returns the facts about the agent itself that are part of the observation: its version, and the task types and
+/// parameters that it knows. They change only with the version of the agent.
+fn declaration() -> [(String, String); 2] {
+    let version = serde_json::Value::from(env!("CARGO_PKG_VERSION")).to_string();
+    [(AGENT_VERSION_FACT.to_owned(), version), (TASK_TYPES_FACT.to_owned(), declared_task_types().to_owned())]
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -226,6 +236,20 @@ mod tests {
             [ReturnedItem::Lease(LeaseKind::Mend)],
             "items that were added after the check-in are not lost"
         );
+    }
+
+    /// The declaration does not change when the agent starts again, so the observation is not stored again.
+    #[test]
+    fn check_in_declares_version_and_task_types() {
+        let declared_facts = || {
+            let observation = Outbox::observe(&MemoryHost::new()).check_in(WireVersion::CURRENT).observation.unwrap();
+            ["agent.version", "agent.task_types"].map(|path| observation.facts[path].clone())
+        };
+        let [version, types_text] = declared_facts();
+        assert_eq!(version, format!("\"{}\"", env!("CARGO_PKG_VERSION")));
+        let types: Vec<String> = serde_json::from_str(&types_text).unwrap();
+        assert!(types.iter().any(|line| line.starts_with("file,upload_file,upload_files absent content ")), "{types:?}");
+        assert_eq!(declared_facts(), [version, types_text]);
     }
 
     #[test]

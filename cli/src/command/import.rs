@@ -162,14 +162,23 @@ fn print_release(manifest: &Value, import: &FuelImport, output: Output) -> Resul
     Ok(())
 }
 
-/// Returns the summary of the import: how many of the imported tasks can run. Tasks that only mark a place in the order
-/// are not counted.
+/// Returns the summary of the import in one line: how many of the imported tasks can run, by type, and why the others do
+/// not. Tasks that only mark a place in the order are not counted.
 fn summary(import: &FuelImport) -> String {
-    let not_runnable = import.total - import.runnable;
-    format!(
-        "{} of {} tasks can run; {not_runnable} depend on something that is not translated, so they are resolved but never started",
-        import.runnable, import.total
-    )
+    let types = import.types.iter().map(|(kind, count)| format!("{kind} {} of {}", count.runnable, count.total));
+    let types = types.collect::<Vec<_>>().join(", ");
+    let (runnable, total) = (import.runnable(), import.total());
+    let runnable_text = format!("{runnable} of {total} tasks can run");
+    if total == 0 {
+        return runnable_text;
+    }
+    let runnable_text = format!("{runnable_text} ({types})");
+    if runnable == total {
+        return runnable_text;
+    }
+    let reasons: Vec<String> = import.reasons.iter().map(|(reason, count)| format!("{count} have {reason}")).collect();
+    let reason_text = if reasons.is_empty() { String::new() } else { format!(": {}", reasons.join(", ")) };
+    format!("{runnable_text}; {} are resolved but never started{reason_text}", total - runnable)
 }
 
 /// Compiles the release, which checks it. Fails with all errors of the release.
@@ -396,7 +405,7 @@ mod tests {
         assert_eq!(ids, ["deploy_start", "db", "web"]);
         assert_eq!(
             summary(&import),
-            "1 of 2 tasks can run; 1 depend on something that is not translated, so they are resolved but never started"
+            "1 of 2 tasks can run (puppet 0 of 1, shell 1 of 1); 1 are resolved but never started: 1 have an expression"
         );
         let name = "fuel@1".parse().unwrap();
         assert!(compile_release(&name, &import).is_ok());

@@ -40,6 +40,26 @@ pub struct ObservationRecord {
     pub label_sources: BTreeMap<String, String>,
 }
 
+/// Minimum size of a fact's value that is stored only once for all nodes, in bytes. A long value, such as the list of the
+/// agent's task types, is mostly the same on many hosts.
+const MIN_SHARED_FACT_BYTES: usize = 256;
+
+impl ObservationRecord {
+    /// Returns the record with long values of facts that equal values of other records share (`texts`).
+    #[must_use]
+    pub fn with_shared_facts(mut self, texts: &SharedTexts) -> Self {
+        let share_value = |value: &Arc<str>| {
+            let mut shared_value = Arc::clone(value);
+            if value.len() >= MIN_SHARED_FACT_BYTES {
+                texts.intern_all([&mut shared_value].into_iter());
+            }
+            shared_value
+        };
+        self.observation.facts = self.observation.facts.intern(Arc::clone, share_value);
+        self
+    }
+}
+
 /// The results of a node's tasks: the last result of each task.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct ResultsRecord {

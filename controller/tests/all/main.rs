@@ -7,6 +7,7 @@ mod served;
 
 mod admin_loopback;
 mod admin_tls;
+mod agent_types;
 mod agents_authority;
 mod api;
 mod api_catalog;

@@ -10,10 +10,10 @@ use stemma_core::fleet::MissingParent;
 use stemma_core::object::{ClusterId, GroupId, Kind, LevelId, NodeId, Object, TemplateId};
 use stemma_core::requirement::UnmetRequirement;
 use stemma_core::resolve::{
-    FailingTasks, Resolution, UnsetReferences, all_catalog_findings, cluster_findings, is_aggregated, level_findings,
-    new_placement_findings, new_rule_findings, newly_colliding, newly_colliding_below, newly_orphaned, newly_parked_primaries,
-    newly_uncatalogued, newly_undeclared, newly_unmet, newly_unset, newly_without_path, object_catalog_findings, release_broken,
-    resolve_cluster, retain_new_findings, unset_in_empty_groups,
+    FailingTasks, OutdatedAgents, Resolution, UnsetReferences, all_catalog_findings, cluster_findings, is_aggregated,
+    level_findings, new_placement_findings, new_rule_findings, newly_colliding, newly_colliding_below, newly_orphaned,
+    newly_outdated, newly_parked_primaries, newly_uncatalogued, newly_undeclared, newly_unmet, newly_unset, newly_without_path,
+    object_catalog_findings, release_broken, resolve_cluster, retain_new_findings, unset_in_empty_groups,
 };
 use stemma_core::unimplemented;
 use uuid::Uuid;
@@ -30,21 +30,25 @@ pub(super) fn for_write(api: &Api, work: &PendingWrite<'_>) -> Vec<Finding> {
     let mut clusters = BTreeSet::new();
     let mut findings = TopFindings::default();
     let (mut unset_references, mut failing_tasks) = (UnsetReferences::default(), FailingTasks::default());
+    let mut outdated_agents = OutdatedAgents::default();
     for node in work.visible_affected_nodes() {
         clusters.extend(work.model.fleet.cluster_of_node(node));
         let Some(object) = work.model.fleet.node(node) else { continue };
         let resolution = work.model.resolve(node.0);
         let all_findings = state::resolution_findings(api, &work.model, object, &resolution);
-        // Unset references and failing tasks are collected, to give one finding for all hosts after the loop.
+        // Unset references, failing tasks and outdated agents are collected, to give one finding for all hosts after the
+        // loop.
         let host_findings = all_findings.into_iter().filter(|finding| !is_aggregated(finding));
         findings.extend_with_hosts(host_findings.map(|finding| (finding, Some(node))));
         if let Some(resolved) = resolution.resolved_node() {
             unset_references.add(resolved);
             failing_tasks.add(resolved);
+            outdated_agents.add(resolved);
         }
     }
     findings.extend_with_hosts(unset_references.findings_with_host());
-    findings.extend_with_hosts(failing_tasks.into_findings().map(|(finding, host)| (finding, Some(host))));
+    let with_host = failing_tasks.into_findings().chain(outdated_agents.into_findings());
+    findings.extend_with_hosts(with_host.map(|(finding, host)| (finding, Some(host))));
     for (kind, uuid) in work.written_objects() {
         // A level is checked even if it has no nodes yet.
         let level = Some(kind).filter(|kind| *kind != Kind::Node);
@@ -88,8 +92,8 @@ fn with_cause(work: &PendingWrite<'_>, finding: Finding, host: NodeId) -> Findin
 }
 
 /// The rules whose findings about single hosts are omitted, because another function summarizes them for all hosts:
-/// requirements by [`NewUnmetRequirements`], paths by [`newly_without_path`].
-const SUMMARIZED_RULES: [Rule; 2] = [rule::REQUIREMENT_UNMET, rule::TASK_PATH];
+/// requirements by [`NewUnmetRequirements`], paths by [`newly_without_path`], unknown task types by [`newly_outdated`].
+const SUMMARIZED_RULES: [Rule; 3] = [rule::REQUIREMENT_UNMET, rule::TASK_PATH, rule::TASK_TYPE];
 
 /// Returns whether a finding about a host is listed for this host alone. No other function summarizes it for all hosts.
 fn is_host_finding(finding: &Finding) -> bool {
@@ -117,6 +121,7 @@ pub(super) fn new_findings(work: &PendingWrite<'_>) -> Vec<Finding> {
         new_rule_findings(old, new, &work.model.resolve_cache, work.visible_affected_nodes()).into_iter().filter(is_host_finding),
     );
     findings.extend(newly_without_path(old, new, &work.model.resolve_cache, work.visible_affected_nodes()));
+    findings.extend(newly_outdated(old, new, &work.model.resolve_cache, work.visible_affected_nodes()));
     deduplicate(findings)
 }
 

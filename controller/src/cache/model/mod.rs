@@ -499,7 +499,10 @@ type ApplyRecord = fn(&mut Model, Uuid, &StoredValue<'_>) -> Result<AffectedNode
 /// The records that exist for each node: the prefix of their keys, and the function that applies a record.
 const NODE_RECORDS: [(&str, ApplyRecord); 7] = [
     (key::OBSERVATIONS, |model, node, stored| {
-        set_record(&mut model.observations, node, stored)?;
+        let texts = model.resolve_cache.texts();
+        set_converted_record(&mut model.observations, node, stored, |record: ObservationRecord| {
+            Ok(record.with_shared_facts(texts))
+        })?;
         let change = match model.observations.get(&node) {
             Some(record) => observation_change(node, record),
             None => FleetChange::RemoveObservation(NodeId(node)),

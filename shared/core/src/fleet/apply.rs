@@ -12,7 +12,8 @@ use crate::object::{
     Cluster, ClusterId, ClusterTemplate, GroupId, InspectionRule, Namespace, Node, NodeGroup, NodeId, Object, Observation,
     Primary, ReleaseTags, ReportedState, Spec, TemplateId,
 };
-use crate::release::CompiledRelease;
+use crate::release::{CompiledRelease, Profile};
+use crate::task::{TASK_TYPES_FACT, declared_task_types};
 
 impl Fleet {
     /// Applies one change of an object. Returns the nodes that must be resolved again.
@@ -329,8 +330,12 @@ impl Fleet {
             HostScope::ByKey => group.is_some_and(|group| group.accepted_labels(old_values) != group.accepted_labels(new_values)),
             HostScope::ByTasks => reads_changed_fact(),
         };
+        let may_release = old_entry.profile.as_ref().is_some_and(|profile| {
+            let reports = [&old_entry.observation, &report].map(|report| report.as_deref());
+            is_declaration_changed(profile, reports)
+        });
         // Inspection rules may read any part of a report, so with rules every change marks the node.
-        if changes.iter().any(affects_node) || !self.rules.is_empty() {
+        if changes.iter().any(affects_node) || may_release || !self.rules.is_empty() {
             dirty.add(id);
         }
         let observation = report.map(|report| Arc::new(self.interner.intern_observation(&report)));
@@ -494,6 +499,14 @@ impl Fleet {
 /// complete or incomplete, and all their nodes are marked for this reason.
 fn field_changes<S: Spec + ClassifyFields>(old: Option<&Arc<Object<S>>>, new: Option<&Arc<Object<S>>>) -> Vec<FieldChange> {
     old.zip(new).map(|(old, new)| change::changes(old, new)).unwrap_or_default()
+}
+
+/// Returns whether two reports of a node with this profile differ in what they say about the task types that the agent
+/// knows, and whether this can matter: the next task set is released only to an agent that knows its tasks.
+fn is_declaration_changed(profile: &Profile, reports: [Option<&Observation>; 2]) -> bool {
+    let [old, new] = reports.map(|report| report.map(|report| report.facts.text(TASK_TYPES_FACT)));
+    let is_other = |declaration: Option<Option<&str>>| declaration.flatten().is_some_and(|fact| fact != declared_task_types());
+    old != new && (!profile.later_tasks.is_empty() || is_other(old) || is_other(new))
 }
 
 /// Returns whether two reports of a node differ in a fact that `read` depends on. The address and the hostname of a

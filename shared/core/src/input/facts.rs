@@ -2,7 +2,8 @@
 //!
 //! A fact that changes by itself (uptime, free memory, load) would change the digest of each task that reads it, and
 //! roll the fleet. So [`STABLE_FACTS`] lists the facts that may be read, not those that may not: a new fact cannot be
-//! read until it is added to the list. An agent puts these facts into its observation, and no others.
+//! read until it is added to the list. An agent puts these facts into its observation, and two facts about itself: its
+//! version, and the task types that it knows.
 
 use std::net::IpAddr;
 

@@ -24,6 +24,7 @@ use crate::object::{
     ReleaseSpec, ReportedLabel, Spec, TemplateId, Timestamp,
 };
 use crate::ownership::Manager;
+use crate::task::{TASK_TYPES_FACT, declared_task_types};
 use crate::traits::TraitNames;
 
 /// The objects of a set of manifests.
@@ -116,12 +117,16 @@ fn add_document(
 }
 
 impl Reports {
-    /// Returns the observation of a host that reports these values. Each label has the source `reports`.
+    /// Returns the observation of a host that reports these values. Each label has the source `reports`. Unless the facts
+    /// say otherwise, the agent of the host knows all task types, because no agent is there that could lack one.
     fn into_observation(self) -> Observation {
         let label =
             |(key, value): (String, String)| ReportedLabel { key: key.into(), value: value.into(), source: "reports".into() };
+        let types_fact = (TASK_TYPES_FACT.to_owned(), declared_task_types().to_owned());
+        let given_facts = FactMap::from_tree(&self.facts);
+        let facts = given_facts.iter().map(|(path, text)| (path.to_owned(), text.to_owned()));
         Observation {
-            facts: FactMap::from_tree(&self.facts),
+            facts: FactMap::from_texts([types_fact].into_iter().chain(facts)),
             traits: self.traits.into(),
             labels: self.labels.into_iter().map(label).collect(),
             ..Observation::default()

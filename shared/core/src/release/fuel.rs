@@ -4,7 +4,8 @@
 //! An expression of Fuel (in the language YAQL) is not evaluated, because a wrong guess at its value must not change a
 //! host. If the expression decides whether a task runs, the task is placed as if the result were true. If the
 //! expression gives a value, or a value contains a placeholder of Fuel's orchestrator (`{CLUSTER_ID}`), the value is
-//! omitted. In both cases the task is marked as `untranslated` and never started, and a finding names the field.
+//! omitted. In both cases the task is marked as `untranslated` and never started, and a finding names the field. So are
+//! tasks that read files of Fuel's master, the host of the orchestrator, because other hosts do not have these files.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,7 +15,8 @@ use crate::finding::{Finding, Rule, rule};
 use crate::json::normalize_integers;
 use crate::name::{InvalidName, Name, PRIMARY_PREFIX, TagName};
 use crate::object::{Matching, PrimaryMatching, ReleaseSpec, RoleMatching, RoleSpec, TagSpec};
-use crate::task::{ANY_TAG, CrossEntry, CrossSelector, Policy, Task, UNTRANSLATED, task_type};
+use crate::task::{ANY_TAG, CrossEntry, CrossSelector, Policy, Task, TaskKind, TaskType, UNTRANSLATED, task_type};
+use crate::time::MAX_DURATION_SECONDS;
 
 /// The fields of Fuel's tasks that have a counterpart in Stemma's tasks. All other fields are stored under `foreign`.
 const KNOWN_FIELDS: &[&str] = &[
@@ -41,6 +43,15 @@ const KNOWN_FIELDS: &[&str] = &[
 /// The placeholders that Fuel replaces in all texts of a task's parameters before the task runs.
 const PLACEHOLDERS: &[&str] = &["{CLUSTER_ID}", "{OPENSTACK_VERSION}", "{MASTER_IP}", "{CN_HOSTNAME}", "{SETTINGS}"];
 
+/// The role of Fuel's master, the host on which the orchestrator runs.
+const MASTER_ROLE: &str = "master";
+
+/// The directory of Puppet modules of a `puppet` task that names none.
+const DEFAULT_PUPPET_MODULES: &str = "/etc/puppet/modules";
+
+/// The maximum duration of a `puppet` task that has no `timeout`, in seconds.
+const DEFAULT_PUPPET_TIMEOUT: u64 = 5400;
+
 /// The result of an import: the translated release, and what was not translated.
 #[derive(Clone, Debug, PartialEq)]
 pub struct FuelImport {
@@ -48,11 +59,51 @@ pub struct FuelImport {
     pub spec: ReleaseSpec,
     /// The findings, one for each task with values that could not be translated. A finding lists their fields.
     pub findings: Vec<Finding>,
-    /// The number of tasks that are fully translated and have a known type. It includes types that no agent runs yet,
-    /// such as `puppet`. Types that run nothing, such as `stage`, are not counted.
+    /// The numbers of tasks by Fuel's name of their type. Types that run nothing, such as `stage`, are not counted.
+    pub types: BTreeMap<String, TypeCount>,
+    /// The number of tasks that were not translated for a reason. A task may have several reasons.
+    pub reasons: BTreeMap<UntranslatedReason, usize>,
+}
+
+/// The numbers of tasks of one type.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TypeCount {
+    /// The number of tasks that hosts can run, because they are fully translated.
     pub runnable: usize,
-    /// The number of tasks that would run in Fuel. Types that run nothing, such as `stage`, are not counted.
+    /// The number of all tasks of the type.
     pub total: usize,
+}
+
+/// The reason why a value of a task was not translated. The text is a noun phrase.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, derive_more::Display)]
+pub enum UntranslatedReason {
+    /// The value is or contains an expression, which is not evaluated.
+    #[display("an expression")]
+    Expression,
+    /// The value contains a text that Fuel's orchestrator replaces.
+    #[display("a placeholder")]
+    Placeholder,
+    /// The task reads a file of Fuel's master and runs on other hosts.
+    #[display("a file on Fuel's master")]
+    MasterFile,
+    /// Stemma has no such type.
+    #[display("an unknown type")]
+    Type,
+    /// The type has no such parameter, or not in this form.
+    #[display("an unknown parameter")]
+    Parameter,
+}
+
+impl FuelImport {
+    /// Returns the number of tasks that hosts can run.
+    pub fn runnable(&self) -> usize {
+        self.types.values().map(|count| count.runnable).sum()
+    }
+
+    /// Returns the number of tasks that would run in Fuel.
+    pub fn total(&self) -> usize {
+        self.types.values().map(|count| count.total).sum()
+    }
 }
 
 /// An error in Fuel's data.
@@ -118,19 +169,35 @@ pub fn import(tasks: &[Value], roles: &Map<String, Value>, tags: &Map<String, Va
         spec.foreign.insert("roles_metadata".into(), Value::Object(roles.clone()));
     }
     let ids: BTreeSet<&str> = tasks.iter().filter_map(|task| task.get("id")?.as_str()).collect();
-    let mut findings = Vec::new();
+    let (mut findings, mut reasons) = (Vec::new(), BTreeMap::new());
     for (position, task) in tasks.iter().enumerate() {
         let fields = task.as_object().ok_or_else(|| field_error(&format!("tasks[{position}]"), "is not a map of fields"))?;
         let mut translation = TaskTranslation::new(position, fields, &ids)?;
         let translated = translation.translate()?;
         translation.copy_fault_tolerance(&translated, &mut spec.roles);
         findings.append(&mut translation.findings);
+        for reason in translation.untranslated.iter().map(|(_, reason)| *reason).collect::<BTreeSet<_>>() {
+            *reasons.entry(reason).or_default() += 1;
+        }
         spec.tasks.push(translated);
     }
-    let is_not_marker = |task: &&Task| !task_type(&task.kind).is_some_and(|kind| kind.is_marker);
-    let total = spec.tasks.iter().filter(is_not_marker).count();
-    let runnable = spec.tasks.iter().filter(is_not_marker).filter(|task| !task.is_untranslated()).count();
-    Ok(FuelImport { spec, findings, runnable, total })
+    let types = count_types(&spec.tasks);
+    Ok(FuelImport { spec, findings, types, reasons })
+}
+
+/// Returns the numbers of tasks by type, without the types that run nothing.
+fn count_types(tasks: &[Task]) -> BTreeMap<String, TypeCount> {
+    let mut types = BTreeMap::<String, TypeCount>::new();
+    for task in tasks {
+        let kind = task_type(&task.kind);
+        if kind.is_some_and(|kind| kind.is_marker) {
+            continue;
+        }
+        let count = types.entry(task.kind.clone()).or_default();
+        count.total += 1;
+        count.runnable += usize::from(!task.is_untranslated());
+    }
+    types
 }
 
 /// Returns a copy of a value in which each whole number is an integer: `1.0` becomes `1`.
@@ -192,8 +259,9 @@ struct TaskTranslation<'a> {
     fields: &'a Map<String, Value>,
     /// The ids of all tasks of the release.
     ids: &'a BTreeSet<&'a str>,
-    /// The paths of the fields whose values cannot be translated. If there is one, hosts never start the task.
-    untranslated: Vec<String>,
+    /// The paths of the fields whose values cannot be translated, each with the reason. If there is one, hosts never start
+    /// the task.
+    untranslated: Vec<(String, UntranslatedReason)>,
     /// The values that are stored under `foreign` of the translated task, by the path of their field.
     foreign: Map<String, Value>,
     findings: Vec<Finding>,
@@ -226,14 +294,16 @@ impl<'a> TaskTranslation<'a> {
         self.read_parameters(&mut task);
         self.read_refresh_on(&mut task);
         if task_type(kind).is_none() {
-            self.untranslated.push("type".into());
+            self.untranslated.push(("type".into(), UntranslatedReason::Type));
         }
         for (name, value) in self.fields.iter().filter(|(name, _)| !KNOWN_FIELDS.contains(&name.as_str())) {
             self.foreign.insert(name.clone(), value.clone());
         }
         if !self.untranslated.is_empty() {
-            self.foreign.insert(UNTRANSLATED.into(), json!(self.untranslated));
-            let message = format!("not translated: {}; the task is placed, and never started", self.untranslated.join(", "));
+            let fields: Vec<&str> = self.untranslated.iter().map(|(field, _)| field.as_str()).collect();
+            let reasons: Vec<String> = self.untranslated.iter().map(|(field, reason)| format!("{field} ({reason})")).collect();
+            self.foreign.insert(UNTRANSLATED.into(), json!(fields));
+            let message = format!("not translated: {}; the task is placed, and never started", reasons.join(", "));
             self.add_finding(rule::FUEL_UNTRANSLATED, message);
         }
         task.foreign = std::mem::take(&mut self.foreign);
@@ -311,7 +381,7 @@ impl<'a> TaskTranslation<'a> {
             let field = format!("{field}[{position}]");
             let entry = item.as_object().ok_or_else(|| self.field_error(&field, "takes {name, role, policy}"))?;
             if entry.values().any(has_expression) {
-                self.untranslated.push(field);
+                self.untranslated.push((field, UntranslatedReason::Expression));
                 continue;
             }
             let name = entry.get("name").and_then(Value::as_str);
@@ -348,26 +418,95 @@ impl<'a> TaskTranslation<'a> {
             None | Some(Value::Null | Value::Bool(_)) => {}
             Some(condition) => {
                 self.foreign.insert("condition".into(), condition.clone());
-                self.untranslated.push("condition".into());
+                self.untranslated.push(("condition".into(), UntranslatedReason::Expression));
             }
         }
     }
 
-    /// Copies the parameters that are plain values to the task. The parameter `strategy` becomes `max_nodes`. A
-    /// parameter with an expression or a placeholder is recorded as not translated.
+    /// Translates the parameters. The parameter `strategy` becomes `max_nodes`. A parameter with an expression, a
+    /// placeholder or a file of Fuel's master, and one that the type lacks, is recorded as not translated.
     fn read_parameters(&mut self, task: &mut Task) {
         let Some(Value::Object(parameters)) = self.fields.get("parameters") else { return };
+        let kind = task_type(&task.kind);
         for (name, value) in parameters {
-            let field = format!("parameters.{name}");
             if name == "strategy" {
                 task.max_nodes = self.read_strategy(value);
-            } else if has_expression(value) || has_placeholder(value) {
-                self.foreign.insert(field.clone(), value.clone());
-                self.untranslated.push(field);
+            } else if let Some(reason) = untranslated_reason(task, name, value) {
+                self.record_untranslated(format!("parameters.{name}"), value, reason);
+            } else if let Some(kind) = kind {
+                self.read_parameter(task, kind, name, value);
             } else {
                 task.parameters.insert(name.clone(), value.clone());
             }
         }
+        match kind.map(|kind| kind.kind) {
+            Some(TaskKind::Puppet) => {
+                let set_default = |task: &mut Task, name: &str, value: Value| {
+                    if !parameters.contains_key(name) {
+                        task.parameters.insert(name.to_owned(), value);
+                    }
+                };
+                set_default(task, "puppet_modules", DEFAULT_PUPPET_MODULES.into());
+                set_default(task, "timeout", DEFAULT_PUPPET_TIMEOUT.into());
+            }
+            Some(TaskKind::Sync) => self.read_sync(task),
+            _ => {}
+        }
+    }
+
+    /// Translates a parameter with a plain value of a task of a known type.
+    fn read_parameter(&mut self, task: &mut Task, kind: &TaskType, name: &str, value: &Value) {
+        let is_field = matches!(
+            (kind.kind, name),
+            (TaskKind::Sync | TaskKind::CopyFiles, "timeout" | "retries") | (TaskKind::Puppet, "retries")
+        );
+        let is_known = kind.parameters.is_none_or(|table| table.get(name).is_some()) && !is_field;
+        match name {
+            // Fuel waits so long for the node. In Stemma an operator starts the reboot, and nobody waits for its end.
+            "timeout" if kind.kind == TaskKind::Reboot => {
+                self.foreign.insert(format!("parameters.{name}"), value.clone());
+            }
+            "timeout" | "retries" if !is_known => self.read_limit(task, name, value),
+            _ if !is_known => self.record_untranslated(format!("parameters.{name}"), value, UntranslatedReason::Parameter),
+            // Fuel's paths may end in a slash.
+            "puppet_modules" => {
+                let path = value.as_str().map(|path| Value::from(path.trim_end_matches('/')));
+                task.parameters.insert(name.to_owned(), path.unwrap_or_else(|| value.clone()));
+            }
+            _ => drop(task.parameters.insert(name.to_owned(), value.clone())),
+        }
+    }
+
+    /// Translates a limit that Fuel has as a parameter and Stemma as a field of each task: `timeout` or `retries`.
+    fn read_limit(&mut self, task: &mut Task, name: &str, value: &Value) {
+        let timeout = || value.as_u64().filter(|seconds| (1..=MAX_DURATION_SECONDS).contains(seconds));
+        let retries = || value.as_u64().and_then(|count| u32::try_from(count).ok());
+        match name {
+            "timeout" if timeout().is_some() => task.timeout_seconds = timeout(),
+            "retries" if retries().is_some() => task.retries = retries(),
+            _ => self.record_untranslated(format!("parameters.{name}"), value, UntranslatedReason::Parameter),
+        }
+    }
+
+    /// Translates the directories of a `sync` task. Fuel runs `rsync --delete`, which puts the directory itself into `dst`
+    /// unless `src` ends in a slash, and removes other files there.
+    fn read_sync(&mut self, task: &mut Task) {
+        let path = |name: &str| task.parameters.get(name).and_then(Value::as_str).map(str::to_owned);
+        let (Some(src), Some(dst)) = (path("src"), path("dst")) else { return };
+        let (plain_src, plain_dst) = (src.trim_end_matches('/'), dst.trim_end_matches('/'));
+        let new_dst = match plain_src.rsplit_once('/') {
+            Some((_, name)) if !src.ends_with('/') => format!("{plain_dst}/{name}"),
+            _ => plain_dst.to_owned(),
+        };
+        task.parameters.insert("src".to_owned(), plain_src.into());
+        task.parameters.insert("dst".to_owned(), new_dst.into());
+        task.parameters.insert("delete".to_owned(), true.into());
+    }
+
+    /// Records that a value is not translated, and stores it under `foreign`.
+    fn record_untranslated(&mut self, field: String, value: &Value, reason: UntranslatedReason) {
+        self.foreign.insert(field.clone(), value.clone());
+        self.untranslated.push((field, reason));
     }
 
     /// Returns the number of nodes on which a task may run at once. `None` if there is no limit (`amount` is absent or
@@ -381,8 +520,9 @@ impl<'a> TaskTranslation<'a> {
                 u32::try_from(amount).ok().filter(|amount| *amount > 0)
             }
             _ => {
-                self.foreign.insert("parameters.strategy".into(), value.clone());
-                self.untranslated.push("parameters.strategy".into());
+                let is_expression = has_expression(value);
+                let reason = if is_expression { UntranslatedReason::Expression } else { UntranslatedReason::Parameter };
+                self.record_untranslated("parameters.strategy".to_owned(), value, reason);
                 None
             }
         }
@@ -419,8 +559,7 @@ impl<'a> TaskTranslation<'a> {
     fn record_expression(&mut self, field: &str, value: &Value) -> bool {
         let is_found = is_expression(value);
         if is_found {
-            self.foreign.insert(field.to_owned(), value.clone());
-            self.untranslated.push(field.to_owned());
+            self.record_untranslated(field.to_owned(), value, UntranslatedReason::Expression);
         }
         is_found
     }
@@ -441,6 +580,34 @@ fn normalize_pattern(name: &str) -> String {
     match name {
         "/" | "//" | "/.*/" | "/^.*/" | "/.*$/" | "/^.*$/" => "/.+/".to_owned(),
         other => other.to_owned(),
+    }
+}
+
+/// Returns the reason why a parameter of a task cannot be translated, as far as its value decides this. Returns `None` for
+/// a plain value.
+fn untranslated_reason(task: &Task, name: &str, value: &Value) -> Option<UntranslatedReason> {
+    let is_on_master = task.roles == [MASTER_ROLE];
+    let is_absolute = |value: &Value| value.as_str().is_some_and(|path| path.starts_with('/'));
+    let reads_master = match (task_type(&task.kind).map(|kind| kind.kind), name) {
+        // The source is a directory of the host, or a module of the rsync server of the master.
+        (Some(TaskKind::Sync), "src") => !is_absolute(value) && !has_expression(value),
+        // The orchestrator reads the files, and uploads them to the host.
+        (Some(TaskKind::CopyFiles), "files") => !is_on_master && !has_expression(value),
+        _ => false,
+    };
+    if reads_master {
+        return Some(UntranslatedReason::MasterFile);
+    }
+    let is_plain_item = |item: &Value| item.as_object().is_some_and(|item| item.keys().all(|key| key == "src" || key == "dst"));
+    let has_plain_items = || value.as_array().is_some_and(|items| items.iter().all(is_plain_item));
+    if has_expression(value) {
+        Some(UntranslatedReason::Expression)
+    } else if has_placeholder(value) {
+        Some(UntranslatedReason::Placeholder)
+    } else {
+        // A file of Fuel may have rights of its own.
+        let is_copy_list = task_type(&task.kind).is_some_and(|kind| kind.kind == TaskKind::CopyFiles) && name == "files";
+        (is_copy_list && !has_plain_items()).then_some(UntranslatedReason::Parameter)
     }
 }
 

@@ -18,7 +18,7 @@ use crate::input::{Read, Reference};
 use crate::name::{Name, PRIMARY_PREFIX, TagName};
 use crate::object::{PrimaryMatching, RoleMatching};
 use crate::role::MatchNames;
-use crate::task::{Phase, Policy};
+use crate::task::{KnownTypes, Phase, Policy};
 
 /// The identity of a profile: a SHA-256 hash of the release's content and of all properties in the [`ProfileKey`].
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, derive_more::Display, derive_more::Debug)]
@@ -97,6 +97,9 @@ pub struct Profile {
     /// contain or lie below the path of another task, or a template of the task may render to a path or program that
     /// hosts reject. Empty in most releases.
     pub(crate) path_check_tasks: Box<[TaskIndex]>,
+    /// The tasks of `tasks` that an agent does not know if it declares no task types. Empty if all tasks have a type and
+    /// parameters that agents of every version know.
+    pub(crate) later_tasks: Box<[TaskIndex]>,
     /// True if the literal path of a task may equal, contain or lie below the path of another task.
     pub may_share_plain_paths: bool,
     /// The tasks of `tasks` as a set of their indexes in the release.
@@ -282,6 +285,8 @@ impl Profile {
         let cleanup = order_tasks(release, &key, in_phase(Phase::Cleanup));
         let collector = BarrierCollector::from_tasks(release, &key, &apply.tasks);
         let (tasks_with_path_check, may_share_plain_paths) = path_check_tasks(release, &apply.tasks);
+        let undeclared_types = KnownTypes::undeclared();
+        let is_later = |ix: &TaskIndex| undeclared_types.unknown_feature(&release.task(*ix).task).is_some();
         let cycle = [apply.cycle, drain.cycle, cleanup.cycle].into_iter().flatten().next();
         let unassign = unassign_tasks(release, &apply.tasks, &privileged);
         privileged.extend(unassign.iter().copied().filter(|ix| release.task(*ix).task.privileged));
@@ -297,6 +302,7 @@ impl Profile {
             unassign: unassign.into(),
             key,
             path_check_tasks: tasks_with_path_check,
+            later_tasks: apply.tasks.iter().copied().filter(is_later).collect(),
             may_share_plain_paths,
             apply_tasks: apply.tasks.iter().map(|ix| ix.as_usize()).collect(),
             tasks: apply.tasks.into(),

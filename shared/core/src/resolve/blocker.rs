@@ -7,7 +7,7 @@ use crate::finding::{Rule, rule};
 use crate::name::truncated;
 use crate::object::{HoldEnd, ReportedState, Timestamp};
 use crate::requirement::UnmetRequirement;
-use crate::resolve::ResolvedNode;
+use crate::resolve::{ResolvedNode, UnknownFeatures};
 use crate::status::{SetBy, WithheldBy, parked_by};
 use crate::task::Mode;
 use crate::traits::InstanceTraitsError;
@@ -23,6 +23,10 @@ pub enum NodeBlocker<'a> {
     /// The node runs the task with this id, and the evaluation of the task's condition takes more steps than allowed.
     /// So it is not known whether the task should still run.
     Undecided(&'a str),
+    /// The node's next task set has tasks with a type or parameter that the agent of the node does not know.
+    OutdatedAgent(UnknownFeatures),
+    /// The node's next task set has tasks that not every agent knows, and no agent of the node has reported yet.
+    UnknownAgent,
     /// The host itself is paused, or the group or cluster of the node is paused.
     Paused(SetBy),
     /// A hold: who set it, its end and its reason.
@@ -43,7 +47,7 @@ impl ResolvedNode {
         let missing_traits = is_first.then(|| self.check_instance_traits().err()).flatten().map(NodeBlocker::LacksTraits);
         let undecided = self.task_set().into_iter().flat_map(|set| set.undecided_ids());
         let undecided = undecided.filter(move |id| is_running.is_some_and(|check| check(id))).map(NodeBlocker::Undecided);
-        unmet.chain(missing_traits).chain(undecided).chain(self.authored_blockers())
+        unmet.chain(missing_traits).chain(self.agent_blocker()).chain(undecided).chain(self.authored_blockers())
     }
 
     /// Returns the pauses, holds, parks and modes that people set on the node, on its host, or at the levels above it.
@@ -87,6 +91,7 @@ impl NodeBlocker<'_> {
             Self::Paused(SetBy::Operator) => Some(WithheldBy::Paused),
             Self::Undecided(_) => Some(WithheldBy::Undecided),
             Self::Unmet(_) | Self::LacksTraits(_) => Some(WithheldBy::Requirement),
+            Self::OutdatedAgent(_) | Self::UnknownAgent => Some(WithheldBy::Agent),
             Self::Paused(SetBy::Host) | Self::Parked(..) | Self::Mode(_) => None,
         }
     }
@@ -96,7 +101,13 @@ impl NodeBlocker<'_> {
         match self {
             Self::Unmet(_) => Some(rule::REQUIREMENT_UNMET),
             Self::LacksTraits(_) => Some(rule::INSTANCE_TRAITS),
-            Self::Undecided(_) | Self::Paused(_) | Self::Held(..) | Self::Parked(..) | Self::Mode(_) => None,
+            Self::OutdatedAgent(_)
+            | Self::UnknownAgent
+            | Self::Undecided(_)
+            | Self::Paused(_)
+            | Self::Held(..)
+            | Self::Parked(..)
+            | Self::Mode(_) => None,
         }
     }
 
@@ -107,6 +118,8 @@ impl NodeBlocker<'_> {
             Self::Held(_, HoldEnd::UntilRevoked, _)
             | Self::Unmet(_)
             | Self::LacksTraits(_)
+            | Self::OutdatedAgent(_)
+            | Self::UnknownAgent
             | Self::Undecided(_)
             | Self::Paused(_)
             | Self::Parked(..)
@@ -134,6 +147,8 @@ impl NodeBlocker<'_> {
         match self {
             Self::Unmet(unmet) => withheld_text(unmet),
             Self::LacksTraits(missing_traits) => withheld_text(&missing_traits),
+            Self::OutdatedAgent(unknown) => format!("{} before the agent is upgraded", withheld_text(&unknown)),
+            Self::UnknownAgent => withheld_text(&"its agent has not reported yet which task types it knows"),
             Self::Undecided(task) => {
                 format!("the condition of task {task}, which it runs, is undecided: it keeps the task set that it has")
             }
@@ -170,6 +185,8 @@ impl NodeBlocker<'_> {
             }
             Self::Unmet(_)
             | Self::LacksTraits(_)
+            | Self::OutdatedAgent(_)
+            | Self::UnknownAgent
             | Self::Undecided(_)
             | Self::Paused(SetBy::Operator)
             | Self::Held(SetBy::Operator, ..)
@@ -200,13 +217,23 @@ fn reason_suffix(reason: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
     use super::*;
+    use crate::task::UnknownFeature;
 
     #[test]
     fn explanation_names_setter_and_reason() {
         let (end, key, expression) = (HoldEnd::UntilRevoked, "property:memory_mb".to_owned(), ">= 1024".to_owned());
         let unmet = UnmetRequirement { key, expression, actual: "the node has 512".to_owned() };
+        let features = BTreeMap::from([(UnknownFeature::Type("service".to_owned()), "web".to_owned())]);
+        let unknown = UnknownFeatures { agent: "agent 0.4.1".to_owned(), features };
         for (blocker, text) in [
+            (
+                NodeBlocker::OutdatedAgent(unknown),
+                "its host has agent 0.4.1 and does not know type \"service\": no new task set is released before the agent is upgraded",
+            ),
+            (NodeBlocker::UnknownAgent, "its agent has not reported yet which task types it knows: no new task set is released"),
             (NodeBlocker::Unmet(&unmet), "requirement property:memory_mb >= 1024 is not met: no new task set is released"),
             (
                 NodeBlocker::Undecided("db"),

@@ -9,8 +9,8 @@ use super::NodeOutput;
 use super::node::{ResolveCache, pseudo_task_set, resolve_node};
 use super::resolved_node::{Resolution, ResolvedNode};
 use super::{
-    FailingTasks, UnsetReferences, all_catalog_findings, catalog_findings, cluster_findings, is_aggregated, level_findings,
-    unset_in_empty_groups,
+    FailingTasks, OutdatedAgents, UnsetReferences, all_catalog_findings, catalog_findings, cluster_findings, is_aggregated,
+    level_findings, unset_in_empty_groups,
 };
 use crate::catalog::SuggestionCache;
 use crate::finding::{Finding, sort_findings};
@@ -83,11 +83,14 @@ pub fn resolve_cluster(fleet: &Fleet, cache: &ResolveCache, id: ClusterId) -> Cl
 /// Returns the findings that several nodes may share, each once, such as that many hosts lack a label.
 fn aggregated_findings<'a>(nodes: impl Iterator<Item = &'a Arc<ResolvedNode>>) -> Vec<Finding> {
     let (mut unset, mut failing) = (UnsetReferences::default(), FailingTasks::default());
+    let mut outdated = OutdatedAgents::default();
     for node in nodes {
         unset.add(node);
         failing.add(node);
+        outdated.add(node);
     }
-    unset.findings().into_iter().chain(failing.into_findings().map(|(finding, _)| finding)).collect()
+    let with_hosts = failing.into_findings().chain(outdated.into_findings());
+    unset.findings().into_iter().chain(with_hosts.map(|(finding, _)| finding)).collect()
 }
 
 /// Resolves the nodes of a cluster. Omits the findings that several nodes may share ([`aggregated_findings`]) and those

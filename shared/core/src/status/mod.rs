@@ -42,7 +42,8 @@ pub enum State {
     Failed,
     /// The node's nodegroup or cluster, or the host itself, is paused.
     Paused,
-    /// The node runs an old task set. A hold, an undecided condition or an unmet requirement withholds a newer one.
+    /// The node runs an old task set. A hold, an undecided condition, an unmet requirement or an agent that does not know
+    /// a task withholds a newer one.
     Held,
     /// The node waits after a restore of the store, or for results in mode `observe`. Or the node is not blocked, and
     /// waits for its agent to join, for its first task set or for the first result of its tasks.
@@ -256,6 +257,13 @@ impl StateInputs {
             Self { is_host_awaited: true, .. } => {
                 (State::Waiting, "its host has not checked in since the present epoch of the store began")
             }
+            // A node without an agent waits for its agent to join.
+            Self {
+                next_task_set: NextTaskSet::Withheld(WithheldBy::Agent),
+                tasks: TaskSummary::NotReleased,
+                liveness: Liveness::Connected,
+                ..
+            } => (State::Waiting, "its agent does not know all task types of its first task set"),
             // In mode `observe` the host begins no task in any case. So other nodes do not block the node.
             Self { is_observing: true, tasks, liveness: Liveness::Connected, .. } if tasks.may_wait_for_others() => {
                 (State::Waiting, "its mode is observe: its host begins no task")
@@ -430,6 +438,8 @@ mod tests {
             (Incomplete, held_by(SetBy::Host), State::Held),
             (Drifted, NextTaskSet::Withheld(WithheldBy::Undecided), State::Held),
             (NothingToRun, NextTaskSet::Withheld(WithheldBy::Requirement), State::Held),
+            (NothingToRun, NextTaskSet::Withheld(WithheldBy::Agent), State::Held),
+            (NotReleased, NextTaskSet::Withheld(WithheldBy::Agent), State::Waiting),
             (NotReleased, held_by(SetBy::Operator), State::Waiting),
             (Failed, held_by(SetBy::Operator), State::Failed),
         ];
@@ -451,6 +461,17 @@ mod tests {
             StateInputs { next_task_set: withheld_by_pause, paused_by, ..placed_inputs(NotReleased) }.status();
         let reason = "its nodegroup or cluster is paused, and no task set was released yet";
         assert_eq!(unreleased_status, Status { state: State::Paused, reason }, "no task set was released before the newer one");
+    }
+
+    /// Only a node whose agent is connected waits for an upgrade of the agent.
+    #[test]
+    fn status_names_outdated_agent_when_no_task_set_was_released() {
+        let inputs =
+            StateInputs { next_task_set: NextTaskSet::Withheld(WithheldBy::Agent), ..placed_inputs(TaskSummary::NotReleased) };
+        let reason = "its agent does not know all task types of its first task set";
+        assert_eq!(inputs.status(), Status { state: State::Waiting, reason });
+        let absent_status = StateInputs { liveness: Liveness::Absent, ..inputs }.status();
+        assert_eq!((absent_status.state, absent_status.reason == reason), (State::Waiting, false), "no agent has joined");
     }
 
     /// A failure has precedence over a missing confirmation, and so has the case that no result was reported yet. The
@@ -540,6 +561,7 @@ mod tests {
             (withheld_inputs(WithheldBy::Held(SetBy::Operator)), true),
             (withheld_inputs(WithheldBy::Undecided), true),
             (withheld_inputs(WithheldBy::Requirement), true),
+            (withheld_inputs(WithheldBy::Agent), true),
             (StateInputs { next_task_set: NextTaskSet::Due, ..placed_inputs(TaskSummary::Succeeded) }, true),
             (StateInputs { is_release_refused: true, ..placed_inputs(TaskSummary::Succeeded) }, true),
             (StateInputs { parked_by: Some(SetBy::Host), ..withheld_inputs(WithheldBy::Requirement) }, false),

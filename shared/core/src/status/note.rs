@@ -29,6 +29,9 @@ pub enum WithheldBy {
     Undecided,
     /// The node does not meet a requirement of its nodegroup, or of its instance before its first tasks are released.
     Requirement,
+    /// The node's agent does not know a task type or a parameter of the next task set, or has not reported yet what it
+    /// knows.
+    Agent,
 }
 
 impl WithheldBy {
@@ -40,6 +43,7 @@ impl WithheldBy {
             Self::Held(SetBy::Host) => "it is held on its host: it keeps its task set, and a newer one waits",
             Self::Paused => "its nodegroup or cluster is paused, and a newer task set waits",
             Self::Undecided => "the condition of a task that it runs is undecided: it keeps its task set, and a newer one waits",
+            Self::Agent => "its agent does not know all task types of its next task set, and it keeps the one that it has",
             Self::Requirement => "it does not meet what its next task set requires, and keeps the one that it has",
         }
     }

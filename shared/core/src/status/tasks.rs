@@ -263,6 +263,7 @@ const fn withheld_reason(next: NextTaskSet) -> &'static str {
         NextTaskSet::Withheld(WithheldBy::Held(_)) => "it is held",
         NextTaskSet::Withheld(WithheldBy::Paused) => "its nodegroup or cluster is paused",
         NextTaskSet::Withheld(WithheldBy::Undecided) => "the condition of a task that it runs is undecided",
+        NextTaskSet::Withheld(WithheldBy::Agent) => "its agent does not know all task types of its next task set",
         NextTaskSet::Withheld(WithheldBy::Requirement) => "it does not meet what its next task set requires",
         NextTaskSet::Current | NextTaskSet::Due => "its next task set could not be released",
     }

@@ -9,6 +9,7 @@ mod account_parameters;
 mod any_tag;
 mod check;
 mod claim;
+mod declared;
 mod examples;
 pub mod name_rules;
 mod package_rules;
@@ -28,6 +29,7 @@ pub(crate) use any_tag::{ANY_TAG, ANY_TAG_INPUT};
 pub use check::{SECRET_EXPOSED, check_release_tasks, check_task};
 pub(crate) use check::{paths_through_links, template_tags_in_content, unsupported_types};
 pub use claim::{PathClaim, PathClaims, PathConflict, PathContent};
+pub use declared::{AGENT_VERSION_FACT, KnownTypes, TASK_TYPES_FACT, UnknownFeature, declared_task_types};
 pub use package_version::{compare_debian_versions, compare_rpm_versions};
 pub use parameter_type::{
     MAX_ACCOUNT_ID, NamedResource, ParameterType as ParameterForm, account_reference_error, check_argument, check_variable,

@@ -244,7 +244,7 @@ impl ParameterTable {
     }
 
     /// Returns the parameter with this name, or with this name in Fuel.
-    pub(super) fn get(&self, name: &str) -> Option<&'static Parameter> {
+    pub(crate) fn get(&self, name: &str) -> Option<&'static Parameter> {
         self.0.iter().find(|parameter| parameter.has_name(name))
     }
 

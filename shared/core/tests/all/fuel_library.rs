@@ -7,10 +7,93 @@ use std::collections::BTreeSet;
 use serde_json::value::to_raw_value;
 use serde_json::{Map, Value, json};
 use stemma_core::manifest::read_tasks;
-use stemma_core::release::fuel;
+use stemma_core::release::fuel::{self, TypeCount, UntranslatedReason};
 
 use crate::support::FuelScenario;
 use crate::vectors::read_json as read_shared;
+
+/// Imports one task of Fuel with this type, these roles and parameters.
+fn import_task(kind: &str, roles: &[&str], parameters: &Value) -> fuel::FuelImport {
+    let task = json!({"id": "t", "type": kind, "roles": roles, "parameters": parameters});
+    fuel::import(&[task], &Map::new(), &Map::new()).expect("Fuel's task is read")
+}
+
+/// Fuel runs `rsync --delete` for `sync`, reads the files of `copy_files` on its master, and has a limit of 5400 s for
+/// Puppet. Each row has the parameters of a task and those of the translation.
+#[test]
+fn fuel_parameters_are_translated_by_type() {
+    for (kind, roles, parameters, translated) in [
+        (
+            "sync",
+            &["web"][..],
+            json!({"src": "/srv/a/", "dst": "/opt/b/"}),
+            json!({"src": "/srv/a", "dst": "/opt/b", "delete": true}),
+        ),
+        // Without a slash at its end, the directory itself is put into the other one.
+        ("sync", &["web"], json!({"src": "/srv/a", "dst": "/opt"}), json!({"src": "/srv/a", "dst": "/opt/a", "delete": true})),
+        (
+            "copy_files",
+            &["master"],
+            json!({"files": [{"src": "/a", "dst": "/b"}], "permissions": "0600", "dir_permissions": "0700"}),
+            json!({"files": [{"src": "/a", "dst": "/b"}], "permissions": "0600", "dir_permissions": "0700"}),
+        ),
+        (
+            "puppet",
+            &["web"],
+            json!({"puppet_manifest": "/a.pp", "puppet_modules": "/etc/puppet/modules/", "timeout": 60, "cwd": "/"}),
+            json!({"puppet_manifest": "/a.pp", "puppet_modules": "/etc/puppet/modules", "timeout": 60, "cwd": "/"}),
+        ),
+        (
+            "puppet",
+            &["web"],
+            json!({"puppet_manifest": "/a.pp"}),
+            json!({"puppet_manifest": "/a.pp", "puppet_modules": "/etc/puppet/modules", "timeout": 5400}),
+        ),
+        ("reboot", &["web"], json!({"timeout": 900}), json!({})),
+        (
+            "shell",
+            &["web"],
+            json!({"cmd": "true", "timeout": 180, "retries": 3, "interval": 20}),
+            json!({"cmd": "true", "timeout": 180, "retries": 3, "interval": 20}),
+        ),
+    ] {
+        let import = import_task(kind, roles, &parameters);
+        let task = &import.spec.tasks[0];
+        assert_eq!((json!(task.parameters), import.runnable()), (translated, 1), "{kind} {parameters}");
+        assert_eq!(import.findings, [], "{kind}");
+    }
+    let import = import_task("sync", &["web"], &json!({"src": "/a/", "dst": "/b", "timeout": 300, "retries": 10}));
+    let task = &import.spec.tasks[0];
+    assert_eq!((task.timeout_seconds, task.retries), (Some(300), Some(10)), "they are fields of every task");
+    assert_eq!(json!(task.parameters), json!({"src": "/a", "dst": "/b", "delete": true}));
+}
+
+/// Each row has the parameters of a task, and the field that is not translated with the reason in the finding.
+#[test]
+fn fuel_import_counts_untranslated_parameters_by_reason() {
+    for (kind, parameters, field, reason) in [
+        ("sync", json!({"src": "rsync://{MASTER_IP}:/puppet/modules/", "dst": "/a"}), "parameters.src", "a file on Fuel's master"),
+        ("copy_files", json!({"files": [{"src": "/a", "dst": "/b"}]}), "parameters.files", "a file on Fuel's master"),
+        ("upload_file", json!({"path": "/{CLUSTER_ID}", "data": "a"}), "parameters.path", "a placeholder"),
+        ("upload_file", json!({"path": "/a", "data": {"yaql_exp": "$"}}), "parameters.data", "an expression"),
+        ("upload_files", json!({"nodes": []}), "parameters.nodes", "an unknown parameter"),
+        ("sync", json!({"src": "/a/", "dst": "/b", "timeout": 0}), "parameters.timeout", "an unknown parameter"),
+        ("erase_node", json!({}), "type", "an unknown type"),
+    ] {
+        let import = import_task(kind, &["web"], &parameters);
+        assert_eq!(import.spec.tasks[0].foreign["untranslated"], json!([field]), "{kind} {parameters}");
+        let message = format!("not translated: {field} ({reason}); the task is placed, and never started");
+        assert_eq!(import.findings[0].message, message);
+        assert_eq!(import.reasons.iter().map(|(reason, count)| (reason.to_string(), *count)).collect::<Vec<_>>(), [(
+            reason.to_owned(),
+            1
+        )]);
+        assert_eq!((import.runnable(), import.total()), (0, 1), "{kind}");
+    }
+    // A file of `copy_files` with rights of its own.
+    let import = import_task("copy_files", &["master"], &json!({"files": [{"src": "/a", "dst": "/b", "permissions": "0600"}]}));
+    assert_eq!(import.reasons.keys().collect::<Vec<_>>(), [&UntranslatedReason::Parameter]);
+}
 
 /// Two instances, each a node and a task. The first instance runs before the second.
 type Edge = [[String; 2]; 2];
@@ -46,11 +129,25 @@ fn fuel_import_counts_runnable_tasks() {
     let Some(import) = load_library() else { return };
     assert_eq!(import.spec.tasks.len(), 204);
     assert_eq!((import.spec.roles.len(), import.spec.tags.len()), (9, 13));
-    // 204 tasks without 11 groups, 6 stages and 4 of type `skipped`.
-    assert_eq!(import.total, 183);
+    // 204 tasks without 11 groups, 6 stages and 4 of type `skipped`. The counts were computed from Fuel's file by another
+    // program.
+    assert_eq!((import.runnable(), import.total()), (3, 183));
+    let types: Vec<(&str, TypeCount)> = import.types.iter().map(|(kind, count)| (kind.as_str(), *count)).collect();
+    let count = |runnable, total| TypeCount { runnable, total };
+    let expected_types = [
+        ("copy_files", count(0, 6)),
+        ("puppet", count(3, 162)),
+        ("shell", count(0, 9)),
+        ("sync", count(0, 1)),
+        ("upload_file", count(0, 5)),
+    ];
+    assert_eq!(types, expected_types);
+    let reasons: Vec<(UntranslatedReason, usize)> = import.reasons.clone().into_iter().collect();
+    let expected_reasons =
+        [(UntranslatedReason::Expression, 177), (UntranslatedReason::Placeholder, 9), (UntranslatedReason::MasterFile, 7)];
+    assert_eq!(reasons, expected_reasons);
     let untranslated_count = import.spec.tasks.iter().filter(|task| task.foreign.contains_key("untranslated")).count();
-    assert_eq!(import.findings.len(), untranslated_count);
-    assert!(import.runnable > 0 && import.runnable < import.total);
+    assert_eq!((import.findings.len(), import.total() - import.runnable()), (untranslated_count, untranslated_count));
 }
 
 /// Each row has a recorded cluster of Fuel, its number of instances, and its number of edges including those from an

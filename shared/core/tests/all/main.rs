@@ -7,6 +7,7 @@ mod support;
 #[path = "../vectors/mod.rs"]
 mod vectors;
 
+mod agent_types;
 mod cluster_findings;
 mod edit_findings;
 mod explain;

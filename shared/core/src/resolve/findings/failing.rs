@@ -10,8 +10,9 @@ use crate::name::ReleaseRef;
 use crate::object::NodeId;
 use crate::resolve::{ResolveCache, ResolvedNode, resolve_node};
 
-/// The rules whose findings about single hosts are combined into one finding for each task of a release.
-const SHARED_RULES: [Rule; 2] = [rule::CONDITION_FAILED, rule::TASK_PATH];
+/// The rules whose findings about single hosts are combined into one finding for each task of a release. Findings of the
+/// rule `task.type` are combined by [`super::OutdatedAgents`].
+const SHARED_RULES: [Rule; 3] = [rule::CONDITION_FAILED, rule::TASK_PATH, rule::TASK_TYPE];
 
 /// The tasks whose condition cannot be evaluated, or that have no usable path, with their hosts. The hosts are added
 /// one by one. The key is the release, the object of the finding and the code of its rule.

@@ -8,6 +8,7 @@ mod cluster;
 mod failing;
 mod level;
 mod node;
+mod outdated;
 mod placement;
 mod primary;
 mod unset;
@@ -21,6 +22,7 @@ pub use node::{
     duplicate_host, fleet_waiting, host_ahead, host_awaited, host_stuck, new_rule_findings, newly_colliding, newly_unmet,
     orphans, release_broken, release_refused, report_dropped, report_findings, report_refused, report_waiting, too_large,
 };
+pub use outdated::{OutdatedAgents, newly_outdated};
 pub use placement::{new_placement_findings, newly_orphaned, retain_new_findings};
 pub use primary::{newly_parked_primaries, primaries_edit_hint};
 pub use unset::{UnsetReferences, newly_unset, unset_in_empty_groups};

@@ -354,7 +354,7 @@ impl ResolvedNode {
     }
 
     /// Returns the findings about the node that are never errors: about labels, fields that are not implemented, parked
-    /// primaries, and dropped parts of the host's report. `object` is the node's name in findings.
+    /// primaries, an agent that does not know a task, and dropped parts of the host's report. `object` is the node's name in findings.
     fn remarks(&self, object: &str) -> Vec<Finding> {
         let mut findings = Vec::new();
         for key in self.host_labels().map_labels(&self.labels()).withheld {
@@ -372,6 +372,7 @@ impl ResolvedNode {
         if let Some(set) = self.task_set().filter(|_| parked_by(&node.spec, self.reported_state()).next().is_some()) {
             findings.extend(primary_parked(node, self.resolved_group().map(|group| &*group.cluster), set.primary_tags()));
         }
+        findings.extend(self.unknown_features().map(|unknown| Finding::new(rule::TASK_TYPE, object, unknown.message())));
         findings.extend(
             self.observation()
                 .and_then(|observation| observation.not_taken.as_deref())
@@ -490,6 +491,7 @@ mod tests {
             rule::LABEL_IDLE_NULL,
             rule::PRIMARY_PARKED,
             rule::REPORT_LEFT_OUT,
+            rule::TASK_TYPE,
             rule::TRAIT_REFUSED,
         ];
         let host_rules = [rule::HOST_HELD, rule::HOST_PARKED, rule::HOST_PAUSED];
