@@ -163,6 +163,11 @@ pub enum CheckResult {
         /// One sentence about what prevents the change, and what a person can do.
         message: String,
     },
+    /// The task has done what it can, and waits for an event on the host, such as a reboot.
+    Deferred {
+        /// One sentence about the event, and what a person can do.
+        message: String,
+    },
 }
 
 /// The result of a task that was applied successfully.

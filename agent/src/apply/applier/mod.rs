@@ -5,12 +5,13 @@
 
 mod file;
 mod marker;
+mod reboot;
 mod shell;
 
 use stemma_core::task::{PathContent, TaskKind, TypedParameters, task_type};
 
 use super::task::{ApplyResult, CheckResult, HostTask, Site, TaskError};
-use crate::host::{HostPath, Pending};
+use crate::host::{HostError, HostPath, Pending};
 
 /// An object that checks and applies the tasks of one type, or of several similar types.
 pub trait Applier {
@@ -32,6 +33,16 @@ pub trait Applier {
     /// check only reads the journal.
     fn is_refresh_needed(&self, task: &HostTask) -> bool {
         self.is_journalled(task)
+    }
+
+    /// Returns the reason why a task that was applied has not ended: it waits for an event on the host, such as a reboot.
+    /// The task then has no result yet, and the tasks that require it wait. By default, an applied task has ended.
+    ///
+    /// # Errors
+    /// [`HostError`] from the ledger.
+    fn deferral(&self, site: &Site, task: &HostTask) -> Result<Option<String>, HostError> {
+        let _ = (site, task);
+        Ok(None)
     }
 
     /// Returns the file that the task manages, or `None` if it manages no file or its path cannot be determined. Later
@@ -74,6 +85,7 @@ pub fn applier(kind: TaskKind) -> Option<&'static dyn Applier> {
     match kind {
         TaskKind::File => Some(&file::FileApplier),
         TaskKind::Shell => Some(&shell::ShellApplier),
+        TaskKind::Reboot => Some(&reboot::RebootApplier),
         TaskKind::Stage | TaskKind::Group | TaskKind::Skipped => Some(&marker::MarkerApplier),
         TaskKind::CopyFiles
         | TaskKind::Sync
@@ -81,8 +93,7 @@ pub fn applier(kind: TaskKind) -> Option<&'static dyn Applier> {
         | TaskKind::Package
         | TaskKind::User
         | TaskKind::GroupAccount
-        | TaskKind::Puppet
-        | TaskKind::Reboot => None,
+        | TaskKind::Puppet => None,
     }
 }
 

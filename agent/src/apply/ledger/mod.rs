@@ -7,6 +7,7 @@
 //! state (F13). Nothing is cached here, because what the agent does next must depend on what is on disk.
 
 mod bodies;
+mod reboots;
 mod record;
 mod results;
 mod state;
@@ -29,6 +30,7 @@ use crate::host::{Dir, Host, HostError, HostPath};
 use crate::paths;
 
 pub use bodies::{BodyProgress, IncomingBody};
+pub use reboots::{PACKAGE_REBOOT, PackageReboot, REBOOT_REQUESTS, RebootRequest};
 use record::RecordKind;
 pub(crate) use state::read_part;
 pub use state::{

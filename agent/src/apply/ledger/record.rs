@@ -51,6 +51,8 @@ pub(super) enum RecordKind {
     WrittenFiles = 20,
     StartedUnits = 21,
     AcceptedNode = 22,
+    RebootRequests = 40,
+    PackageReboot = 41,
 }
 
 impl RecordKind {
@@ -79,7 +81,9 @@ impl RecordKind {
             | Self::DroppedResults
             | Self::WrittenFiles
             | Self::StartedUnits
-            | Self::AcceptedNode => 1,
+            | Self::AcceptedNode
+            | Self::RebootRequests
+            | Self::PackageReboot => 1,
         }
     }
 }
@@ -180,7 +184,8 @@ mod tests {
 
     use super::*;
     use crate::apply::ledger::{
-        AcceptedState, HookSnapshot, HostMapRecord, OpenBarriers, Reason, Step, StepState, TaskProgress, TaskRecord, UndoNote,
+        AcceptedState, HookSnapshot, HostMapRecord, OpenBarriers, PackageReboot, Reason, RebootRequest, Step, StepState,
+        TaskProgress, TaskRecord, UndoNote,
     };
 
     #[test]
@@ -362,5 +367,23 @@ mod tests {
         assert_encoding(RecordKind::WrittenFiles, [20, 1], &single_pair("/m", "motd"), "01 02 2f6d 04 6d6f7464");
         assert_encoding(RecordKind::StartedUnits, [21, 1], &single_pair("motd", "u"), "01 04 6d6f7464 01 75");
         assert_encoding(RecordKind::AcceptedNode, [22, 1], &uuid::Uuid::from_bytes([7; 16]), &format!("10 {}", "07".repeat(16)));
+    }
+
+    /// Compares the bytes of the records about a reboot.
+    #[test]
+    fn records_of_reboot_keep_encoding() {
+        let boot_hex = "08".repeat(16);
+        let request = RebootRequest {
+            content: [7; 32],
+            boot_id: [8; 16],
+            requested_at: 300,
+            reason: "why".to_owned(),
+            timeout_s: 60,
+            is_done: true,
+        };
+        let hex = format!("01 04 6d6f7464 {} {boot_hex} ac02 03 776879 3c 01", "07".repeat(32));
+        assert_encoding(RecordKind::RebootRequests, [40, 1], &BTreeMap::from([("motd".to_owned(), request)]), &hex);
+        let answer = PackageReboot { database: [9; 32], boot_id: [8; 16], is_required: true };
+        assert_encoding(RecordKind::PackageReboot, [41, 1], &answer, &format!("{} {boot_hex} 01", "09".repeat(32)));
     }
 }

@@ -97,6 +97,8 @@ struct MachineState {
     /// The results of the commands that an earlier agent left, by task.
     left_commands: RefCell<Vec<(String, Result<CommandResult, HostError>)>>,
     uptime: Cell<Duration>,
+    /// The number of the present boot, from 1.
+    boot: Cell<u8>,
 }
 
 impl Default for MemoryHost {
@@ -130,6 +132,7 @@ impl MemoryHost {
             left_commands: RefCell::default(),
             stub: RefCell::new(Rc::new(|_, _| CommandResult { end: ExitKind::Status(0), output: String::new() })),
             uptime: Cell::new(Duration::from_secs(1)),
+            boot: Cell::new(1),
         }))
     }
 
@@ -269,6 +272,13 @@ impl MemoryHost {
             }
         }
         self.restart();
+    }
+
+    /// Boots the machine: cuts its power, empties `/run`, and changes its boot id.
+    pub fn reboot(&self) {
+        self.cut_power();
+        self.0.boot.set(self.0.boot.get() + 1);
+        self.delete("/run");
     }
 
     /// Advances the clock and the uptime of the machine.
@@ -527,6 +537,14 @@ impl Host for MemoryHost {
 
     fn user_and_group(&self) -> (u32, u32) {
         (0, 0)
+    }
+
+    fn boot_id(&self) -> [u8; 16] {
+        [self.0.boot.get(); 16]
+    }
+
+    fn kernel_release(&self) -> String {
+        "6.1.0-stemma".to_owned()
     }
 
     /// Returns the id of the current process: the upper bits of `random`, which each restart changes.

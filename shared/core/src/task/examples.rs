@@ -19,3 +19,10 @@ pub(super) const SHELL: &str = "\
     command: [ssh-keygen, -t, ed25519, -N, '', -f, /etc/app/host_key]
     creates: /etc/app/host_key
 ";
+
+pub(super) const REBOOT: &str = "\
+- id: new-kernel
+  type: reboot
+  parameters:
+    when: required
+";

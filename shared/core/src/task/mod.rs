@@ -13,6 +13,7 @@ pub mod name_rules;
 mod parameter_type;
 mod parameters;
 mod path;
+mod run_parameters;
 mod system_parameters;
 mod types;
 
@@ -35,6 +36,7 @@ pub use path::{
     check_not_agent_path, check_path, check_replaceable, check_writable, is_at_or_below, is_template,
 };
 pub(crate) use path::{ancestors, known_directories, spellings};
+pub use run_parameters::{REBOOT_CONDITIONS, RebootParameters, WHEN_REQUIRED};
 pub use system_parameters::{
     DirectoryParameters, GroupAccountParameters, LinkParameters, PackageParameters, SERVICE_STATES, ServiceParameters,
     UserParameters,

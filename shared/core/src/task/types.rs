@@ -11,6 +11,7 @@ use super::claim::PathContent;
 use super::examples;
 use super::parameter_type::NamedResource;
 use super::parameters::{FileParameters, Parameter, ParameterTable, ShellParameters, TEMPLATE_FILE, TypedParameters};
+use super::run_parameters::RebootParameters;
 use crate::condition::{AuthorError, TemplateParser, TemplateReads};
 
 /// The properties of one task type: a row of the registry.
@@ -127,7 +128,12 @@ task_types! {
     GroupAccount "a system group": ordinary_type("group_account", &["name"]);
     Puppet "a manifest, run by the host's own puppet apply":
         exclusive_type("puppet", &["puppet_manifest", "puppet_modules", "hiera"]);
-    Reboot "a reboot, always or when required": exclusive_type("reboot", &[]);
+    Reboot "a reboot that an operator starts, asked for always or when required": TaskType {
+        parameters: Some(&RebootParameters::TABLE),
+        is_refreshed: true,
+        example: examples::REBOOT,
+        ..exclusive_type("reboot", &[])
+    };
     Stage "a point in the order of tasks that all nodes share": marker_type("stage");
     Group "tasks that are placed together": marker_type("group");
     Skipped "a place in the order that does nothing": marker_type("skipped");

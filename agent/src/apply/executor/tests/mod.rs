@@ -522,4 +522,5 @@ fn files_containing(dir: &dyn Dir, dir_path: &str, text: &str) -> Vec<String> {
 mod ending;
 mod leftovers;
 mod paths;
+mod reboot;
 mod subscribes;
