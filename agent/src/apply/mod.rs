@@ -8,6 +8,8 @@ pub mod left_commands;
 pub mod leftovers;
 pub mod orphans;
 pub mod outputs;
+pub mod reboots;
+pub mod recent_checks;
 pub mod rendering;
 pub mod seal;
 pub mod task;

@@ -11,6 +11,7 @@ use stemma_wire::message::observed::Outcome;
 
 use super::ledger::Ledger;
 use super::left_commands::LeftCommands;
+use super::recent_checks::RecentChecks;
 use crate::config::HostLabelMapConfig;
 use crate::host::{Host, HostError, HostPath};
 use crate::paths::DEFAULT_HOST_LABEL_MAP;
@@ -24,6 +25,8 @@ pub struct Site {
     pub ledger: Rc<Ledger>,
     /// The commands of tasks that an earlier agent left running.
     pub left: Rc<LeftCommands>,
+    /// The checks that cost a process and that are still valid.
+    pub checks: Rc<RecentChecks>,
     /// The path of the host label map (a file of labels). The agent writes this file itself, so no task may write it.
     pub label_map: HostPath,
 }
@@ -32,7 +35,13 @@ impl Site {
     /// Creates a site with the default path of the host label map.
     #[must_use]
     pub fn new(host: Rc<dyn Host>, ledger: Rc<Ledger>) -> Self {
-        Self { host, ledger, left: Rc::default(), label_map: HostPath::from_static(DEFAULT_HOST_LABEL_MAP) }
+        Self {
+            host,
+            ledger,
+            left: Rc::default(),
+            checks: Rc::default(),
+            label_map: HostPath::from_static(DEFAULT_HOST_LABEL_MAP),
+        }
     }
 
     /// Sets the path of the host label map to the configured path.

@@ -209,6 +209,21 @@ pub trait Host {
         crate::facts::boot_id()
     }
 
+    /// Returns whether `systemctl reboot` boots this host again: systemd runs it, and this process is root. This default is
+    /// for hosts without systemd.
+    fn can_reboot(&self) -> bool {
+        false
+    }
+
+    /// Returns the programs that ask systemd not to shut this host down now, each with its reason. This default is for hosts
+    /// without systemd.
+    ///
+    /// # Errors
+    /// [`HostError::Io`] if systemd cannot be asked.
+    fn shutdown_blockers(&self) -> Pending<'_, Result<Vec<String>, HostError>> {
+        Box::pin(async { Ok(Vec::new()) })
+    }
+
     /// Returns the release of the running kernel, as the name of its directory in `/usr/lib/modules`.
     fn kernel_release(&self) -> String {
         rustix::system::uname().release().to_string_lossy().into_owned()

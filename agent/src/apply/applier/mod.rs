@@ -5,6 +5,7 @@
 
 mod file;
 mod marker;
+pub mod puppet;
 mod reboot;
 mod shell;
 
@@ -86,14 +87,14 @@ pub fn applier(kind: TaskKind) -> Option<&'static dyn Applier> {
         TaskKind::File => Some(&file::FileApplier),
         TaskKind::Shell => Some(&shell::ShellApplier),
         TaskKind::Reboot => Some(&reboot::RebootApplier),
+        TaskKind::Puppet => Some(&puppet::PuppetApplier),
         TaskKind::Stage | TaskKind::Group | TaskKind::Skipped => Some(&marker::MarkerApplier),
         TaskKind::CopyFiles
         | TaskKind::Sync
         | TaskKind::Service
         | TaskKind::Package
         | TaskKind::User
-        | TaskKind::GroupAccount
-        | TaskKind::Puppet => None,
+        | TaskKind::GroupAccount => None,
     }
 }
 

@@ -229,11 +229,7 @@ impl TaskGraph {
     pub fn outcomes(&self) -> impl Iterator<Item = Outcome> {
         self.vertices.iter().filter(|vertex| !vertex.is_marker).filter_map(|vertex| match vertex.state {
             TaskState::Ended(outcome) => Some(outcome),
-            TaskState::Waiting
-            | TaskState::Running
-            | TaskState::Deferred
-            | TaskState::Skipped
-            | TaskState::Observed => None,
+            TaskState::Waiting | TaskState::Running | TaskState::Deferred | TaskState::Skipped | TaskState::Observed => None,
         })
     }
 

@@ -30,7 +30,7 @@ use crate::host::{Dir, Host, HostError, HostPath};
 use crate::paths;
 
 pub use bodies::{BodyProgress, IncomingBody};
-pub use reboots::{PACKAGE_REBOOT, PackageReboot, REBOOT_REQUESTS, RebootRequest};
+pub use reboots::{PACKAGE_REBOOT, PackageReboot, REBOOT_REQUESTS, RebootRequest, USED_REBOOT, UsedReboot};
 use record::RecordKind;
 pub(crate) use state::read_part;
 pub use state::{
@@ -454,7 +454,7 @@ fn ledger_path(name: &str) -> HostPath {
 }
 
 /// Returns a file name for a text of any length and content: the first half of its SHA-256 digest, in hex.
-fn encode_file_name(text: &str) -> String {
+pub(super) fn encode_file_name(text: &str) -> String {
     Hex(&sha256(text.as_bytes())[..16]).to_string()
 }
 

@@ -14,6 +14,10 @@ pub const REBOOT_REQUESTS: RecordName<BTreeMap<String, RebootRequest>> =
 /// The last answer of the package manager to the question whether the host must be booted.
 pub const PACKAGE_REBOOT: RecordName<PackageReboot> = RecordName::new(RecordKind::PackageReboot, "package-reboot");
 
+/// The last lease for a reboot that was used or refused. A lease of the same epoch with this or an earlier revision is
+/// ignored.
+pub const USED_REBOOT: RecordName<UsedReboot> = RecordName::new(RecordKind::UsedReboot, "used-reboot");
+
 /// The request of a task for a reboot of this host.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RebootRequest {
@@ -41,6 +45,15 @@ pub struct PackageReboot {
     pub boot_id: [u8; 16],
     /// True if the host must be booted.
     pub is_required: bool,
+}
+
+/// A lease for a reboot.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct UsedReboot {
+    /// The epoch of the controller's store.
+    pub epoch: [u8; 16],
+    /// The revision of the store at which the controller granted the lease.
+    pub revision: u64,
 }
 
 impl RebootRequest {

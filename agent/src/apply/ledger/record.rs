@@ -53,6 +53,7 @@ pub(super) enum RecordKind {
     AcceptedNode = 22,
     RebootRequests = 40,
     PackageReboot = 41,
+    UsedReboot = 42,
 }
 
 impl RecordKind {
@@ -83,7 +84,8 @@ impl RecordKind {
             | Self::StartedUnits
             | Self::AcceptedNode
             | Self::RebootRequests
-            | Self::PackageReboot => 1,
+            | Self::PackageReboot
+            | Self::UsedReboot => 1,
         }
     }
 }
@@ -185,7 +187,7 @@ mod tests {
     use super::*;
     use crate::apply::ledger::{
         AcceptedState, HookSnapshot, HostMapRecord, OpenBarriers, PackageReboot, Reason, RebootRequest, Step, StepState,
-        TaskProgress, TaskRecord, UndoNote,
+        TaskProgress, TaskRecord, UndoNote, UsedReboot,
     };
 
     #[test]
@@ -384,6 +386,8 @@ mod tests {
         let hex = format!("01 04 6d6f7464 {} {boot_hex} ac02 03 776879 3c 01", "07".repeat(32));
         assert_encoding(RecordKind::RebootRequests, [40, 1], &BTreeMap::from([("motd".to_owned(), request)]), &hex);
         let answer = PackageReboot { database: [9; 32], boot_id: [8; 16], is_required: true };
+        let used = UsedReboot { epoch: [6; 16], revision: 300 };
+        assert_encoding(RecordKind::UsedReboot, [42, 1], &used, &format!("{} ac02", "06".repeat(16)));
         assert_encoding(RecordKind::PackageReboot, [41, 1], &answer, &format!("{} {boot_hex} 01", "09".repeat(32)));
     }
 }

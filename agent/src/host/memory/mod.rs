@@ -99,6 +99,8 @@ struct MachineState {
     uptime: Cell<Duration>,
     /// The number of the present boot, from 1.
     boot: Cell<u8>,
+    /// The programs that inhibit a shutdown.
+    blockers: RefCell<Vec<String>>,
 }
 
 impl Default for MemoryHost {
@@ -133,6 +135,7 @@ impl MemoryHost {
             stub: RefCell::new(Rc::new(|_, _| CommandResult { end: ExitKind::Status(0), output: String::new() })),
             uptime: Cell::new(Duration::from_secs(1)),
             boot: Cell::new(1),
+            blockers: RefCell::default(),
         }))
     }
 
@@ -272,6 +275,11 @@ impl MemoryHost {
             }
         }
         self.restart();
+    }
+
+    /// Sets the programs that inhibit a shutdown.
+    pub fn set_shutdown_blockers(&self, blockers: &[&str]) {
+        *self.0.blockers.borrow_mut() = blockers.iter().map(|blocker| (*blocker).to_owned()).collect();
     }
 
     /// Boots the machine: cuts its power, empties `/run`, and changes its boot id.
@@ -541,6 +549,15 @@ impl Host for MemoryHost {
 
     fn boot_id(&self) -> [u8; 16] {
         [self.0.boot.get(); 16]
+    }
+
+    fn can_reboot(&self) -> bool {
+        true
+    }
+
+    fn shutdown_blockers(&self) -> Pending<'_, Result<Vec<String>, HostError>> {
+        let blockers = self.0.blockers.borrow().clone();
+        Box::pin(async move { Ok(blockers) })
     }
 
     fn kernel_release(&self) -> String {

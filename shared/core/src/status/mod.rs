@@ -5,6 +5,7 @@
 
 mod agent_facts;
 mod note;
+mod reboot;
 mod tasks;
 
 use std::time::Duration;
@@ -18,6 +19,7 @@ pub use agent_facts::{
     stuck_reason,
 };
 pub use note::{HostConfirmation, NextTaskSet, StatusNote, WithheldBy};
+pub use reboot::{BOOT_FACT, REBOOT_FACT, RebootReport, RebootTask};
 pub use tasks::{
     AwaitedTask, RESULTS_PENDING_REASON, TASK_FAILED_REASON, TaskOutcome, TaskStatus, TaskSummary, awaited_task_reason,
     barrier_text, closed_barrier_text, first_error_code, first_failure_text, pending_results_text, tasks_not_run_text,

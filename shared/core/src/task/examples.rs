@@ -26,3 +26,17 @@ pub(super) const REBOOT: &str = "\
   parameters:
     when: required
 ";
+
+pub(super) const PUPPET: &str = "\
+- id: banner
+  type: puppet
+  parameters:
+    manifest: |
+      file { '/etc/issue':
+        content => \"${facts['site']}: ${lookup('banner::text')}\\n\",
+      }
+    hiera:
+      banner::text: '{{ labels.region }}'
+    facts:
+      site: '{{ node.name }}'
+";

@@ -121,6 +121,9 @@ macro_rules! value_of {
     (PackageVersion) => { Option<String> };
     (LinkTarget) => { Option<String> };
     (Patterns) => { NameList };
+    (Data) => { serde_json::Map<String, serde_json::Value> };
+    (Facts) => { BTreeMap<String, String> };
+    (PathList) => { Option<String> };
 }
 pub(super) use value_of;
 
@@ -539,8 +542,11 @@ mod tests {
                 json!({"script": secret, "unless": [secret], "cwd": secret, "creates": secret}),
                 &["creates", "cwd", "unless[0]"],
             ),
-            // No agent runs `puppet`, so nobody sees its parameters on a host.
-            ("puppet", json!({"puppet_manifest": secret}), &[]),
+            (
+                "puppet",
+                json!({"puppet_manifest": secret, "hiera": {"a": [secret]}, "facts": {"b": secret}}),
+                &["puppet_manifest"],
+            ),
         ] {
             let errors = parameter_errors(kind, &parameters);
             let is_reported = |field: &&str| {

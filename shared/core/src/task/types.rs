@@ -11,7 +11,7 @@ use super::claim::PathContent;
 use super::examples;
 use super::parameter_type::NamedResource;
 use super::parameters::{FileParameters, Parameter, ParameterTable, ShellParameters, TEMPLATE_FILE, TypedParameters};
-use super::run_parameters::RebootParameters;
+use super::run_parameters::{PuppetParameters, RebootParameters};
 use crate::condition::{AuthorError, TemplateParser, TemplateReads};
 
 /// The properties of one task type: a row of the registry.
@@ -126,8 +126,12 @@ task_types! {
     Package "a package by apt or dnf: present, absent, a version": exclusive_type("package", &["name", "version"]);
     User "a system user": ordinary_type("user", &["name", "home", "shell", "comment", "groups"]);
     GroupAccount "a system group": ordinary_type("group_account", &["name"]);
-    Puppet "a manifest, run by the host's own puppet apply":
-        exclusive_type("puppet", &["puppet_manifest", "puppet_modules", "hiera"]);
+    Puppet "a manifest, run by the host's own puppet apply": TaskType {
+        parameters: Some(&PuppetParameters::TABLE),
+        is_refreshed: true,
+        example: examples::PUPPET,
+        ..exclusive_type("puppet", &["puppet_manifest", "hiera", "facts", "cwd"])
+    };
     Reboot "a reboot that an operator starts, asked for always or when required": TaskType {
         parameters: Some(&RebootParameters::TABLE),
         is_refreshed: true,

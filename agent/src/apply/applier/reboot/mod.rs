@@ -55,7 +55,9 @@ impl Applier for RebootApplier {
                 RebootStep::Ask(reason) => drifted(format!("would ask for a reboot: {reason}")),
                 RebootStep::Wait => CheckResult::Deferred { message: DEFERRED_MESSAGE.into() },
                 RebootStep::End(_) => drifted("the host has booted since it asked, which is not recorded yet".into()),
-                RebootStep::Withdraw => drifted("would withdraw its request, since the system requires no reboot any more".into()),
+                RebootStep::Withdraw => {
+                    drifted("would withdraw its request, since the system requires no reboot any more".into())
+                }
             })
         })
     }

@@ -117,10 +117,7 @@ fn reboot_task_follows_requirement_of_debian() {
     host.put("/run/reboot-required", "*** System restart required ***\n");
     assert_eq!(difference(&host, &task), "would ask for a reboot: /run/reboot-required exists");
     host.put("/run/reboot-required.pkgs", "linux-image-6.1.0-30-amd64\nlibc6\nlibc6\n");
-    assert_eq!(
-        difference(&host, &task),
-        "would ask for a reboot: the system requires it for linux-image-6.1.0-30-amd64, libc6"
-    );
+    assert_eq!(difference(&host, &task), "would ask for a reboot: the system requires it for linux-image-6.1.0-30-amd64, libc6");
     apply(&host, &task);
     assert!(is_deferred(&host, &task));
     host.delete("/run/reboot-required");
@@ -158,7 +155,10 @@ fn reboot_task_notices_kernel_without_modules_except_in_container() {
 #[test]
 fn reboot_task_asks_dnf_once_per_state_of_packages() {
     let host = MemoryHost::new();
-    let answer = Rc::new(std::cell::RefCell::new((0, "No core libraries or services have been updated.\nReboot should not be necessary.\n")));
+    let answer = Rc::new(std::cell::RefCell::new((
+        0,
+        "No core libraries or services have been updated.\nReboot should not be necessary.\n",
+    )));
     let shared_answer = answer.clone();
     host.on_run(move |_, command: &HostCommand| {
         assert_eq!(command.argv, ["dnf", "needs-restarting", "-r"]);
@@ -172,7 +172,10 @@ fn reboot_task_asks_dnf_once_per_state_of_packages() {
     }
     assert_eq!(host.commands_run().len(), 1, "a check without a change of packages runs no process");
     host.put("/usr/lib/sysimage/rpm/rpmdb.sqlite", "22");
-    *answer.borrow_mut() = (1, "Core libraries or services have been updated since boot-up:\n  * glibc\n\nReboot is required to fully utilize these updates.\n");
+    *answer.borrow_mut() = (
+        1,
+        "Core libraries or services have been updated since boot-up:\n  * glibc\n\nReboot is required to fully utilize these updates.\n",
+    );
     assert_eq!(difference(&host, &task), "would ask for a reboot: `dnf needs-restarting -r` says so");
     assert_eq!(host.commands_run().len(), 2);
 

@@ -520,6 +520,7 @@ fn files_containing(dir: &dyn Dir, dir_path: &str, text: &str) -> Vec<String> {
 }
 
 mod ending;
+mod hostile;
 mod leftovers;
 mod paths;
 mod reboot;

@@ -17,6 +17,7 @@ use crate::channel::{SyncEnd, pair};
 use crate::host::memory::MemoryHost;
 use crate::host::{CommandResult, ExitKind};
 
+mod reboot;
 mod report;
 mod watchdog;
 

@@ -174,6 +174,13 @@ fn parameter_schema(parameter_type: ParameterForm) -> Value {
         ParameterForm::Choice(texts) => {
             json!({"enum": texts.iter().map(|text| json!(text)).chain([Value::Null]).collect::<Vec<_>>()})
         }
+        ParameterForm::Data => json!({"type": ["object", "null"]}),
+        ParameterForm::Facts => json!({
+            "type": ["object", "null"],
+            "propertyNames": {"pattern": "^[a-z][a-z0-9_]*$"},
+            "additionalProperties": {"type": "string"},
+        }),
+        ParameterForm::PathList => json!({"type": ["string", "null"], "pattern": "^/"}),
         ParameterForm::Switch => json!({"type": ["boolean", "null"]}),
         ParameterForm::Seconds => json!({"type": ["integer", "null"], "minimum": 1}),
     }
