@@ -9,6 +9,7 @@ use stemma_core::task::Task;
 use stemma_wire::message::desired::{InputValue, ProfileTask};
 use stemma_wire::message::observed::Outcome;
 
+use super::applier::PackageCache;
 use super::ledger::Ledger;
 use super::left_commands::LeftCommands;
 use super::recent_checks::RecentChecks;
@@ -27,6 +28,8 @@ pub struct Site {
     pub left: Rc<LeftCommands>,
     /// The checks that cost a process and that are still valid.
     pub checks: Rc<RecentChecks>,
+    /// What is known about the packages of the host.
+    pub packages: Rc<PackageCache>,
     /// The path of the host label map (a file of labels). The agent writes this file itself, so no task may write it.
     pub label_map: HostPath,
 }
@@ -35,13 +38,8 @@ impl Site {
     /// Creates a site with the default path of the host label map.
     #[must_use]
     pub fn new(host: Rc<dyn Host>, ledger: Rc<Ledger>) -> Self {
-        Self {
-            host,
-            ledger,
-            left: Rc::default(),
-            checks: Rc::default(),
-            label_map: HostPath::from_static(DEFAULT_HOST_LABEL_MAP),
-        }
+        let label_map = HostPath::from_static(DEFAULT_HOST_LABEL_MAP);
+        Self { host, ledger, left: Rc::default(), checks: Rc::default(), packages: Rc::default(), label_map }
     }
 
     /// Sets the path of the host label map to the configured path.
@@ -188,6 +186,8 @@ pub struct ApplyResult {
     pub output: String,
     /// A unified diff of the changes.
     pub diff: String,
+    /// True if the task found that it had nothing to change, such as nothing to restart. It then counts as unchanged.
+    pub is_unchanged: bool,
 }
 
 /// The effect that a failed task had on the host.
@@ -200,6 +200,8 @@ pub enum FailureEffect {
     Unchanged,
     /// The journal does not show whether the command of the task ended, and with which result (`Outcome::Unknown`).
     Unknown,
+    /// What the task began continues. So the task is not tried again in this run.
+    Unfinished,
 }
 
 /// The error of a failed task.

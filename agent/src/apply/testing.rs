@@ -208,7 +208,7 @@ impl SmallDisk {
     #[allow(clippy::print_stderr, reason = "who reads a test's output sees that it was skipped")]
     pub(crate) fn new(path: std::path::PathBuf, size: &str) -> Option<Self> {
         std::fs::create_dir_all(&path).unwrap();
-        if !run_mount(&["-t", "tmpfs", "-o", &format!("size={size}"), "tmpfs"], &path) {
+        if !run_mount(&["-t", "tmpfs", "-o", &format!("size={size},mode=0755"), "tmpfs"], &path) {
             eprintln!("skipped: who runs the test may not mount");
             return None;
         }

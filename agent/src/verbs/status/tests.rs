@@ -472,7 +472,7 @@ fn status_and_explain_show_reboot_that_task_waits_for() {
 
 /// The state of the agent is on a disk without room. `once` fails and says why, `status` says so too, and both recover.
 #[test]
-fn f07_status_says_disk_is_full_until_it_has_room() {
+fn f07_status_says_disk_is_full_until_space_is_free() {
     use crate::apply::testing::{SmallDisk, store_accepted};
 
     let root = tempfile::tempdir().unwrap();

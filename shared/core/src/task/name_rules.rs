@@ -165,7 +165,7 @@ mod tests {
     /// a label in the template of a unit file adds no line to it. A label in the name of a unit is refused by the host if it
     /// is more than a part of a name.
     #[test]
-    fn s70_label_adds_no_line_to_unit_and_no_path_to_its_name() {
+    fn s70_label_adds_no_line_to_unit_file_or_name() {
         for injection in [
             "x\nExecStart=/bin/evil",
             "x\r\n[Service]\r\nUser=root",
@@ -194,7 +194,7 @@ mod tests {
         for name in ["", "1a", "_a", "A", "a-b", "a b", "a=b", "\u{e4}", &"a".repeat(256)] {
             assert!(fact_name_error(name).is_some(), "{name}");
         }
-        let data = |value: serde_json::Value| data_error(value.as_object().unwrap());
+        let data = |value: Value| data_error(value.as_object().unwrap());
         assert_eq!(data(serde_json::json!({"a::b": {"c": [1, null]}})), None);
         assert!(data(serde_json::json!({" ": 1})).unwrap().contains("empty key"));
         assert!(data(serde_json::json!({"a": "x".repeat(64 * 1024)})).unwrap().contains("at most 65536"));

@@ -181,10 +181,7 @@ impl ParameterType {
             (Self::Account, Value::String(text)) if is_template(text) => Some(
                 "cannot be a template, and hosts would look for an account of that name: write its name or number".to_owned(),
             ),
-            (Self::Account, Value::String(text)) if has_account_characters(text) => account_error(text),
-            (Self::Account, Value::String(_)) => {
-                Some(format!("takes the name or number of an account, not {}", display_value(value)))
-            }
+            (Self::Account, Value::String(text)) => account_reference_error(text),
             (Self::Mode, Value::String(text)) if parse_file_mode(text).is_some() => None,
             (Self::Words | Self::WordsOrText, Value::Array(items)) if !items.is_empty() => {
                 let words: Option<Vec<&str>> = items.iter().map(|item| item.as_str().map(checkable_text)).collect();
@@ -208,7 +205,9 @@ impl ParameterType {
             (Self::PackageNames, value) => {
                 self.names_error(value, |text| authored_text_error(text, name_rules::package_name_error))
             }
-            (Self::AccountNames, value) => self.names_error(value, |text| Self::Account.value_error(&Value::from(text))),
+            // The empty list is that of a user in no other group.
+            (Self::AccountNames, Value::Array(items)) if items.is_empty() => None,
+            (Self::AccountNames, value) => self.names_error(value, |text| authored_text_error(text, account_reference_error)),
             (Self::Patterns, value) => self.names_error(value, name_rules::pattern_error),
             (Self::Data, Value::Object(map)) => name_rules::data_error(map),
             (Self::Facts, Value::Object(map)) => map.iter().find_map(|(name, value)| match value {
@@ -354,6 +353,14 @@ fn dropped_variable_error(name: &str) -> Option<String> {
 /// contains NUL the result is NUL, which fails.
 fn checkable_text(text: &str) -> &str {
     if is_template(text) { text.matches('\0').next().unwrap_or("{{") } else { text }
+}
+
+/// Returns the error message for a text that cannot be the name or id of an existing account, or `None` if it can.
+pub fn account_reference_error(text: &str) -> Option<String> {
+    if has_account_characters(text) {
+        return account_error(text);
+    }
+    Some(format!("takes the name or number of an account, not {:?}", truncated(text)))
 }
 
 /// Returns whether the characters of a text are allowed in the name or id of an account. [`account_error`] checks more.

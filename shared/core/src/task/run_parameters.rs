@@ -19,7 +19,7 @@ parameters! {
 }
 
 parameters! {
-    /// The parameters of `puppet`. Exactly one of manifest, source and puppet_manifest is required.
+    /// The parameters of `puppet`. Exactly one of manifest, source and `puppet_manifest` is required.
     PuppetParameters:
     manifest, Text OneOf: "The Puppet code. It is no template: values reach it as facts and through Hiera.";
     source, Text OneOf: "The blob with the Puppet code: `sha256:…`, or in a manifest a file's name.";

@@ -277,7 +277,10 @@ fn apply_result(result: CommandResult, summary: Option<RunSummary>) -> Result<Ap
     let CommandResult { end, output } = result;
     let counts = summary.map(|summary| format!(": {}", summary.sentence())).unwrap_or_default();
     match end {
-        ExitKind::Status(0 | 2) => Ok(ApplyResult { message: format!("Puppet has run{counts}"), output, diff: String::new() }),
+        ExitKind::Status(status @ (0 | 2)) => {
+            let message = format!("Puppet has run{counts}");
+            Ok(ApplyResult { message, output, is_unchanged: status == 0, ..ApplyResult::default() })
+        }
         ExitKind::Status(4 | 6) => {
             let message = format!("Puppet could not apply all resources{counts}");
             Err(TaskError { output, ..TaskError::new(message) })

@@ -65,7 +65,7 @@ impl Applier for RebootApplier {
     fn apply<'a>(&'a self, site: &'a Site, task: &'a HostTask) -> Pending<'a, Result<ApplyResult, TaskError>> {
         Box::pin(async move {
             let step = next_step(site, task).await?;
-            Ok(ApplyResult { message: take_step(site, task, step)?, ..ApplyResult::default() })
+            take_step(site, task, step)
         })
     }
 
@@ -78,7 +78,7 @@ impl Applier for RebootApplier {
             } else {
                 RebootStep::Ask("a task to which it subscribes has changed something".into())
             };
-            Ok(ApplyResult { message: take_step(site, task, step)?, ..ApplyResult::default() })
+            take_step(site, task, step)
         })
     }
 
@@ -111,11 +111,12 @@ async fn next_step(site: &Site, task: &HostTask) -> Result<RebootStep, TaskError
     }
 }
 
-/// Records a step of a task in the ledger. Returns the message for the result of the task.
-fn take_step(site: &Site, task: &HostTask, step: RebootStep) -> Result<String, TaskError> {
+/// Records a step of a task in the ledger. Returns the result of the task.
+fn take_step(site: &Site, task: &HostTask, step: RebootStep) -> Result<ApplyResult, TaskError> {
     let id = &task.task.id;
     match step {
-        RebootStep::Nothing | RebootStep::Wait => Ok(String::new()),
+        RebootStep::Nothing => Ok(ApplyResult { is_unchanged: true, ..ApplyResult::default() }),
+        RebootStep::Wait => Ok(ApplyResult::default()),
         RebootStep::Ask(reason) => {
             let boot_id = site.host.boot_id();
             if boot_id == [0; 16] {
@@ -132,17 +133,19 @@ fn take_step(site: &Site, task: &HostTask, step: RebootStep) -> Result<String, T
                 is_done: false,
             };
             site.ledger.set_reboot_request(id, Some(request))?;
-            Ok(String::new())
+            Ok(ApplyResult::default())
         }
         RebootStep::End(request) => {
             // With `when: required`, a later check must find again what the system requires.
             let ended = (!is_conditional(task)?).then_some(RebootRequest { is_done: true, ..request });
             site.ledger.set_reboot_request(id, ended)?;
-            Ok("the host has booted since the task asked for a reboot".into())
+            let message = "the host has booted since the task asked for a reboot".into();
+            Ok(ApplyResult { message, ..ApplyResult::default() })
         }
         RebootStep::Withdraw => {
             site.ledger.set_reboot_request(id, None)?;
-            Ok("the system requires no reboot any more, so the request is withdrawn".into())
+            let message = "the system requires no reboot any more, so the request is withdrawn".into();
+            Ok(ApplyResult { message, is_unchanged: true, ..ApplyResult::default() })
         }
     }
 }

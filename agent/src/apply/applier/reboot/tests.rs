@@ -136,7 +136,7 @@ fn reboot_task_follows_requirement_of_debian() {
 
 /// The kernel of the in-memory host is 6.1.0-stemma.
 #[test]
-fn reboot_task_notices_kernel_without_modules_except_in_container() {
+fn reboot_task_detects_kernel_without_modules_except_in_container() {
     let host = MemoryHost::new();
     let task = task(&json!({"when": "required"}));
     host.put("/usr/lib/modules/6.1.0-stemma/modules.dep", "");

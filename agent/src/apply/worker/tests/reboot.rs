@@ -22,6 +22,8 @@ fn run_for(host: &MemoryHost, controller: &TestController, offers: Vec<SyncMessa
             let mut sync = sync;
             for offer in &offers {
                 sync.sender().send(offer).await.unwrap();
+                // The agent handles the message before the next one arrives.
+                tokio::time::sleep(Duration::from_millis(100)).await;
             }
             let mut messages = Vec::new();
             let end = Instant::now() + duration;

@@ -167,7 +167,8 @@ fn parameter_schema(parameter_type: ParameterForm) -> Value {
         | ParameterForm::LinkTarget => {
             json!({"type": ["string", "null"], "minLength": 1})
         }
-        ParameterForm::AccountNames | ParameterForm::PackageNames | ParameterForm::Patterns => {
+        ParameterForm::AccountNames => json!({"type": ["array", "string", "null"], "items": {"type": "string"}}),
+        ParameterForm::PackageNames | ParameterForm::Patterns => {
             json!({"type": ["array", "string", "null"], "items": {"type": "string"}, "minItems": 1})
         }
         ParameterForm::AccountId => json!({"type": ["integer", "null"], "minimum": 1, "maximum": MAX_ACCOUNT_ID}),

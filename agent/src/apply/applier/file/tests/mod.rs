@@ -527,7 +527,7 @@ fn y01_check_rejects_host_label_map_wherever_configured() {
 
 /// A unit file from a template keeps its lines, whatever the values of labels are (the values here are valid labels).
 #[test]
-fn s70_unit_file_keeps_its_lines_when_label_looks_like_unit_text() {
+fn s70_unit_file_keeps_lines_when_label_resembles_unit() {
     let host = MemoryHost::new();
     let template = "[Service]\nUser=app\nExecStart=/usr/bin/app --tier={{ labels.tier }}\n";
     let parameters = json!({"path": "/etc/systemd/system/app.service", "template": template});
