@@ -10,6 +10,8 @@ pub mod leftovers;
 pub mod memory;
 pub mod orphans;
 pub mod outputs;
+pub mod reboots;
+pub mod recent_checks;
 pub mod rendering;
 pub mod seal;
 pub mod task;

@@ -200,6 +200,46 @@ pub(crate) fn store_accepted(host: &Rc<RealHost>, revision: u64, set: &TestTaskS
     ledger.store_body(hash, &bytes).unwrap();
 }
 
+/// A file system in memory with little room, below the root of a host. It is removed when the value is dropped.
+pub(crate) struct SmallDisk(pub(crate) std::path::PathBuf);
+
+impl SmallDisk {
+    /// Mounts a file system with this size at a path. Returns `None` if the test may not mount.
+    #[allow(clippy::print_stderr, reason = "who reads a test's output sees that it was skipped")]
+    pub(crate) fn new(path: std::path::PathBuf, size: &str) -> Option<Self> {
+        std::fs::create_dir_all(&path).unwrap();
+        if !run_mount(&["-t", "tmpfs", "-o", &format!("size={size},mode=0755"), "tmpfs"], &path) {
+            eprintln!("skipped: who runs the test may not mount");
+            return None;
+        }
+        Some(Self(path))
+    }
+
+    /// Changes the size of the file system.
+    pub(crate) fn resize(&self, size: &str) {
+        assert!(run_mount(&["-o", &format!("remount,size={size}")], &self.0));
+    }
+
+    /// Returns the names in the file system, sorted.
+    pub(crate) fn names(&self) -> Vec<String> {
+        let mut names: Vec<_> =
+            std::fs::read_dir(&self.0).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+        names.sort();
+        names
+    }
+}
+
+impl Drop for SmallDisk {
+    fn drop(&mut self) {
+        let _ = std::process::Command::new("umount").arg(&self.0).status();
+    }
+}
+
+fn run_mount(words: &[&str], mount_point: &std::path::Path) -> bool {
+    let output = std::process::Command::new("mount").args(words).arg(mount_point).output();
+    output.is_ok_and(|output| output.status.success())
+}
+
 /// A builder of a desired state (labels and a task set) and of the profile (the list of tasks) that the task set names.
 #[derive(Default)]
 pub(crate) struct TestTaskSet {

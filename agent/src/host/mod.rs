@@ -274,6 +274,31 @@ pub trait Host {
     /// Returns the effective user id and group id of this process.
     fn user_and_group(&self) -> (u32, u32);
 
+    /// Returns the random id that the kernel creates at each boot, or zeros if the id cannot be read.
+    fn boot_id(&self) -> [u8; 16] {
+        crate::facts::boot_id()
+    }
+
+    /// Returns whether `systemctl reboot` boots this host again: systemd runs it, and this process is root. This default is
+    /// for hosts without systemd.
+    fn can_reboot(&self) -> bool {
+        false
+    }
+
+    /// Returns the programs that ask systemd not to shut this host down now, each with its reason. This default is for hosts
+    /// without systemd.
+    ///
+    /// # Errors
+    /// [`HostError::Io`] if systemd cannot be asked.
+    fn shutdown_blockers(&self) -> Pending<'_, Result<Vec<String>, HostError>> {
+        Box::pin(async { Ok(Vec::new()) })
+    }
+
+    /// Returns the release of the running kernel, as the name of its directory in `/usr/lib/modules`.
+    fn kernel_release(&self) -> String {
+        rustix::system::uname().release().to_string_lossy().into_owned()
+    }
+
     /// Returns a random number that is constant while this process runs. The number is part of the names of temporary
     /// files, so that the process recognises its own unfinished files.
     fn session_id(&self) -> u32;

@@ -12,7 +12,9 @@ use super::status::{TaskEnd, escape_terminal, reason_lines};
 use super::waits::waiting_tasks;
 use super::{AgentExit, LocalHost, print, print_json};
 use crate::apply::ledger::{Desired, PROGRESS, REASONS};
+use crate::apply::reboots;
 use crate::args::{ExplainedObject, OutputFormat};
+use crate::host::Host as _;
 
 /// The output of `explain` for one object: its value, and the reasons.
 #[derive(Serialize)]
@@ -111,8 +113,11 @@ fn explain_task(local: &LocalHost, desired: &Desired, id: &str) -> Result<Option
     let is_pending = desired.task_set.runs_task(id) && !records.contains_key(id);
     if is_pending {
         let closed_barriers = waiting_tasks(local, desired, &profile, &records)?;
+        let report = reboots::report(ledger, local.host.boot_id())?;
+        let waits_for_boot = reboots::waiting_tasks(&report, desired, &profile, |task| records.contains_key(task));
         lines.push(match closed_barriers.get(id) {
             Some(barrier) => format!("waiting for {}", status::barrier_text(&barrier.task, &barrier.selector)),
+            None if waits_for_boot.contains(id) => format!("waiting for a reboot: `stemma node reboot {}`", desired.known.name),
             None => "not yet".to_owned(),
         });
     }

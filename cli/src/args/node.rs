@@ -50,6 +50,13 @@ pub(crate) enum NodeCommand {
         #[arg(long)]
         overwrite: bool,
     },
+    /// Reboot the hosts of nodes, whether or not their tasks ask for it. A host reboots when its running tasks have ended
+    /// and no program inhibits it. It must be connected. `describe node` shows what prevents a reboot.
+    Reboot {
+        names: Vec<String>,
+        #[command(flatten)]
+        selection: SelectionArgs,
+    },
     /// Rename a node.
     Rename { node: String, name: String },
 }

@@ -252,7 +252,7 @@ async fn set_suppressed(api: &mut ApiClient, args: &OwnedNodeListArgs, should_ad
     run_batch(api, &nodes, output, plan).await
 }
 
-/// Runs `stemma node`: parks, unparks, holds, unholds, moves or renames nodes.
+/// Runs `stemma node`: parks, unparks, holds, unholds, moves, reboots or renames nodes.
 pub(crate) async fn node(api: &mut ApiClient, command: NodeCommand, reason: Option<&str>, output: Output) -> Result<()> {
     match command {
         NodeCommand::Park { nodes, release_primary } => {
@@ -294,6 +294,14 @@ pub(crate) async fn node(api: &mut ApiClient, command: NodeCommand, reason: Opti
             }
             let nodes = NodeFieldArgs { names: words, selection, overwrite };
             move_nodes(api, &nodes, group.as_deref().map(|group| KindArg::Nodegroup.bare_name(group)), output).await
+        }
+        NodeCommand::Reboot { names, selection } => {
+            let nodes = Targets::for_kind(api, KindArg::Node, &names, &selection).await?;
+            let plan = async |_: &mut ApiClient, node: &TargetObject| {
+                let write = KindArg::Node.write_request(Endpoint::RebootNode, &node.name, &[])?;
+                Ok(WritePlan::from_write(write, format!("{node} reboots")))
+            };
+            run_batch(api, &nodes, output, plan).await
         }
         NodeCommand::Rename { node, name } => rename_node(api, &node, &name, output).await,
     }

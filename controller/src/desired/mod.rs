@@ -25,7 +25,7 @@ use stemma_core::epoch::{EpochHistory, HeldRevision};
 use stemma_core::status::{HostConfirmation, Liveness, StateInputs};
 use stemma_wire::message::checkin::HeldDesired;
 use stemma_wire::message::desired::{Barrier, Known, Profile, TaskSet};
-use stemma_wire::message::signed::{EpochChange, Grant, SignedDesired, SignedGrant};
+use stemma_wire::message::signed::{EpochChange, Grant, LeaseKind, SignedDesired, SignedGrant};
 use stemma_wire::message::{
     Epoch, Hash, Message, PartDigest, Revision, WireVersion, decode_part, digest_part, encode_part, hash_content,
 };
@@ -42,6 +42,9 @@ use crate::status::StatusTable;
 /// The wire version in which desired states are decided, compared and stored. A host gets them in the version that its
 /// agent speaks, with the digests of that version.
 pub const PUBLISHED_VERSION: WireVersion = WireVersion::CURRENT;
+
+/// The duration of a lease for a reboot. Within it, the host must have begun to reboot.
+const REBOOT_LEASE: Duration = Duration::from_mins(10);
 
 /// Encoded bytes that are sent unchanged, and the name by which controller and agent refer to them.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -462,6 +465,18 @@ impl DesiredTable {
         changed_nodes
     }
 
+    /// Grants a node's host one reboot, as an operator requested at this revision of the store. The lease ends after
+    /// [`REBOOT_LEASE`], or with the boot `boot_id` of the host. Wakes the node's check-ins.
+    pub(crate) fn grant_reboot(&self, node: Uuid, boot_id: [u8; 16], revision: Revision) {
+        let _one_at_a_time = lock(&self.publish_lock);
+        let duration_s = u32::try_from(REBOOT_LEASE.as_secs()).expect("some minutes");
+        let forms = vec![Grant::Lease { kind: LeaseKind::Reboot, duration_s }];
+        let ends_at = Instant::now() + REBOOT_LEASE;
+        for (slot, grant) in self.sign_grants(vec![UnsignedGrant { slot: self.slot(node), revision, forms }]) {
+            slot.set_reboot_lease(grant, boot_id, ends_at);
+        }
+    }
+
     /// Signs grants in one batch, with one leaf for each form. Returns the signed grants in the same order, each with
     /// its slot.
     fn sign_grants(&self, grants: Vec<UnsignedGrant>) -> Vec<(Arc<NodeSlot>, GrantForms)> {
@@ -725,11 +740,11 @@ fn grant_forms(grant: &Grant, state: Option<&DesiredState>) -> Vec<Grant> {
     WireVersion::all().map(|version| Grant::Barriers { task_set: digest_for(version), open: open.clone() }).collect()
 }
 
-/// Returns the grants of a node that stay in force with a new state, to be signed again. Each gets the revision of the
-/// new state, or keeps its own revision if that is later. A grant of barriers for another task set is dropped.
+/// Returns the grants of barriers of a node that stay in force with a new state, to be signed again. Each gets the revision
+/// of the new state, or keeps its own revision if that is later. A grant for another task set is dropped.
 fn retained_grants(slot: &Arc<NodeSlot>, state: &DesiredState) -> Vec<UnsignedGrant> {
     let task_set = state.parts(PUBLISHED_VERSION).task_set.name;
-    let is_retained = |grant: &Grant| !matches!(grant, Grant::Barriers { task_set: digest, .. } if *digest != task_set);
+    let is_retained = |grant: &Grant| matches!(grant, Grant::Barriers { task_set: digest, .. } if *digest == task_set);
     let to_unsigned = |grant: &GrantForms| UnsignedGrant {
         slot: Arc::clone(slot),
         revision: grant.for_version(PUBLISHED_VERSION).revision.max(state.revision),

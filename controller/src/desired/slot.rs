@@ -21,7 +21,7 @@ use tokio::time::Instant;
 use uuid::Uuid;
 
 use super::duplicates::{CheckInOrigin, DuplicateDetector, HostAddresses};
-use super::{DesiredState, GrantForms, SignedState, held_revision, lock};
+use super::{DesiredState, GrantForms, PUBLISHED_VERSION, SignedState, held_revision, lock};
 use crate::intake::{AgentState, ConfirmedState, SentParts, StoredReports};
 
 /// The number of a check-in among those of its node since the controller started. A later check-in supersedes an
@@ -72,6 +72,17 @@ struct SlotState {
     /// The same as `held` if nothing may be sent to an agent with that state (it is ahead of the store), else `None`.
     held_ahead: Option<HeldDesired>,
     duplicates: DuplicateDetector,
+    /// The lease for a reboot that an operator requested, as long as it is sent.
+    reboot: Option<RebootLease>,
+}
+
+/// The validity of a lease for a reboot of a node's host.
+#[derive(Clone, Copy, Debug)]
+struct RebootLease {
+    /// The boot of the host that the reboot ends. The lease is not sent in a later boot.
+    boot_id: [u8; 16],
+    /// The time after which the lease is not sent any more.
+    ends_at: Instant,
 }
 
 /// The revision of the desired state that is published for a node, and of the one that its host holds.
@@ -131,6 +142,14 @@ impl SlotState {
             had_contact_since_start: self.latest_check_in > 0,
             time_without_contact: now.saturating_duration_since(self.last_contact),
             silent_after: self.silent_after,
+        }
+    }
+
+    /// Ends the lease for a reboot if `is_over` returns true for it.
+    fn end_reboot_lease(&mut self, is_over: impl FnOnce(&RebootLease) -> bool) {
+        if self.reboot.take_if(|lease| is_over(lease)).is_some() {
+            let key = GrantKey::Lease(LeaseKind::Reboot);
+            self.grants = self.grants.iter().filter(|forms| GrantKey::for_grant(forms.grant()) != key).cloned().collect();
         }
     }
 
@@ -229,6 +248,7 @@ impl NodeSlot {
             held: None,
             held_ahead: None,
             duplicates: DuplicateDetector::default(),
+            reboot: None,
         };
         Self { node, wake: Notify::new(), write_lock: tokio::sync::Mutex::default(), state: Mutex::new(state) }
     }
@@ -290,6 +310,7 @@ impl NodeSlot {
             state.has_stored_observation(start.observation_digest) && state.refused_observation.take().is_some();
         let has_new_state = state.stored_state.as_deref() != Some(start.state);
         let must_store_silence_end = state.stored_silence != StoredSilence::Silent(false);
+        state.end_reboot_lease(|lease| lease.boot_id != start.state.boot_id || now >= lease.ends_at);
         let has_ahead_changed = std::mem::replace(&mut state.held_ahead, start.held_ahead) != start.held_ahead;
         let has_held_changed = std::mem::replace(&mut state.held, start.held) != start.held || is_first;
         let has_same_requests = state.stored_state.as_deref().is_some_and(|last| last.has_same_requests(start.state));
@@ -385,10 +406,14 @@ impl NodeSlot {
         false
     }
 
-    /// Replaces the desired state, and also the grants. `retained_grants` are the grants that stay in force.
-    pub(crate) fn set_desired(&self, signed: Arc<SignedState>, retained_grants: Vec<GrantForms>) {
+    /// Replaces the desired state, and also the grants of barriers. `barriers` are those that stay in force. Leases of the same
+    /// epoch stay unchanged. They are not signed again, because an agent recognizes a lease that it has used by its revision.
+    pub(crate) fn set_desired(&self, signed: Arc<SignedState>, barriers: Vec<GrantForms>) {
         let mut state = lock(&self.state);
-        state.grants = retained_grants.into();
+        let is_lease = |forms: &&GrantForms| {
+            matches!(forms.grant(), Grant::Lease { .. }) && forms.for_version(PUBLISHED_VERSION).epoch == signed.epoch
+        };
+        state.grants = barriers.into_iter().chain(state.grants.iter().filter(is_lease).cloned()).collect();
         state.desired = Some(signed);
     }
 
@@ -417,6 +442,12 @@ impl NodeSlot {
         state.grants_sent_on = Weak::new();
         drop(state);
         self.wake();
+    }
+
+    /// Sets a lease for a reboot in place of an earlier one. It is sent until `ends_at`, and only in this boot of the host.
+    pub(crate) fn set_reboot_lease(&self, grant: GrantForms, boot_id: [u8; 16], ends_at: Instant) {
+        lock(&self.state).reboot = Some(RebootLease { boot_id, ends_at });
+        self.set_grant(grant);
     }
 
     /// Records that the node's host has enrolled, so that its agent is expected.

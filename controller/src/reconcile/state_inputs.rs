@@ -7,7 +7,7 @@ use stemma_core::object::{Node, Timestamp};
 use stemma_core::resolve::{Resolution, ResolvedNode};
 use stemma_core::rollout::{ReleaseCandidate, ReleaseState};
 use stemma_core::status::{
-    HostConfirmation, Liveness, ORPHANS_FACT, Orphans, SetBy, StateInputs, StuckAgent, TaskStatus, TaskSummary,
+    HostConfirmation, Liveness, ORPHANS_FACT, Orphans, RebootReport, SetBy, StateInputs, StuckAgent, TaskStatus, TaskSummary,
 };
 use stemma_core::task::Mode;
 use stemma_wire::message::desired::Known;
@@ -84,6 +84,11 @@ pub(crate) fn stuck_reason(model: &Model, node: Uuid) -> Option<StuckAgent> {
 pub(crate) fn orphans(model: &Model, node: Uuid) -> Orphans {
     let fact = model.reports.get(&node).and_then(|record| record.report.facts.get(ORPHANS_FACT));
     fact.map(|fact| Orphans::from_fact(fact)).unwrap_or_default()
+}
+
+/// Returns what a node's host reports about its reboot, or `None` if it reports nothing about it.
+pub(crate) fn reboot(model: &Model, node: Uuid) -> Option<RebootReport> {
+    RebootReport::from_facts(&model.reports.get(&node)?.report.facts)
 }
 
 /// Returns whether a node's host holds its desired state: what its agent has reported since the controller started or,

@@ -191,6 +191,8 @@ pub enum PartAction {
     Issued,
     /// A certificate or a bearer token was revoked.
     Revoked,
+    /// A reboot of a node's host was requested.
+    Requested,
 }
 
 #[cfg(test)]
@@ -219,6 +221,7 @@ mod tests {
             (r#","part_action":"deleted""#, Some(PartAction::Deleted)),
             (r#","part_action":"issued""#, Some(PartAction::Issued)),
             (r#","part_action":"revoked""#, Some(PartAction::Revoked)),
+            (r#","part_action":"requested""#, Some(PartAction::Requested)),
         ] {
             let text = object(more_members);
             let decoded: AuditedObject = serde_json::from_str(&text).unwrap();

@@ -28,6 +28,7 @@ mod ownership;
 mod paths;
 mod primaries;
 mod principals;
+mod reboot;
 mod regressions;
 mod reported;
 mod reported_state;

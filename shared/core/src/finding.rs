@@ -100,6 +100,7 @@ pub mod rule {
         Error NODE_INCOMPLETE "node.incomplete": "An object above a node is missing.";
         Warning PRIMARY_PARKED "primary.parked": "A node that is parked holds a tag as primary.";
         Warning PRIMARY_UNKNOWN "primary.unknown" in "primaries": "A named primary cannot hold its tag. It is an error if a write of the name would be refused.";
+        Warning REBOOT_WANTED "reboot.wanted": "A task asks for a reboot of its host, or the reboot that an operator began has not happened.";
         Warning REFERENCE_UNSET "reference.unset": "A template reads what hosts do not have.";
         Error RELEASE_BROKEN "release.broken": "A stored release does not compile.";
         Error RELEASE_REFUSED "release.refused": "A node's released task set is not stored: the store refuses it, or the records of its cluster's nodes would be too large.";

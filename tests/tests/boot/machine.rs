@@ -171,6 +171,11 @@ impl Machine {
     /// Shuts the machine down cleanly, as for a reboot, and boots it again.
     pub(crate) fn reboot(&mut self) -> Result<()> {
         self.run_ok(&["systemctl", "reboot", "--no-block"])?;
+        self.await_reboot()
+    }
+
+    /// Waits until the machine has shut down for a reboot, and boots it again.
+    pub(crate) fn await_reboot(&mut self) -> Result<()> {
         let mut child = self.nspawn.take().context("the machine is on")?;
         eventually_within(MAX_BOOT_TIME, "the machine has shut down", || {
             child.try_wait()?.context("the machine is still on")?;

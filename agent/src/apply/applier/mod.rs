@@ -10,6 +10,8 @@ mod link;
 mod marker;
 mod package;
 mod placement;
+pub mod puppet;
+mod reboot;
 mod shell;
 mod tree_removal;
 mod unit;
@@ -40,6 +42,16 @@ pub trait Applier {
     /// check only reads the journal.
     fn is_refresh_needed(&self, task: &HostTask) -> bool {
         self.is_journalled(task)
+    }
+
+    /// Returns the reason why a task that was applied has not ended: it waits for an event on the host, such as a reboot.
+    /// The task then has no result yet, and the tasks that require it wait. By default, an applied task has ended.
+    ///
+    /// # Errors
+    /// [`HostError`] from the ledger.
+    fn deferral(&self, site: &Site, task: &HostTask) -> Result<Option<String>, HostError> {
+        let _ = (site, task);
+        Ok(None)
     }
 
     /// Returns the file that the task manages, or `None` if it manages no file or its path cannot be determined. Later
@@ -132,8 +144,10 @@ pub fn applier(kind: TaskKind) -> Option<&'static dyn Applier> {
         TaskKind::Package => Some(&package::PackageApplier),
         TaskKind::User => Some(&account::UserApplier),
         TaskKind::GroupAccount => Some(&account::GroupApplier),
+        TaskKind::Reboot => Some(&reboot::RebootApplier),
+        TaskKind::Puppet => Some(&puppet::PuppetApplier),
         TaskKind::Stage | TaskKind::Group | TaskKind::Skipped => Some(&marker::MarkerApplier),
-        TaskKind::CopyFiles | TaskKind::Sync | TaskKind::Puppet | TaskKind::Reboot => None,
+        TaskKind::CopyFiles | TaskKind::Sync => None,
     }
 }
 

@@ -2,7 +2,8 @@
 //!
 //! ```text
 //! Waiting ──▶ Running ──▶ Ended(outcome)
-//!    │                        ▲
+//!    │           │            ▲
+//!    │           └──▶ Deferred (until the next run)
 //!    └─── requirement failed ─┘
 //!
 //! Skipped: final from the start, does not block dependants
@@ -25,6 +26,8 @@ pub enum TaskState {
     Waiting,
     /// Started.
     Running,
+    /// Has done what it can, and waits for an event on the host, such as a reboot. The next run starts it again.
+    Deferred,
     /// Ended, with this outcome.
     Ended(Outcome),
     /// Does not run on this host, so dependants need not wait for the task.
@@ -174,6 +177,7 @@ impl TaskGraph {
             TaskState::Ended(Outcome::Unchanged | Outcome::Changed | Outcome::WouldChange | Outcome::Drifted)
             | TaskState::Waiting
             | TaskState::Running
+            | TaskState::Deferred
             | TaskState::Skipped => false,
         }
     }
@@ -195,6 +199,11 @@ impl TaskGraph {
         matches!(self.vertices[index].state, TaskState::Ended(_) | TaskState::Skipped | TaskState::Observed)
     }
 
+    /// Records that a running task waits for an event on the host.
+    pub fn defer(&mut self, index: usize) {
+        self.vertices[index].state = TaskState::Deferred;
+    }
+
     /// Records how a task ended.
     pub fn end(&mut self, index: usize, outcome: Outcome) {
         self.vertices[index].state = TaskState::Ended(outcome);
@@ -210,7 +219,7 @@ impl TaskGraph {
             TaskState::Ended(Outcome::DependencyFailed) => "did not run",
             TaskState::Ended(Outcome::Unchanged | Outcome::Changed | Outcome::WouldChange | Outcome::Drifted) => "has ended",
             TaskState::Observed => "is neither run nor checked, since its mode is observe",
-            TaskState::Waiting | TaskState::Running | TaskState::Skipped => "has not ended",
+            TaskState::Waiting | TaskState::Running | TaskState::Deferred | TaskState::Skipped => "has not ended",
         }
     }
 
@@ -231,14 +240,15 @@ impl TaskGraph {
     pub fn outcomes(&self) -> impl Iterator<Item = Outcome> {
         self.vertices.iter().filter(|vertex| !vertex.is_marker).filter_map(|vertex| match vertex.state {
             TaskState::Ended(outcome) => Some(outcome),
-            TaskState::Waiting | TaskState::Running | TaskState::Skipped | TaskState::Observed => None,
+            TaskState::Waiting | TaskState::Running | TaskState::Deferred | TaskState::Skipped | TaskState::Observed => None,
         })
     }
 
-    /// Returns whether any task other than a marker is still to be started or stopped.
+    /// Returns whether any task other than a marker is still to be started, stopped or continued.
     #[must_use]
     pub fn is_waiting(&self) -> bool {
-        self.vertices.iter().any(|vertex| vertex.state == TaskState::Waiting && !vertex.is_marker)
+        let is_pending = |state| matches!(state, TaskState::Waiting | TaskState::Deferred);
+        self.vertices.iter().any(|vertex| is_pending(vertex.state) && !vertex.is_marker)
     }
 
     /// Returns whether any task was only checked, and applying it would change something.

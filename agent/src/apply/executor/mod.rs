@@ -184,10 +184,17 @@ impl TaskRun {
             // In other modes the run changes nothing.
             if mode == Mode::Apply {
                 sweep(&run.site, &run.staging)?;
+                run.site.ledger.retain_reboot_requests(|task, content| run.runs_task(task, content))?;
             }
         }
         run.record_observed();
         Ok(run)
+    }
+
+    /// Returns whether this host runs a task with this id and content.
+    fn runs_task(&self, id: &str, content: [u8; 32]) -> bool {
+        let index = self.tasks.iter().position(|planned| planned.id == id && planned.content == content);
+        index.is_some_and(|index| !self.graph.is_skipped(index) && !self.graph.is_observed(index))
     }
 
     /// Records a result for each observed task. Skips a task that already has a result in this task set, perhaps from
@@ -398,10 +405,18 @@ impl TaskRun {
             if let Poll::Ready(end) = self.running[position].future.as_mut().poll(context) {
                 let RunningTask { index: task_index, allowed: allowed_action, .. } = self.running.remove(position);
                 // The next run begins with a task that had to end before its change.
-                let Some((execution, refresh_outcome)) = end else { return Poll::Ready(()) };
-                self.cancel_refreshes(task_index, refresh_outcome);
-                self.graph.end(task_index, execution.outcome);
-                self.record_end(task_index, execution, allowed_action);
+                let Some(end) = end else { return Poll::Ready(()) };
+                match end {
+                    PerformResult::Ended(execution, refresh_outcome) => {
+                        self.cancel_refreshes(task_index, refresh_outcome);
+                        self.graph.end(task_index, execution.outcome);
+                        self.record_end(task_index, execution, allowed_action);
+                    }
+                    PerformResult::Deferred(refresh_outcome) => {
+                        self.cancel_refreshes(task_index, refresh_outcome);
+                        self.graph.defer(task_index);
+                    }
+                }
                 return Poll::Ready(());
             }
         }

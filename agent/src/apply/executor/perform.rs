@@ -65,8 +65,15 @@ pub struct TaskCall {
     pub ending: watch::Receiver<bool>,
 }
 
-/// The result of a task, and the outcome of its requests to subscribers.
-pub type PerformResult = (Execution, RefreshOutcome);
+/// The end of the run of a task.
+#[derive(Debug)]
+pub enum PerformResult {
+    /// The task has ended: its result, and the outcome of its requests to subscribers.
+    Ended(Execution, RefreshOutcome),
+    /// The task has no result yet, because it waits for an event on the host. Its requests to subscribers remain, as after
+    /// a change.
+    Deferred(RefreshOutcome),
+}
 
 /// The result of the requests (refreshes) that a task makes before its change, so that its subscribers run again.
 #[derive(Debug, Default)]
@@ -109,24 +116,34 @@ pub async fn perform(site: &Site, applier: &dyn Applier, task: &HostTask, call: 
             let outcome = if is_drift { Outcome::Drifted } else { Outcome::Failed };
             Execution { diff, ..Execution::with_message(outcome, message) }
         }
+        Ok(CheckResult::Deferred { message }) if call.allowed == AllowedAction::Check => {
+            Execution::with_message(Outcome::WouldChange, message)
+        }
+        Ok(CheckResult::Deferred { .. }) => {
+            clear_refresh(site, task, call);
+            return Some(PerformResult::Deferred(RefreshOutcome::NotRequested));
+        }
         Ok(CheckResult::Drifted { diff, message }) => match (call.allowed, task.task.on_drift) {
             (AllowedAction::Check, _) => Execution { diff, ..Execution::with_message(Outcome::WouldChange, message) },
             (AllowedAction::Contended, _) => Execution { diff, ..Execution::with_message(Outcome::Drifted, CONTENDED_MESSAGE) },
             (AllowedAction::Mend, OnDrift::Report) => Execution { diff, ..Execution::with_message(Outcome::Drifted, message) },
             (AllowedAction::Mend, OnDrift::Mend) | (AllowedAction::Apply, _) if *call.ending.borrow() => return None,
             (AllowedAction::Mend, OnDrift::Mend) | (AllowedAction::Apply, _) => {
-                let (result, outcome) = apply_with_retries(site, applier, task, call).await?;
-                refresh = outcome;
-                result
+                match apply_with_retries(site, applier, task, call).await? {
+                    PerformResult::Ended(result, outcome) => {
+                        refresh = outcome;
+                        result
+                    }
+                    deferred @ PerformResult::Deferred(_) => {
+                        clear_refresh(site, task, call);
+                        return Some(deferred);
+                    }
+                }
             }
         },
     };
-    let is_done = call.allowed != AllowedAction::Check && result.outcome.is_success();
-    if call.is_refresh
-        && is_done
-        && let Err(error) = site.ledger.clear_refresh(std::slice::from_ref(&task.task.id))
-    {
-        warn!(task = task.task.id.as_str(), error = error.sentence().as_str(); "the request to run a task again could not be cleared; it will run once more");
+    if call.allowed != AllowedAction::Check && result.outcome.is_success() {
+        clear_refresh(site, task, call);
     }
     if task.is_sensitive() {
         result.output.clear();
@@ -134,7 +151,16 @@ pub async fn perform(site: &Site, applier: &dyn Applier, task: &HostTask, call: 
     }
     let elapsed = site.host.uptime().saturating_sub(start);
     result.duration_ms = u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX);
-    Some((result, refresh))
+    Some(PerformResult::Ended(result, refresh))
+}
+
+/// Clears the request that made this task act again, if there was one.
+fn clear_refresh(site: &Site, task: &HostTask, call: &TaskCall) {
+    if call.is_refresh
+        && let Err(error) = site.ledger.clear_refresh(std::slice::from_ref(&task.task.id))
+    {
+        warn!(task = task.task.id.as_str(), error = error.sentence().as_str(); "the request to run a task again could not be cleared; it will run once more");
+    }
 }
 
 /// Checks a task while another process may apply tasks on this host. If the other process applies the same task, waits
@@ -153,10 +179,11 @@ pub async fn check_exclusively(
             // The other process may have run the task for the same refresh.
             call.is_refresh &= would_refresh || site.ledger.should_refresh(id).unwrap_or(false);
         }
-        let (result, refresh) = perform(site, applier, task, &call).await?;
+        let end = perform(site, applier, task, &call).await?;
+        let is_unknown = matches!(&end, PerformResult::Ended(result, _) if result.outcome == Outcome::Unknown);
         // The other process may have started the task after `wait_for_other_process` returned.
-        if result.outcome != Outcome::Unknown || !is_applied_elsewhere(site, id) {
-            return Some((result, refresh));
+        if !is_unknown || !is_applied_elsewhere(site, id) {
+            return Some(end);
         }
     }
 }
@@ -188,12 +215,12 @@ async fn apply_with_retries(site: &Site, applier: &dyn Applier, task: &HostTask,
     if applier.managed_path(site, task).is_some()
         && let Err(error) = record_dirs(site, &call.staging)
     {
-        return Some((failed_execution(error.into()), RefreshOutcome::NotRequested));
+        return Some(PerformResult::Ended(failed_execution(error.into()), RefreshOutcome::NotRequested));
     }
     // The refreshes are requested before the change, so that a crash after the change does not lose the requests.
     let new_requests = match site.ledger.request_refresh(&call.subscribers) {
         Ok(added) => added,
-        Err(error) => return Some((failed_execution(error.into()), RefreshOutcome::NotRequested)),
+        Err(error) => return Some(PerformResult::Ended(failed_execution(error.into()), RefreshOutcome::NotRequested)),
     };
     let (retries, interval) = applier.retry_policy(task);
     let (mut attempt, mut is_unchanged, mut ending) = (0, true, call.ending.clone());
@@ -201,9 +228,9 @@ async fn apply_with_retries(site: &Site, applier: &dyn Applier, task: &HostTask,
         let change = if call.is_refresh { applier.refresh(site, task) } else { applier.apply(site, task) };
         let error = match change.await {
             Ok(apply_result) if apply_result.is_unchanged && is_unchanged => {
-                return Some((changed_execution(apply_result), RefreshOutcome::Unchanged(new_requests)));
+                return Some(PerformResult::Ended(changed_execution(apply_result), RefreshOutcome::Unchanged(new_requests)));
             }
-            Ok(apply_result) => return Some((changed_execution(apply_result), RefreshOutcome::Changed)),
+            Ok(apply_result) => return Some(end_of_change(site, applier, task, apply_result)),
             Err(error) => error,
         };
         is_unchanged &= error.effect == FailureEffect::Unchanged;
@@ -212,13 +239,23 @@ async fn apply_with_retries(site: &Site, applier: &dyn Applier, task: &HostTask,
             if attempt > 0 {
                 result.message = format!("{} (attempt {})", result.message, attempt + 1);
             }
-            return Some((result, if is_unchanged { RefreshOutcome::Unchanged(new_requests) } else { RefreshOutcome::Changed }));
+            let refresh = if is_unchanged { RefreshOutcome::Unchanged(new_requests) } else { RefreshOutcome::Changed };
+            return Some(PerformResult::Ended(result, refresh));
         }
         // The time-out is the normal end of the pause.
         if timeout(Duration::from_secs(interval), ending.wait_for(|must_end| *must_end)).await.is_ok() {
             return None;
         }
         attempt += 1;
+    }
+}
+
+/// Returns the end of a task whose change was made: its result, unless the task waits for an event on the host.
+fn end_of_change(site: &Site, applier: &dyn Applier, task: &HostTask, result: ApplyResult) -> PerformResult {
+    match applier.deferral(site, task) {
+        Ok(None) => PerformResult::Ended(changed_execution(result), RefreshOutcome::Changed),
+        Ok(Some(_)) => PerformResult::Deferred(RefreshOutcome::Changed),
+        Err(error) => PerformResult::Ended(failed_execution(error.into()), RefreshOutcome::Changed),
     }
 }
 

@@ -7,6 +7,7 @@
 //! state (F13). Nothing is cached here, because what the agent does next must depend on what is on disk.
 
 mod bodies;
+mod reboots;
 mod record;
 mod results;
 mod state;
@@ -29,6 +30,7 @@ use crate::host::{Dir, Host, HostError, HostPath};
 use crate::paths;
 
 pub use bodies::{BodyProgress, IncomingBody};
+pub use reboots::{PACKAGE_REBOOT, PackageReboot, REBOOT_REQUESTS, RebootRequest, USED_REBOOT, UsedReboot};
 use record::RecordKind;
 pub(crate) use state::read_part;
 pub use state::{
@@ -509,7 +511,7 @@ fn remove_entry(dir: &dyn Dir, name: &str) -> Result<(), HostError> {
 }
 
 /// Returns a file name for a text of any length and content: the first half of its SHA-256 digest, in hex.
-fn encode_file_name(text: &str) -> String {
+pub(super) fn encode_file_name(text: &str) -> String {
     Hex(&sha256(text.as_bytes())[..16]).to_string()
 }
 

@@ -53,6 +53,9 @@ pub(super) enum RecordKind {
     AcceptedNode = 22,
     LeftObjects = 23,
     CleanUps = 24,
+    RebootRequests = 40,
+    PackageReboot = 41,
+    UsedReboot = 42,
 }
 
 impl RecordKind {
@@ -83,7 +86,10 @@ impl RecordKind {
             | Self::StartedUnits
             | Self::AcceptedNode
             | Self::LeftObjects
-            | Self::CleanUps => 1,
+            | Self::CleanUps
+            | Self::RebootRequests
+            | Self::PackageReboot
+            | Self::UsedReboot => 1,
         }
     }
 }
@@ -184,8 +190,7 @@ mod tests {
 
     use super::*;
     use crate::apply::ledger::{
-        AcceptedState, CleanUp, CleanUpStep, HookSnapshot, HostMapRecord, LeftObject, ObjectKind, OpenBarriers, Reason, Step,
-        StepState, TaskProgress, TaskRecord, UndoNote,
+        AcceptedState, CleanUp, CleanUpStep, HookSnapshot, HostMapRecord, LeftObject, ObjectKind, OpenBarriers, PackageReboot, Reason, RebootRequest, Step, StepState, TaskProgress, TaskRecord, UndoNote, UsedReboot,
     };
 
     #[test]
@@ -397,5 +402,25 @@ mod tests {
         }
         assert_encoding(RecordKind::StartedUnits, [21, 1], &single_pair("motd", "u"), "01 04 6d6f7464 01 75");
         assert_encoding(RecordKind::AcceptedNode, [22, 1], &uuid::Uuid::from_bytes([7; 16]), &format!("10 {}", "07".repeat(16)));
+    }
+
+    /// Compares the bytes of the records about a reboot.
+    #[test]
+    fn records_of_reboot_keep_encoding() {
+        let boot_hex = "08".repeat(16);
+        let request = RebootRequest {
+            content: [7; 32],
+            boot_id: [8; 16],
+            requested_at: 300,
+            reason: "why".to_owned(),
+            timeout_s: 60,
+            is_done: true,
+        };
+        let hex = format!("01 04 6d6f7464 {} {boot_hex} ac02 03 776879 3c 01", "07".repeat(32));
+        assert_encoding(RecordKind::RebootRequests, [40, 1], &BTreeMap::from([("motd".to_owned(), request)]), &hex);
+        let answer = PackageReboot { database: [9; 32], boot_id: [8; 16], is_required: true };
+        let used = UsedReboot { epoch: [6; 16], revision: 300 };
+        assert_encoding(RecordKind::UsedReboot, [42, 1], &used, &format!("{} ac02", "06".repeat(16)));
+        assert_encoding(RecordKind::PackageReboot, [41, 1], &answer, &format!("{} {boot_hex} 01", "09".repeat(32)));
     }
 }

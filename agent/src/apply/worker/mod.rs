@@ -9,6 +9,7 @@ mod grants;
 mod host_map;
 mod offers;
 mod plan;
+mod reboot;
 mod report;
 
 use std::collections::BTreeSet;
@@ -23,6 +24,7 @@ use stemma_wire::message::observed::{self, LocalState, Report};
 use stemma_wire::watchdog::Watchdog;
 use tokio::time::{Instant, sleep_until};
 
+use super::applier::puppet;
 use super::executor::{RunSummary, TaskRun};
 use super::hooks::HookFailures;
 use super::ledger::{Desired, LOCAL_STATE, Ledger, RECONCILE_DONE, REPORT};
@@ -40,6 +42,7 @@ use bodies::BodyDownloads;
 use disk::StuckReason;
 use grants::GrantTable;
 use host_map::HostMapWatch;
+use reboot::GrantedReboot;
 use report::{HookState, log_result, next_hook_event};
 
 /// Maximum delay before the agent requests a profile or blob again that did not arrive completely.
@@ -79,6 +82,12 @@ pub struct ApplyWorker {
     clean_ups: Vec<CleanUpReport>,
     /// The reasons why orphans stay although the nodegroup has `remove_orphans`, as of the last removal.
     kept_orphans: KeptOrphans,
+    /// The id of the present boot. It never changes while this process runs.
+    boot_id: [u8; 16],
+    /// The reboot that a controller has granted. Until the host goes down or the agent gives up, no task starts.
+    reboot: Option<GrantedReboot>,
+    /// The reason why the last granted reboot has not begun, or has not ended.
+    reboot_problem: Option<String>,
     last_report: Option<Report>,
     /// True if the last report is on disk, from which `stemma-agent status` reads it.
     is_report_stored: bool,
@@ -215,6 +224,7 @@ impl ApplyWorker {
         let local = site.ledger.get(&LOCAL_STATE)?.unwrap_or_default();
         let progress = site.ledger.get(&REPORT)?.map(|report| report.progress).unwrap_or_default();
         let next_reconcile_at = Instant::now() + Duration::from_secs(config.schedule.drift_seconds);
+        let boot_id = site.host.boot_id();
         Ok(Self {
             desired: site.ledger.accepted()?.map(|accepted| accepted.desired()),
             site,
@@ -232,6 +242,9 @@ impl ApplyWorker {
             orphans: Vec::new(),
             clean_ups: Vec::new(),
             kept_orphans: KeptOrphans::new(),
+            boot_id,
+            reboot: None,
+            reboot_problem: None,
             last_report: None,
             is_report_stored: false,
             next_reconcile_at,
@@ -336,6 +349,7 @@ impl ApplyWorker {
                 () = or_pending(self.map.check_at.map(sleep_until)) => self.check_map().await,
                 () = or_pending(self.retry_outputs_at.map(sleep_until)) => self.check_map().await,
                 () = or_pending(self.report_running_at.map(sleep_until)) => self.report_running().await,
+                () = or_pending(self.reboot.as_ref().map(|reboot| sleep_until(reboot.check_at))) => self.advance_reboot().await,
                 failed = next_hook_event(&mut self.hooks) => self.on_hook_event(failed).await,
                 () = or_pending(self.left_ends.as_mut()) => {
                     self.left_ends = None;
@@ -354,6 +368,9 @@ impl ApplyWorker {
         self.site.left.search().await;
         if let Err(error) = self.site.left.find(&*self.site.host, &self.site.ledger).await {
             warn!(error = error.sentence().as_str(); "it is not known whether commands of an earlier agent run; no command begins before that");
+        }
+        if let Err(error) = puppet::sweep(&self.site) {
+            warn!(error = error.sentence().as_str(); "files of a run of Puppet remain");
         }
         self.left_ends = self.site.left.all_ends();
         let held = self.site.ledger.accepted()?.map(|accepted| accepted.held_desired());

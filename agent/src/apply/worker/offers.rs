@@ -7,7 +7,7 @@ use log::{info, warn};
 use stemma_wire::message::WireVersion;
 use stemma_wire::message::channel::ApplyMessage;
 use stemma_wire::message::observed::{Progress, TaskResult};
-use stemma_wire::message::signed::{Grant, SignedDesired, SignedGrant};
+use stemma_wire::message::signed::{Grant, LeaseKind, SignedDesired, SignedGrant};
 
 use super::grants::HeldLease;
 use super::{ApplyError, ApplyWorker};
@@ -154,7 +154,10 @@ impl ApplyWorker {
             Grant::Lease { kind, duration_s } => {
                 let expires_at = self.site.host.uptime() + Duration::from_secs((*duration_s).into());
                 self.grants.update_lease(*kind, HeldLease { revision: signed.revision, expires_at });
-                Ok(())
+                match kind {
+                    LeaseKind::Reboot => self.on_reboot_lease(signed, expires_at).await,
+                    LeaseKind::Mend => Ok(()),
+                }
             }
         }
     }

@@ -61,6 +61,7 @@ impl ApplyWorker {
         let requested = self.site.ledger.get(&RECONCILE_REQUESTED)?.unwrap_or_default();
         let (started, done) = self.site.ledger.get(&RECONCILE_DONE)?.unwrap_or_default();
         if requested > done {
+            self.site.checks.clear();
             self.requested_reconcile = Some(requested);
             self.site.ledger.put(&RECONCILE_DONE, &(requested.max(started), done))?;
         }
@@ -199,13 +200,19 @@ impl ApplyWorker {
         self.find_orphans()
     }
 
-    /// Returns whether no task of this desired state may start: the host is parked, or was paused on the host itself. A
+    /// Returns whether no task of this desired state may start: the host is parked, was paused on the host itself, or is about
+    /// to be rebooted. A
     /// hold on the host itself has this effect only until a task of the task set has ended. A pause or hold by an
     /// operator has none: the host then runs the task set that it has.
     pub(super) fn is_stopped(&self, desired: &Desired) -> bool {
         let now = self.site.host.unix_seconds();
         let is_on_hold = self.local.hold.as_ref().is_some_and(|(hold_end, _)| *hold_end > now);
-        self.local.paused || self.local.parked.is_some() || desired.known.parked || (is_on_hold && !self.has_begun(desired))
+        let is_going_down = self.reboot.is_some();
+        is_going_down
+            || self.local.paused
+            || self.local.parked.is_some()
+            || desired.known.parked
+            || (is_on_hold && !self.has_begun(desired))
     }
 
     /// Returns whether any task of this task set has ended on this host.

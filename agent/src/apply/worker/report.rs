@@ -6,16 +6,17 @@ use std::time::Duration;
 
 use log::{info, warn};
 use serde_json::json;
-use stemma_core::status::{ORPHANS_FACT, STUCK_FACT, TASKS_CONTINUE_FACT};
+use stemma_core::status::{BOOT_FACT, ORPHANS_FACT, REBOOT_FACT, RebootReport, STUCK_FACT, TASKS_CONTINUE_FACT};
 use stemma_core::task::Mode;
 use stemma_wire::message::channel::ApplyMessage;
 use stemma_wire::message::observed::{Progress, Report, TaskResult};
 use tokio::time::Instant;
+use uuid::Uuid;
 
 use super::{ApplyError, ApplyWorker, WorkerFindings};
 use crate::apply::hooks::HookFailures;
 use crate::apply::ledger::{Desired, HOOK_SNAPSHOT, HookSnapshot, REPORT};
-use crate::apply::{hooks, orphans};
+use crate::apply::{hooks, orphans, reboots};
 use crate::channel::ChannelError;
 use crate::findings::limit;
 use crate::host::command::log_excerpt;
@@ -66,7 +67,7 @@ impl ApplyWorker {
         limit(&mut findings, MAX_WORKER_FINDINGS);
         let report = Report {
             agent_version: env!("CARGO_PKG_VERSION").into(),
-            facts: self.facts(),
+            facts: self.facts()?,
             findings,
             progress: self.progress,
             local: self.local.clone(),
@@ -89,9 +90,10 @@ impl ApplyWorker {
     /// Returns the facts about problems of the agent itself, as JSON texts by the name of the fact. The controller
     /// evaluates these facts, because findings are texts for people only.
     ///
-    /// A fact is present only while its problem exists: the reason why the host is stuck, `true` if its tasks run
-    /// nevertheless, and the list of orphans and clean-ups.
-    fn facts(&self) -> BTreeMap<String, String> {
+    /// The fact about the present boot is always present. Another fact is present only while its problem exists: the reason
+    /// why the host is stuck, `true` if its tasks run nevertheless, the list of orphans and clean-ups, and the reboot that
+    /// tasks ask for.
+    fn facts(&self) -> Result<BTreeMap<String, String>, HostError> {
         let disk = self.findings.disk.as_ref().map(|stuck| &stuck.sentence);
         // `findings.state` is the reason if the agent cannot read the profile. Then no task can start either.
         let blocker = disk.or(self.findings.state.as_ref());
@@ -100,7 +102,11 @@ impl ApplyWorker {
         let stuck = reason.map(|reason| (STUCK_FACT.to_owned(), json!(reason).to_string()));
         let runs_on = (blocker.is_none() && write_error.is_some()).then(|| (TASKS_CONTINUE_FACT.to_owned(), "true".to_owned()));
         let orphans = orphans::orphans_fact(&self.orphans, &self.clean_ups).map(|text| (ORPHANS_FACT.to_owned(), text));
-        stuck.into_iter().chain(runs_on).chain(orphans).collect()
+        let boot = (BOOT_FACT.to_owned(), json!(Uuid::from_bytes(self.boot_id)).to_string());
+        let problem = self.reboot_problem.clone();
+        let report = RebootReport { problem, ..reboots::report(&self.site.ledger, self.boot_id)? };
+        let reboot = report.to_fact().map(|text| (REBOOT_FACT.to_owned(), text));
+        Ok(stuck.into_iter().chain(runs_on).chain(orphans).chain([boot]).chain(reboot).collect())
     }
 
     /// Clears the finding about dropped results if a controller has received it. `acknowledged` is the highest sequence

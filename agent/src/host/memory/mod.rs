@@ -113,6 +113,10 @@ struct MachineState {
     directory_entries: RefCell<BTreeMap<(AccountKind, String), String>>,
     directory_lookups: Cell<usize>,
     uptime: Cell<Duration>,
+    /// The number of the present boot, from 1.
+    boot: Cell<u8>,
+    /// The programs that inhibit a shutdown.
+    blockers: RefCell<Vec<String>>,
 }
 
 impl Default for MemoryHost {
@@ -150,6 +154,8 @@ impl MemoryHost {
             directory_entries: RefCell::default(),
             directory_lookups: Cell::default(),
             uptime: Cell::new(Duration::from_secs(1)),
+            boot: Cell::new(1),
+            blockers: RefCell::default(),
         }))
     }
 
@@ -309,6 +315,18 @@ impl MemoryHost {
             }
         }
         self.restart();
+    }
+
+    /// Sets the programs that inhibit a shutdown.
+    pub fn set_shutdown_blockers(&self, blockers: &[&str]) {
+        *self.0.blockers.borrow_mut() = blockers.iter().map(|blocker| (*blocker).to_owned()).collect();
+    }
+
+    /// Boots the machine: cuts its power, empties `/run`, and changes its boot id.
+    pub fn reboot(&self) {
+        self.cut_power();
+        self.0.boot.set(self.0.boot.get() + 1);
+        self.delete("/run");
     }
 
     /// Advances the clock and the uptime of the machine.
@@ -591,6 +609,23 @@ impl Host for MemoryHost {
 
     fn user_and_group(&self) -> (u32, u32) {
         (0, 0)
+    }
+
+    fn boot_id(&self) -> [u8; 16] {
+        [self.0.boot.get(); 16]
+    }
+
+    fn can_reboot(&self) -> bool {
+        true
+    }
+
+    fn shutdown_blockers(&self) -> Pending<'_, Result<Vec<String>, HostError>> {
+        let blockers = self.0.blockers.borrow().clone();
+        Box::pin(async move { Ok(blockers) })
+    }
+
+    fn kernel_release(&self) -> String {
+        "6.1.0-stemma".to_owned()
     }
 
     /// Returns the id of the current process: the upper bits of `random`, which each restart changes.

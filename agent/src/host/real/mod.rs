@@ -21,6 +21,7 @@ use super::{
 mod accounts;
 mod directory_service;
 mod exec_error;
+mod inhibitors;
 mod lock;
 mod prepare;
 pub mod process_setup;
@@ -82,16 +83,6 @@ impl RealHost {
         host.units =
             (is_systemd_booted(&host.root) && rustix::process::geteuid().is_root()).then(|| Rc::new(units::Units::new()));
         Ok(host)
-    }
-
-    /// Returns whether this process may end while commands run, because the next agent waits for those of tasks, and stops the
-    /// others. Without `in_any_stop`, it may only do so if systemd restarts the agent and a command of a task runs. Returns
-    /// `false` if commands are child processes.
-    pub async fn may_leave_commands(&self, in_any_stop: bool) -> bool {
-        match &self.units {
-            Some(units) => units.may_leave_commands(in_any_stop).await,
-            None => false,
-        }
     }
 }
 
@@ -169,6 +160,14 @@ impl Host for RealHost {
 
     fn has_unit(&self, unit: &str) -> bool {
         self.units.is_some() && has_transient_unit(unit)
+    }
+
+    fn can_reboot(&self) -> bool {
+        self.units.is_some()
+    }
+
+    fn shutdown_blockers(&self) -> Pending<'_, Result<Vec<String>, HostError>> {
+        Box::pin(inhibitors::shutdown_blockers())
     }
 
     fn system_units(&self) -> &dyn SystemUnits {

@@ -10,7 +10,8 @@ use anyhow::Result;
 use serde::{Serialize, Serializer};
 use stemma_core::digest::TaskDigest;
 use stemma_core::status::{
-    self, CleanUpReport, CleanUpState, ORPHANS_FACT, OrphanedObject, Orphans, STUCK_FACT, TaskOutcome, TaskSummary,
+    self, CleanUpReport, CleanUpState, ORPHANS_FACT, OrphanedObject, Orphans, RebootReport, STUCK_FACT, TaskOutcome,
+    TaskSummary,
 };
 use stemma_core::task::Mode;
 use stemma_wire::error::is_format_character;
@@ -24,6 +25,7 @@ use crate::apply::clean_ups;
 use crate::apply::executor::{OBSERVED_MESSAGE, is_observed};
 use crate::apply::ledger::{AcceptedState, Desired, LOCAL_STATE, PROGRESS, REASONS, REPORT, Reason, TaskRecord};
 use crate::apply::orphans::{self, MAX_LISTED_ORPHANS};
+use crate::apply::reboots;
 use crate::args::OutputFormat;
 use crate::host::Host as _;
 use crate::sync::{ConnectionRecord, ConnectionState};
@@ -92,6 +94,8 @@ struct StatusOutput {
     orphans: Vec<OrphanedObject>,
     /// The tasks that run once because a task that names them in `on_unassign` is no longer placed on this node.
     clean_ups: Vec<CleanUpReport>,
+    /// The reboot that tasks of this host ask for. `null` if none does.
+    reboot: Option<RebootReport>,
     /// True if identity or credentials of a joined host are missing or damaged. The first finding describes the damage.
     is_damaged: bool,
     /// The reason why the agent cannot store or apply its desired state. `null` if there is no such problem.
@@ -104,9 +108,12 @@ struct TaskOutput {
     id: String,
     /// `null` if the task of the current task set has not ended yet on this host.
     outcome: Option<TaskEnd>,
-    /// The barrier that the task waits for, directly or through an earlier task of this host. `null` if it does not
-    /// wait.
+    /// The barrier or the reboot that the task waits for, directly or through an earlier task of this host. `null` if it
+    /// does not wait.
     waits_for: Option<String>,
+    /// True if the task waits for a reboot of this host.
+    #[serde(skip)]
+    waits_for_reboot: bool,
     /// The reason for the outcome and the end of the task's output, if they are stored.
     #[serde(flatten)]
     reason: Option<Reason>,
@@ -193,7 +200,13 @@ impl StatusOutput {
         match (self.progress, TaskSummary::from_outcomes(outcomes, true)) {
             (Progress::Running, _) => "running",
             (Progress::Failed, _) | (_, TaskSummary::Failed) => "failed",
-            (_, TaskSummary::Incomplete) if !self.tasks.iter().any(TaskOutput::is_pending_here) => "waiting for other hosts",
+            (_, TaskSummary::Incomplete) if !self.tasks.iter().any(TaskOutput::is_pending_here) => {
+                if self.tasks.iter().any(|task| task.waits_for_reboot) {
+                    "waiting for a reboot"
+                } else {
+                    "waiting for other hosts"
+                }
+            }
             (_, TaskSummary::Drifted) => "drifted",
             (Progress::Waiting, _) | (_, TaskSummary::Incomplete | TaskSummary::NotReleased | TaskSummary::Unreported) => {
                 "waiting"
@@ -205,7 +218,7 @@ impl StatusOutput {
 }
 
 impl TaskOutput {
-    /// Returns whether the task has not ended and does not wait for another host.
+    /// Returns whether the task has not ended, and waits for neither another host nor a reboot.
     fn is_pending_here(&self) -> bool {
         self.is_pending() && self.waits_for.is_none()
     }
@@ -291,6 +304,7 @@ fn collect(local: &LocalHost) -> Result<StatusOutput> {
     }
     let clean_ups = clean_ups::reports(&local.site)?;
     let skipped = desired.as_ref().map(skipped_tasks).unwrap_or_default();
+    let reboot = Some(reboots::report(ledger, local.host.boot_id())?).filter(|report| !report.tasks.is_empty());
     let mode = desired.as_ref().map(|desired| words(desired.mode()));
     let has_desired = desired.is_some();
     let (known, task_set) = desired.map(|desired| (desired.known, desired.task_set)).unwrap_or_default();
@@ -330,6 +344,7 @@ fn collect(local: &LocalHost) -> Result<StatusOutput> {
         unacknowledged_results: ledger.results()?.len(),
         orphans,
         clean_ups,
+        reboot,
         is_damaged,
         stuck,
     })
@@ -404,6 +419,8 @@ fn tasks(local: &LocalHost, desired: &Desired) -> Result<Vec<TaskOutput>> {
     let mut reasons = ledger.get(&REASONS)?.unwrap_or_default();
     let mut stopped_tasks = stopped_tasks(&records, &reasons);
     let barriers = waiting_tasks(local, desired, &profile, &records)?;
+    let report = reboots::report(ledger, local.host.boot_id())?;
+    let waits_for_boot = reboots::waiting_tasks(&report, desired, &profile, |task| records.contains_key(task));
     let tasks_of_host = profile.tasks.iter().filter(|task| desired.task_set.runs_task(&task.id));
     Ok(tasks_of_host
         .map(|task| {
@@ -413,7 +430,10 @@ fn tasks(local: &LocalHost, desired: &Desired) -> Result<Vec<TaskOutput>> {
             // it.
             let waits_for = barriers.get(task.id.as_str()).map(|barrier| status::barrier_text(&barrier.task, &barrier.selector));
             let not_run = stopped_tasks.remove(&task.id).unwrap_or_default();
-            TaskOutput { outcome, reason, waits_for, id: task.id.clone(), not_run }
+            let waits_for_reboot = waits_for_boot.contains(task.id.as_str());
+            let reboot_text = || waits_for_reboot.then(|| format!("a reboot: `stemma node reboot {}`", desired.known.name));
+            let waits_for = waits_for.or_else(reboot_text);
+            TaskOutput { outcome, reason, waits_for, waits_for_reboot, id: task.id.clone(), not_run }
         })
         .collect())
 }
@@ -553,6 +573,12 @@ fn human_text(status: &StatusOutput, now: u64) -> String {
         line("orphaned", &format!("{task:<24} on_unassign: {on_unassign} {}", clean_up_text(*state)));
         if !message.is_empty() {
             line("", &format!("  {message}"));
+        }
+    }
+    if let Some(RebootReport { since: Some(since), tasks, .. }) = &status.reboot {
+        line("reboot", &format!("wanted for {}", duration_text(now.saturating_sub(*since))));
+        for task in tasks {
+            line("", &format!("  by task {}: {}", task.task, task.reason));
         }
     }
     if status.unacknowledged_results > 0 {

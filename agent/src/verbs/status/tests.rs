@@ -17,7 +17,9 @@ const DRIFTED: Option<TaskEnd> = Some(TaskEnd::Outcome(Outcome::Drifted));
 /// Returns the output of `status` for a task `t` with this outcome. `waits_for` describes the barrier at which the task
 /// waits.
 fn task_output(outcome: Option<TaskEnd>, waits_for: Option<&str>) -> TaskOutput {
-    TaskOutput { id: "t".to_owned(), outcome, waits_for: waits_for.map(str::to_owned), reason: None, not_run: Vec::new() }
+    let waits_for_reboot = waits_for.is_some_and(|text| text.starts_with("a reboot"));
+    let waits_for = waits_for.map(str::to_owned);
+    TaskOutput { id: "t".to_owned(), outcome, waits_for, waits_for_reboot, reason: None, not_run: Vec::new() }
 }
 
 /// A file name with a dot is not valid for a hook. `status` shows an executable file with such a name as skipped.
@@ -287,6 +289,7 @@ fn y06_state_text_matches_state_of_controllers() {
     let (waiting, drifted) = ((None, Some("a on tags x")), (DRIFTED, None));
     for (progress, tasks, state) in [
         (Progress::Waiting, vec![done, waiting], "waiting for other hosts"),
+        (Progress::Waiting, vec![done, (None, Some("a reboot"))], "waiting for a reboot"),
         (Progress::Waiting, vec![waiting, pending], "waiting"),
         (Progress::Waiting, vec![done], "waiting"),
         (Progress::Running, vec![waiting], "running"),
@@ -442,4 +445,54 @@ fn y06_status_shows_whether_agent_gets_updates_when_identity_is_damaged() {
                 until it stops";
     assert!(text.contains(expected), "{text}");
     assert!(text.contains("contact   no agent runs on this host\n"), "{text}");
+}
+
+/// The task `last` requires the reboot, and `other` does not.
+#[test]
+fn status_and_explain_show_reboot_that_task_waits_for() {
+    use crate::verbs::explain::task_reasons;
+
+    let root = tempfile::tempdir().unwrap();
+    let set = TestTaskSet::default().task("boot", "reboot", &[], &serde_json::json!({}));
+    let set = set.file("last", &[0], "/last", "x").file("other", &[], "/other", "x");
+    joined_host(root.path(), &set);
+    assert_eq!(once(root.path()).unwrap(), AgentExit::Done);
+    let text = human_status(root.path());
+    for line in [
+        "state     waiting for a reboot\n",
+        "task      boot                     waiting for a reboot: `stemma node reboot web-1`\n",
+        "task      last                     waiting for a reboot: `stemma node reboot web-1`\n",
+        "task      other                    changed\n",
+        "reboot    wanted for less than a minute\n            by task boot: the task asks for it",
+    ] {
+        assert!(text.contains(line), "{line}: {text}");
+    }
+    assert_eq!(task_reasons(root.path(), "last")[0], "waiting for a reboot: `stemma node reboot web-1`");
+    assert_eq!((root.path().join("last").exists(), root.path().join("other").exists()), (false, true));
+}
+
+/// The state of the agent is on a disk without room. `once` fails and says why, `status` says so too, and both recover.
+#[test]
+fn f07_status_says_disk_is_full_until_space_is_free() {
+    use crate::apply::testing::{SmallDisk, store_accepted};
+
+    let root = tempfile::tempdir().unwrap();
+    let Some(disk) = SmallDisk::new(root.path().join("var/lib/stemma-agent"), "1m") else { return };
+    let set = |content: &str| TestTaskSet::default().file("f", &[], "/f", content);
+    let host = joined_host(root.path(), &set("1"));
+    assert_eq!(once(root.path()).unwrap(), AgentExit::Done);
+    store_accepted(&host, 2, &set("2"));
+    let filler = disk.0.join("filler");
+    // The write ends at the first error, when the disk has no room any more.
+    assert!(std::fs::write(&filler, vec![0; 2 * 1024 * 1024]).is_err());
+    let end = once(root.path());
+    assert!(!matches!(end, Ok(AgentExit::Done)), "{end:?}");
+    let text = human_status(root.path());
+    assert!(text.contains("state     stuck: ") && text.contains("No space left on device"), "{text}");
+    assert_eq!(std::fs::read_to_string(root.path().join("f")).unwrap(), "1", "nothing was begun");
+    std::fs::remove_file(&filler).unwrap();
+    assert_eq!(once(root.path()).unwrap(), AgentExit::Done);
+    let text = human_status(root.path());
+    assert!(text.contains("state     converged\n") && !text.contains("No space left"), "{text}");
+    assert_eq!(std::fs::read_to_string(root.path().join("f")).unwrap(), "2");
 }

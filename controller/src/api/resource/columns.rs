@@ -263,6 +263,7 @@ const COMPUTED: &[(&str, WriteCell)] = &[
     }),
     ("suppressed_traits", |row, cell| cell.put(&row.node.spec.suppressed_traits)),
     ("reported_state", |row, cell| cell.put(&state::reported_state(row.model, row.node))),
+    ("reboot", |row, cell| cell.put(&state::reboot(row.model, row.node))),
     ("reported_labels", |row, cell| cell.put(&state::reported_labels(row.model, row.node))),
     ("connected", |row, cell| cell.put(&(row.liveness() == Liveness::Connected))),
     ("connection", |row, cell| cell.put(row.liveness().name())),

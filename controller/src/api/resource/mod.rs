@@ -29,6 +29,7 @@ mod patching;
 mod primaries;
 mod principals;
 mod provision;
+mod reboot;
 mod releases;
 mod resolved;
 mod role_table;

@@ -27,7 +27,7 @@ use super::tags::TagCall;
 use super::tags::node::NodeTagCall;
 use super::{
     actions, apply, audit, blobs, credentials, discovery, events, explain, fleet, lists, maps, nodes, objects, patching,
-    primaries, principals, provision, releases, resolved, roles, tags, tasks, tokens, traits, writes,
+    primaries, principals, provision, reboot, releases, resolved, roles, tags, tasks, tokens, traits, writes,
 };
 use crate::api::Api;
 use crate::api::http::auth::AuthFailure;
@@ -100,6 +100,7 @@ handlers! {
     SetNodeProvisionState => write provision::set_provision_state;
     ParkNode => write provision::set_maintenance, true;
     UnparkNode => write provision::set_maintenance, false;
+    RebootNode => write reboot::request_reboot;
     ListNodeTraits => read traits::list;
     ReplaceNodeTraits => write traits::replace;
     DeleteNodeTraits => write traits::clear;

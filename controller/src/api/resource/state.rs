@@ -69,6 +69,14 @@ pub(super) fn unmanaged(model: &Model, node: &Node) -> Vec<Value> {
     listed.into_iter().map(object).chain(more).collect()
 }
 
+/// Returns what the node's host reports about its reboot: the tasks that ask for one, since when, and why the one that an
+/// operator began has not happened. Returns `null` if no task asks and none was begun.
+pub(super) fn reboot(model: &Model, node: &Node) -> Value {
+    let Some(report) = state_inputs::reboot(model, node.meta.uuid) else { return Value::Null };
+    let time = |seconds: u64| view::format_time(Timestamp(seconds.saturating_mul(1000)));
+    json!({"since": report.since.map(time), "tasks": report.tasks, "problem": report.problem})
+}
+
 /// Returns whether the node's agent is connected, silent, or has never joined.
 pub(super) fn liveness(api: &Api, node: Uuid) -> Liveness {
     api.desired.as_ref().map_or(Liveness::Absent, |desired| desired.liveness(node))
@@ -132,6 +140,7 @@ pub(super) fn resolution_findings(api: &Api, model: &Model, node: &Node, resolut
 /// - The host itself reported a problem, such as a stuck agent.
 /// - Files and other objects that tasks left and that no task manages now still exist on the host, or a clean-up of such a
 ///   task has yet to succeed.
+/// - Tasks ask for a reboot of the host.
 /// - The store refused the next task set of the node.
 pub(super) fn current_findings(api: &Api, model: &Model, node: &Node, resolved_node: Option<&ResolvedNode>) -> Vec<Finding> {
     let (now, uuid) = (api.registry.now(), node.meta.uuid);
@@ -154,6 +163,7 @@ pub(super) fn current_findings(api: &Api, model: &Model, node: &Node, resolved_n
     }
     findings.extend(state_inputs::stuck_reason(model, uuid).map(|reason| resolve::host_stuck(node, &reason)));
     findings.extend(resolve::orphans(node, &state_inputs::orphans(model, uuid)));
+    findings.extend(state_inputs::reboot(model, uuid).map(|report| resolve::reboot_wanted(node, &report)));
     findings.extend(resolve::report_dropped(node, model.dropped_counts(uuid)));
     findings.extend(resolve::report_findings(node, &model.host_findings(uuid).collect::<Vec<_>>()));
     findings
@@ -220,6 +230,7 @@ pub(super) fn status_reason(
             status::first_error_code(&findings, &blocking_rules).map(|code| format!("{HAS_ERROR_REASON}: {code}"))
         }
         State::Changing if status.reason == RESULTS_PENDING_REASON => barrier_reason(api, model, node, (inputs, mode), barriers)
+            .or_else(|| state_inputs::reboot(model, node.meta.uuid)?.wait_text(&node.display_name()))
             .or_else(|| status::pending_results_text(state_inputs::unfinished_tasks(model, node.meta.uuid))),
         State::Blocked | State::Waiting | State::Changing => barrier_reason(api, model, node, (inputs, mode), barriers),
         State::Drifted => tasks_with(TaskOutcome::Drifted),

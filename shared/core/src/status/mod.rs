@@ -6,6 +6,7 @@
 mod agent_facts;
 mod note;
 mod orphans;
+mod reboot;
 mod tasks;
 
 use std::time::Duration;
@@ -17,6 +18,7 @@ use crate::object::{NodeSpec, ReportedState};
 pub use agent_facts::{STUCK_FACT, StuckAgent, TASKS_CONTINUE_FACT, is_agent_fact, stuck_reason};
 pub use note::{HostConfirmation, NextTaskSet, StatusNote, WithheldBy};
 pub use orphans::{CleanUpReport, CleanUpState, ORPHANS_FACT, OrphanedObject, Orphans};
+pub use reboot::{BOOT_FACT, REBOOT_FACT, RebootReport, RebootTask};
 pub use tasks::{
     AwaitedTask, RESULTS_PENDING_REASON, TASK_FAILED_REASON, TaskOutcome, TaskStatus, TaskSummary, awaited_task_reason,
     barrier_text, closed_barrier_text, first_error_code, first_failure_text, pending_results_text, stopping_task,

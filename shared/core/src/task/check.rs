@@ -191,22 +191,22 @@ mod tests {
 
     #[test]
     fn w11_unsupported_type_is_one_finding_naming_tasks() {
-        // No agent runs `puppet` and `reboot` yet. Type `flie` is unknown, and other code reports it.
-        let kinds = ["puppet", "file", "reboot", "puppet", "stage", "skipped", "flie", "puppet", "puppet", "puppet"];
+        // No agent runs `copy_files` and `sync` yet. Type `flie` is unknown, and other code reports it.
+        let kinds = ["sync", "file", "copy_files", "sync", "stage", "skipped", "flie", "sync", "sync", "sync"];
         let tasks: Vec<Task> = (0..).zip(kinds).map(|(index, kind): (u32, _)| Task::new(format!("t{index}"), kind)).collect();
         let findings = unsupported_types(&"site@1".parse().unwrap(), &tasks);
         let texts: Vec<String> = findings.iter().map(ToString::to_string).collect();
         assert_eq!(
             texts,
             [
-                "warning task.type release/site@1 task t0 type: no agent runs type \"puppet\" yet: hosts report t0, t3, t7 and 2 more as \
+                "warning task.type release/site@1 task t0 type: no agent runs type \"sync\" yet: hosts report t0, t3, t7 and 2 more as \
                  unsupported, and start nothing that requires it",
-                "warning task.type release/site@1 task t2 type: no agent runs type \"reboot\" yet: hosts report t2 as unsupported, and \
+                "warning task.type release/site@1 task t2 type: no agent runs type \"copy_files\" yet: hosts report t2 as unsupported, and \
                  start nothing that requires it",
             ]
         );
         // A task that the import from Fuel could not translate is not reported.
-        let mut untranslated_task = Task::new("t", "puppet");
+        let mut untranslated_task = Task::new("t", "sync");
         untranslated_task.foreign.insert("untranslated".into(), serde_json::json!(["parameters.cmd"]));
         assert_eq!(unsupported_types(&"site@1".parse().unwrap(), &[untranslated_task]), []);
     }

@@ -75,3 +75,24 @@ pub(super) const LINK: &str = "\
     path: /srv/current
     target: releases/v7
 ";
+
+pub(super) const REBOOT: &str = "\
+- id: new-kernel
+  type: reboot
+  parameters:
+    when: required
+";
+
+pub(super) const PUPPET: &str = "\
+- id: banner
+  type: puppet
+  parameters:
+    manifest: |
+      file { '/etc/issue':
+        content => \"${facts['site']}: ${lookup('banner::text')}\\n\",
+      }
+    hiera:
+      banner::text: '{{ labels.region }}'
+    facts:
+      site: '{{ node.name }}'
+";

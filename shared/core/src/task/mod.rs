@@ -17,6 +17,7 @@ mod package_version;
 mod parameter_type;
 mod parameters;
 mod path;
+mod run_parameters;
 mod system_parameters;
 pub mod tree_rules;
 mod types;
@@ -44,6 +45,7 @@ pub use path::{
     check_not_agent_path, check_path, check_replaceable, check_writable, is_at_or_below, is_template,
 };
 pub(crate) use path::{ancestors, known_directories, spellings};
+pub use run_parameters::{PuppetParameters, REBOOT_CONDITIONS, RebootParameters, WHEN_REQUIRED};
 pub use system_parameters::{
     AGENT_ENDS_ITSELF, DirectoryParameters, LinkParameters, PackageParameters, SERVICE_STATES, ServiceParameters,
 };
@@ -182,8 +184,8 @@ impl Task {
         Ok(value)
     }
 
-    /// Returns the name of the blob from which a `file` task writes its file: the parameter `source`. Returns `None`
-    /// for a task of another type, or without this parameter.
+    /// Returns the name of the blob from which a `file` task writes its file, or with the code of a `puppet` task: the
+    /// parameter `source`. Returns `None` for a task of another type, or without this parameter.
     pub fn source(&self) -> Option<&str> {
         source_parameter(&self.kind, &self.parameters)
     }
@@ -212,10 +214,11 @@ impl Task {
     }
 }
 
-/// Returns the text of the parameter `source` of a task of type `file` or an alias of it: the name of a blob
+/// Returns the text of the parameter `source` of a task of type `file`, an alias of it, or `puppet`: the name of a blob
 /// (`sha256:…`), or in a manifest also the name of a file.
 pub fn source_parameter<'a>(kind: &str, parameters: &'a Map<String, Value>) -> Option<&'a str> {
-    parameters.get("source").filter(|_| is_type(kind, TaskKind::File)).and_then(Value::as_str)
+    let has_source = || is_type(kind, TaskKind::File) || is_type(kind, TaskKind::Puppet);
+    parameters.get("source").filter(|_| has_source()).and_then(Value::as_str)
 }
 
 /// Returns whether a type name or alias in a task belongs to this type.
@@ -391,9 +394,15 @@ mod tests {
     }
 
     #[test]
-    fn source_is_present_for_file_task_only() {
+    fn source_is_present_for_file_and_puppet_tasks_only() {
         let blob_name = "sha256:0";
-        for (kind, source) in [("file", Some(blob_name)), ("upload_file", Some(blob_name)), ("shell", None), ("other", None)] {
+        for (kind, source) in [
+            ("file", Some(blob_name)),
+            ("upload_file", Some(blob_name)),
+            ("puppet", Some(blob_name)),
+            ("shell", None),
+            ("other", None),
+        ] {
             let mut task = Task::new("a", kind);
             assert_eq!(task.source(), None);
             task.parameters.insert("source".to_owned(), blob_name.into());

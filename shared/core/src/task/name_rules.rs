@@ -3,6 +3,9 @@
 //!
 //! Each function returns the error message for a text that breaks its rule, or `None` if the text is valid.
 
+use serde_json::{Map, Value};
+
+use super::path::check_path;
 use crate::name::{has_control, truncated};
 
 /// Maximum length of the name of a user or group, in bytes (`LOGIN_NAME_MAX` of Linux without the NUL; `useradd` has 32).
@@ -13,6 +16,9 @@ const MAX_UNIT_NAME_BYTES: usize = 255;
 
 /// The types of units that a task can manage.
 const UNIT_TYPES: &[&str] = &["service", "socket", "timer", "path", "target", "mount", "automount", "swap"];
+
+/// Maximum size of data for Hiera, in bytes as JSON. A whole desired state has at most 256 KiB.
+const MAX_DATA_BYTES: usize = 64 * 1024;
 
 /// Maximum length of a pattern or version, in bytes.
 const MAX_TEXT_BYTES: usize = 255;
@@ -120,9 +126,83 @@ pub fn pattern_error(text: &str) -> Option<String> {
     (!is_valid).then(|| format!("{:?} is not a pattern of file names: write a name such as *.tmp or cache/*", truncated(text)))
 }
 
+/// The name of a Puppet fact, as Facter and Puppet read it from a variable of the environment: in lower case.
+pub fn fact_name_error(text: &str) -> Option<String> {
+    let is_inner = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_';
+    let is_valid = text.len() <= MAX_TEXT_BYTES
+        && text.bytes().next().is_some_and(|first| first.is_ascii_lowercase())
+        && text.bytes().all(is_inner);
+    (!is_valid).then(|| {
+        format!(
+            "{:?} is not a name for a fact: write at most {MAX_TEXT_BYTES} small letters, digits and `_`, and begin with a letter",
+            truncated(text)
+        )
+    })
+}
+
+/// Data for Hiera: a limited map, whose keys are not empty.
+pub fn data_error(map: &Map<String, Value>) -> Option<String> {
+    let bytes = serde_json::to_string(map).map_or(usize::MAX, |text| text.len());
+    if bytes > MAX_DATA_BYTES {
+        return Some(format!(
+            "has {bytes} bytes as JSON, and at most {MAX_DATA_BYTES} are sent to a host: put some of it into a module"
+        ));
+    }
+    map.keys().any(|key| key.trim().is_empty()).then(|| "has an empty key, by which nothing can be looked up".to_owned())
+}
+
+/// Directories in one text, as in `PATH`: absolute paths that a host accepts.
+pub fn path_list_error(text: &str) -> Option<String> {
+    text.split(':').find_map(|path| check_path(path).err().map(|error| format!("{:?}: {error}", truncated(path))))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::key::LabelValue;
+
+    /// systemd.syntax(7): a line is one assignment or the head of a section, and only a line break begins another line. So
+    /// a label in the template of a unit file adds no line to it. A label in the name of a unit is refused by the host if it
+    /// is more than a part of a name.
+    #[test]
+    fn s70_label_adds_no_line_to_unit_file_or_name() {
+        for injection in [
+            "x\nExecStart=/bin/evil",
+            "x\r\n[Service]\r\nUser=root",
+            "x\r[Service]",
+            "\n",
+            "x\0",
+            "x\u{85}[Install]",
+            "x\u{1b}[2J",
+        ] {
+            assert!(injection.parse::<LabelValue>().is_err(), "{injection:?} is no value of a label");
+            assert!(unit_name_error(&format!("app@{injection}.service")).is_some(), "{injection:?}");
+        }
+        // These are values of labels, and no part of a unit's name.
+        for value in ["a b", "../../etc/passwd", "[Service]", "ExecStart=/bin/evil", "x;reboot", "$(id)", "%n", "x.service y"] {
+            assert!(value.parse::<LabelValue>().is_ok(), "{value:?}");
+            assert!(unit_name_error(&format!("app@{value}.service")).is_some(), "{value:?}");
+        }
+        assert_eq!(unit_name_error("app@blue-2.service"), None);
+    }
+
+    #[test]
+    fn fact_names_and_data_follow_rules_of_puppet() {
+        for name in ["site", "a1", "my_fact"] {
+            assert_eq!(fact_name_error(name), None, "{name}");
+        }
+        for name in ["", "1a", "_a", "A", "a-b", "a b", "a=b", "\u{e4}", &"a".repeat(256)] {
+            assert!(fact_name_error(name).is_some(), "{name}");
+        }
+        let data = |value: Value| data_error(value.as_object().unwrap());
+        assert_eq!(data(serde_json::json!({"a::b": {"c": [1, null]}})), None);
+        assert!(data(serde_json::json!({" ": 1})).unwrap().contains("empty key"));
+        assert!(data(serde_json::json!({"a": "x".repeat(64 * 1024)})).unwrap().contains("at most 65536"));
+        assert_eq!(path_list_error("/etc/puppet/modules:/opt/m"), None);
+        for list in ["", "modules", "/a:", "/a::/b", "/a:../b"] {
+            assert!(path_list_error(list).is_some(), "{list}");
+        }
+    }
 
     #[test]
     fn account_names_follow_rule_of_useradd() {

@@ -88,6 +88,12 @@ pub enum ParameterType {
     LinkTarget,
     /// A pattern of file names, or a list of patterns.
     Patterns,
+    /// A map of any values, at any depth. Its texts may be templates.
+    Data,
+    /// A map from names of Puppet facts to texts. The texts may be templates.
+    Facts,
+    /// Directories as one text, separated by `:`, as in `PATH`.
+    PathList,
 }
 
 /// The kind of resource on the host that a text of a parameter names.
@@ -205,6 +211,15 @@ impl ParameterType {
             (Self::AccountNames, Value::Array(items)) if items.is_empty() => None,
             (Self::AccountNames, value) => self.names_error(value, |text| authored_text_error(text, account_reference_error)),
             (Self::Patterns, value) => self.names_error(value, name_rules::pattern_error),
+            (Self::Data, Value::Object(map)) => name_rules::data_error(map),
+            (Self::Facts, Value::Object(map)) => map.iter().find_map(|(name, value)| match value {
+                Value::String(text) => name_rules::fact_name_error(name)
+                    .or_else(|| check_variable(&format!("FACTER_{name}"), checkable_text(text)).err()),
+                other => {
+                    Some(format!("{:?} must have a text as its value, not {}: quote it", truncated(name), display_value(other)))
+                }
+            }),
+            (Self::PathList, Value::String(text)) => name_rules::path_list_error(text),
             (Self::Choice(texts), Value::String(text)) if texts.contains(&text.as_str()) => None,
             (Self::Seconds, value) if value.is_u64() => value.as_u64().and_then(timeout_error).map(str::to_owned),
             (Self::Count, value) if value.is_u64() => None,
@@ -228,7 +243,9 @@ impl ParameterType {
             Self::File | Self::Path | Self::Directory => "an absolute path",
             Self::Words => "a list of texts",
             Self::WordsOrText => "a list of texts or a shell text",
-            Self::Env => "a map of texts",
+            Self::Env | Self::Facts => "a map of texts",
+            Self::Data => "a map",
+            Self::PathList => "absolute paths, separated by `:`",
             Self::Mode => "octal digits as text, \"0644\"",
             Self::Flag | Self::Switch => "true or false",
             Self::Always => "true",

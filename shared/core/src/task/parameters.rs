@@ -121,6 +121,9 @@ macro_rules! value_of {
     (PackageVersion) => { Option<String> };
     (LinkTarget) => { Option<String> };
     (Patterns) => { NameList };
+    (Data) => { serde_json::Map<String, serde_json::Value> };
+    (Facts) => { BTreeMap<String, String> };
+    (PathList) => { Option<String> };
 }
 pub(super) use value_of;
 
@@ -357,8 +360,8 @@ mod tests {
             ("shell", json!({"cmd": "a".repeat(131_071), "env": {"AB": "c".repeat(131_068)}})),
             // The comment of a template is not part of the rendered script.
             ("shell", json!({"script": format!("{{# {} #}}true", "a".repeat(131_072))})),
-            // No agent runs `puppet`, and type `teapot` is unknown. So their parameters are not checked.
-            ("puppet", json!({"anything": 1})),
+            // No agent runs `sync`, and type `teapot` is unknown. So their parameters are not checked.
+            ("sync", json!({"anything": 1})),
             ("teapot", json!({"anything": 1})),
         ] {
             assert_eq!(parameter_errors(kind, &parameters), Vec::<String>::new(), "{kind} {parameters}");
@@ -539,8 +542,11 @@ mod tests {
                 json!({"script": secret, "unless": [secret], "cwd": secret, "creates": secret}),
                 &["creates", "cwd", "unless[0]"],
             ),
-            // No agent runs `puppet`, so nobody sees its parameters on a host.
-            ("puppet", json!({"puppet_manifest": secret}), &[]),
+            (
+                "puppet",
+                json!({"puppet_manifest": secret, "hiera": {"a": [secret]}, "facts": {"b": secret}}),
+                &["puppet_manifest"],
+            ),
         ] {
             let errors = parameter_errors(kind, &parameters);
             let is_reported = |field: &&str| {

@@ -13,6 +13,7 @@ use super::examples;
 use super::package_rules::package_contradictions;
 use super::parameter_type::NamedResource;
 use super::parameters::{FileParameters, Parameter, ParameterTable, ShellParameters, TEMPLATE_FILE, TypedParameters};
+use super::run_parameters::{PuppetParameters, RebootParameters};
 use super::system_parameters::{
     DirectoryParameters, LinkParameters, PackageParameters, ServiceParameters, service_contradictions,
 };
@@ -174,9 +175,18 @@ task_types! {
         example: examples::GROUP_ACCOUNT,
         ..ordinary_type("group_account", &["name"])
     };
-    Puppet "a manifest, run by the host's own puppet apply":
-        exclusive_type("puppet", &["puppet_manifest", "puppet_modules", "hiera"]);
-    Reboot "a reboot, always or when required": exclusive_type("reboot", &[]);
+    Puppet "a manifest, run by the host's own puppet apply": TaskType {
+        parameters: Some(&PuppetParameters::TABLE),
+        is_refreshed: true,
+        example: examples::PUPPET,
+        ..exclusive_type("puppet", &["puppet_manifest", "hiera", "facts", "cwd"])
+    };
+    Reboot "a reboot that an operator starts, asked for always or when required": TaskType {
+        parameters: Some(&RebootParameters::TABLE),
+        is_refreshed: true,
+        example: examples::REBOOT,
+        ..exclusive_type("reboot", &[])
+    };
     Stage "a point in the order of tasks that all nodes share": marker_type("stage");
     Group "tasks that are placed together": marker_type("group");
     Skipped "a place in the order that does nothing": marker_type("skipped");

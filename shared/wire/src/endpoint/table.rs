@@ -379,6 +379,7 @@ endpoints! {
         SetNodeProvisionState Put "/v1/nodes/{node}/states/provision" WRITE Node WRITE_QUERY + IF_MATCH Json(ProvisionTarget) -> ACCEPTED Nothing Whole: "Sets the state of a node's instance; for `active` the node must be usable.";
         ParkNode Put "/v1/nodes/{node}/maintenance" WRITE Node PATCH + IF_MATCH Json(Reason) -> ACCEPTED Nothing Whole: "Parks a node, with a reason.";
         UnparkNode Delete "/v1/nodes/{node}/maintenance" WRITE Node PATCH + IF_MATCH Nothing -> ACCEPTED Nothing Whole: "Unparks a node.";
+        RebootNode Post "/v1/nodes/{node}/reboot" WRITE Node WRITE_QUERY + IF_MATCH Nothing -> ACCEPTED Nothing Whole: "Requests a reboot of a node's host, which begins when its running tasks have ended and nobody inhibits it.";
         ListNodeTraits Get "/v1/nodes/{node}/traits" READ Node READ_ONE Nothing -> OK Json(NodeTraits) Whole since TRAITS_READ: "Lists a node's traits.";
         ReplaceNodeTraits Put "/v1/nodes/{node}/traits" WRITE Node PATCH + IF_MATCH Json(Traits) -> OK Json(NodeTraits) Whole since TRAITS_PUT: "Replaces all of a node's asserted traits.";
         DeleteNodeTraits Delete "/v1/nodes/{node}/traits" WRITE Node PATCH + IF_MATCH Nothing -> NO_CONTENT Nothing Whole since TRAITS_DELETE: "Removes all of a node's asserted traits.";

@@ -521,6 +521,8 @@ fn files_containing(dir: &dyn Dir, dir_path: &str, text: &str) -> Vec<String> {
 
 mod clean_ups;
 mod ending;
+mod hostile;
 mod leftovers;
 mod paths;
+mod reboot;
 mod subscribes;

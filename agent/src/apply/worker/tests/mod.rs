@@ -18,6 +18,7 @@ use crate::host::memory::MemoryHost;
 use crate::host::{CommandResult, ExitKind};
 
 mod orphans;
+mod reboot;
 mod report;
 mod watchdog;
 

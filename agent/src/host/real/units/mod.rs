@@ -27,11 +27,11 @@ pub use self::name::{COMMAND_UNIT_PATTERNS, live_owner};
 use self::name::{ProcessId, owned_units, owner, unit_name};
 use self::output::CommandOutput;
 use self::systemd::{Systemd, UnitChanges, UnitEnd, UnitRequest, has_bus, is_refusal, start_error};
-use super::AGENT_UNIT;
 use super::directory_service::DirectoryService;
 use super::exec_error::{exec_error, find_exec_error, is_executable};
 use super::prepare::{CommandSetup, memory_file, open_working_dir, prepare};
 use super::spawn::TERMINATE_GRACE;
+use super::{AGENT_UNIT, RealHost};
 use crate::host::command::quote_environment_value;
 use crate::host::{CommandPurpose, CommandResult, ExitKind, HostCommand, HostError, LeftCommand};
 
@@ -545,6 +545,18 @@ fn is_variable_name(name: &str) -> bool {
     !name.is_empty()
         && !name.starts_with(|c: char| c.is_ascii_digit())
         && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
+}
+
+impl RealHost {
+    /// Returns whether this process may end while commands run, because the next agent waits for those of tasks, and stops the
+    /// others. Without `in_any_stop`, it may only do so if systemd restarts the agent and a command of a task runs. Returns
+    /// `false` if commands are child processes.
+    pub async fn may_leave_commands(&self, in_any_stop: bool) -> bool {
+        match &self.units {
+            Some(units) => units.may_leave_commands(in_any_stop).await,
+            None => false,
+        }
+    }
 }
 
 #[cfg(test)]

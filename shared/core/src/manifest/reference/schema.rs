@@ -172,5 +172,12 @@ fn parameter_schema(parameter_type: ParameterForm) -> Value {
             json!({"enum": texts.iter().map(|text| json!(text)).chain([Value::Null]).collect::<Vec<_>>()})
         }
         ParameterForm::Seconds | ParameterForm::AccountId => json!({"type": ["integer", "null"], "minimum": 1}),
+        ParameterForm::Data => json!({"type": ["object", "null"]}),
+        ParameterForm::Facts => json!({
+            "type": ["object", "null"],
+            "propertyNames": {"pattern": "^[a-z][a-z0-9_]*$"},
+            "additionalProperties": {"type": "string"},
+        }),
+        ParameterForm::PathList => json!({"type": ["string", "null"], "pattern": "^/"}),
     }
 }

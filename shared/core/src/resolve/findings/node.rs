@@ -17,7 +17,7 @@ use crate::object::{
 };
 use crate::requirement::UnmetRequirement;
 use crate::resolve::{Resolution, ResolveCache, ResolvedNode, resolve_node};
-use crate::status::{CleanUpReport, CleanUpState, OrphanedObject, Orphans, StuckAgent, parked_by};
+use crate::status::{CleanUpReport, CleanUpState, OrphanedObject, Orphans, RebootReport, StuckAgent, parked_by};
 use crate::traits::{MAX_TRAIT_CHARS, MAX_TRAITS};
 use crate::unimplemented;
 
@@ -135,6 +135,16 @@ pub fn host_stuck(node: &Node, StuckAgent { reason, can_run_tasks }: &StuckAgent
     };
     let message = format!("{problem}: {}", shorten(reason));
     node_finding(rule::HOST_STUCK, node, message)
+}
+
+/// Returns the finding that tasks of a node ask for a reboot of its host, or that the reboot which an operator began has
+/// not happened.
+pub fn reboot_wanted(node: &Node, report: &RebootReport) -> Finding {
+    let name = node.display_name();
+    let mut parts: Vec<String> = report.wait_text(&name).into_iter().collect();
+    parts.extend(report.tasks.first().map(|task| format!("the reason: {}", shorten(&task.reason))));
+    parts.extend(report.problem.as_ref().map(|problem| format!("the last reboot has not happened: {}", shorten(problem))));
+    node_finding(rule::REBOOT_WANTED, node, parts.join("; "))
 }
 
 /// Returns the findings about what a node's tasks left on its host: one for each listed object, one for those that are not

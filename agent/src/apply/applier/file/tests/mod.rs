@@ -524,3 +524,22 @@ fn y01_check_rejects_host_label_map_wherever_configured() {
         assert_eq!(message, is_refused.then_some(expected), "{map_path} {path}");
     }
 }
+
+/// A unit file from a template keeps its lines, whatever the values of labels are (the values here are valid labels).
+#[test]
+fn s70_unit_file_keeps_lines_when_label_resembles_unit() {
+    let host = MemoryHost::new();
+    let template = "[Service]\nUser=app\nExecStart=/usr/bin/app --tier={{ labels.tier }}\n";
+    let parameters = json!({"path": "/etc/systemd/system/app.service", "template": template});
+    for tier in ["gold", "[Service]", "ExecStart=/bin/evil", "#", "%n"] {
+        let definition = json!({"id": "conf", "type": "file", "parameters": parameters}).to_string();
+        let (references, after, barriers) = (vec!["labels.tier".to_owned()], vec![], vec![]);
+        let profile = ProfileTask { id: "conf".into(), definition, references, after, barriers };
+        let inputs = [("labels.tier".to_owned(), InputValue::Json(json!(tier).to_string().into()))].into();
+        block_on(FileApplier.apply(&site(&host), &HostTask::new(&profile, &inputs).unwrap())).unwrap();
+        let text = host.text("/etc/systemd/system/app.service").unwrap();
+        let lines: Vec<&str> = text.lines().collect();
+        let last_line = format!("ExecStart=/usr/bin/app --tier={tier}");
+        assert_eq!(lines, ["[Service]", "User=app", &last_line], "{tier:?}");
+    }
+}

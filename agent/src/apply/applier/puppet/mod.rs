@@ -1,0 +1,304 @@
+//! `puppet`: Puppet code, run by the host's own `puppet apply`.
+//!
+//! A check is a run with `--noop`, which costs about as much as a run. So a check without a difference is valid for a while
+//! ([`RecentChecks`](crate::apply::recent_checks::RecentChecks)). The code is no template. Values of the task reach it only
+//! as facts and as data of Hiera, so no value can become Puppet code.
+//!
+//! The exit status of `puppet apply --detailed-exitcodes` has two bits: 2 if resources changed, 4 if resources failed. It is
+//! 1 if the run failed as a whole, for example because the code does not compile. With `--noop`, it is 0 even if resources
+//! differ, so the summary of the run decides ([`summary`]).
+
+mod staging;
+mod summary;
+
+use std::time::Duration;
+
+use log::debug;
+use serde_json::{Map, Value};
+use stemma_core::task::{PuppetParameters, check_variable, is_template};
+use stemma_wire::message::Hash;
+
+use super::{Applier, parameters};
+use crate::apply::rendering::TaskTemplates;
+use crate::apply::task::{ApplyResult, CheckResult, HostTask, Site, TaskError};
+use crate::host::{CommandPurpose, CommandResult, ExitKind, HostCommand, HostError, HostPath, Pending};
+use staging::StagedRun;
+pub use staging::sweep;
+use summary::RunSummary;
+
+/// Time limit of a run for which the task sets none, in seconds. Fuel has the same default.
+const DEFAULT_TIMEOUT_SECONDS: u64 = 3600;
+
+/// The places of Puppet: of its vendor's packages, and of distributions.
+const PROGRAMS: [&str; 3] = ["/opt/puppetlabs/bin/puppet", "/usr/bin/puppet", "/usr/local/bin/puppet"];
+
+/// Maximum size of the Puppet code of a task, in bytes.
+const MAX_CODE_BYTES: u64 = 4 * 1024 * 1024;
+
+/// The message for a host without Puppet.
+const NO_PUPPET: &str = "Puppet is not installed on this host";
+
+/// The applier of `puppet` tasks.
+pub(super) struct PuppetApplier;
+
+/// Whether a run of Puppet changes the host.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum RunMode {
+    /// Puppet only reports what it would change.
+    Noop,
+    /// Puppet changes the host.
+    Apply,
+}
+
+/// The rendered parameters of a task.
+struct PuppetRun {
+    /// The Puppet code that must be staged, or the path of a manifest that is on the host.
+    code: Code,
+    module_path: Option<String>,
+    hiera: Map<String, Value>,
+    facts: Vec<(String, String)>,
+    cwd: Option<HostPath>,
+    timeout: Duration,
+}
+
+/// The Puppet code of a task.
+enum Code {
+    /// The code itself.
+    Text(Vec<u8>),
+    /// A manifest on the host.
+    OnHost(HostPath),
+}
+
+impl Applier for PuppetApplier {
+    fn check<'a>(&'a self, site: &'a Site, task: &'a HostTask) -> Pending<'a, Result<CheckResult, TaskError>> {
+        Box::pin(async move {
+            site.left.find(&*site.host, &site.ledger).await?;
+            let left_result = site.left.await_ends(&task.task.id).await;
+            let run = prepare(site, task)?;
+            if left_result.is_none() && site.checks.is_valid(&task.task.id, task.content, site.host.uptime()) {
+                return Ok(CheckResult::Converged);
+            }
+            let Some(program) = find_program(site)? else {
+                let message = format!("{NO_PUPPET}, so nothing could be checked: would run it");
+                return Ok(CheckResult::Drifted { diff: String::new(), message });
+            };
+            let (result, summary) = run_puppet(site, task, &run, program, RunMode::Noop).await?;
+            let check = check_result(result, summary)?;
+            match (check, left_result) {
+                (CheckResult::Converged, Some(left)) => {
+                    record_check(site, task);
+                    Ok(CheckResult::Completed(ApplyResult {
+                        message: left.message,
+                        output: left.output,
+                        ..ApplyResult::default()
+                    }))
+                }
+                (CheckResult::Converged, None) => {
+                    record_check(site, task);
+                    Ok(CheckResult::Converged)
+                }
+                (check, _) => Ok(check),
+            }
+        })
+    }
+
+    fn apply<'a>(&'a self, site: &'a Site, task: &'a HostTask) -> Pending<'a, Result<ApplyResult, TaskError>> {
+        Box::pin(async move {
+            let run = prepare(site, task)?;
+            let Some(program) = find_program(site)? else {
+                let message = format!(
+                    "{NO_PUPPET} ({}): install it, for example by a `package` task that this one requires; nothing was run",
+                    PROGRAMS.join(", ")
+                );
+                return Err(TaskError::new(message).without_effect());
+            };
+            site.checks.forget(&task.task.id);
+            let (result, summary) = run_puppet(site, task, &run, program, RunMode::Apply).await?;
+            let result = apply_result(result, summary)?;
+            record_check(site, task);
+            Ok(result)
+        })
+    }
+
+    /// A change of another task may change what Puppet would do, and the last check may still be valid.
+    fn is_refresh_needed(&self, _: &HostTask) -> bool {
+        true
+    }
+}
+
+/// Records that the task has no difference to its host now.
+fn record_check(site: &Site, task: &HostTask) {
+    site.checks.record(&task.task.id, task.content, site.host.uptime());
+}
+
+/// Returns the path of Puppet on this host, or `None` if it is not installed.
+fn find_program(site: &Site) -> Result<Option<HostPath>, HostError> {
+    for path in PROGRAMS.map(HostPath::from_static) {
+        let dir = match site.host.parent_dir(&path) {
+            Ok(dir) => dir,
+            Err(HostError::Link { .. }) => None,
+            Err(error) => return Err(error),
+        };
+        if dir.map(|dir| dir.stat(path.name())).transpose()?.flatten().is_some() {
+            return Ok(Some(path));
+        }
+    }
+    Ok(None)
+}
+
+/// Renders the parameters of a task.
+fn prepare(site: &Site, task: &HostTask) -> Result<PuppetRun, TaskError> {
+    let parameters: PuppetParameters = parameters(task)?;
+    let templates = &TaskTemplates::new(site, task);
+    let code = match (&parameters.manifest, &parameters.source, &parameters.puppet_manifest) {
+        (Some(text), ..) => Code::Text(text.clone().into_bytes()),
+        (None, Some(source), _) => Code::Text(blob(site, source)?),
+        (None, None, path) => Code::OnHost(templates.path("parameters.puppet_manifest", path.as_deref().unwrap_or_default())?),
+    };
+    let facts = parameters.facts.iter().map(|(name, text)| {
+        let (field, variable) = (format!("parameters.facts.{name}"), format!("FACTER_{name}"));
+        let value = templates.text(&field, text)?;
+        check_variable(&variable, &value).map_err(|error| TaskError::new(format!("{field}: {error}")))?;
+        Ok((variable, value))
+    });
+    let facts = facts.collect::<Result<_, TaskError>>()?;
+    let hiera = parameters
+        .hiera
+        .iter()
+        .map(|(key, value)| Ok((key.clone(), render_data(templates, &format!("parameters.hiera.{key}"), value)?)));
+    let seconds = parameters.timeout.or(task.task.timeout_seconds).unwrap_or(DEFAULT_TIMEOUT_SECONDS);
+    Ok(PuppetRun {
+        code,
+        module_path: parameters.puppet_modules.clone(),
+        hiera: hiera.collect::<Result<_, TaskError>>()?,
+        facts,
+        cwd: parameters.cwd.as_deref().map(|cwd| templates.directory("parameters.cwd", cwd)).transpose()?.flatten(),
+        timeout: Duration::from_secs(seconds),
+    })
+}
+
+/// Returns the content of a blob. The executor starts a task only after its blob has arrived.
+fn blob(site: &Site, source: &str) -> Result<Vec<u8>, TaskError> {
+    let hash = Hash::from_source(source).map_err(|error| TaskError::new(format!("parameters.source: {source:?}: {error}")))?;
+    if let Some(size) = site.ledger.body_size(hash)?.filter(|size| *size > MAX_CODE_BYTES) {
+        let message = format!(
+            "parameters.source: {source} has {size} bytes, and Puppet code has at most {MAX_CODE_BYTES}; nothing was run"
+        );
+        return Err(TaskError::new(message).without_effect());
+    }
+    let bytes = site.ledger.body(hash)?;
+    bytes.ok_or_else(|| TaskError::new(format!("parameters.source: the blob {source} has not arrived yet")).without_effect())
+}
+
+/// Renders the texts in data for Hiera, at any depth. Hiera replaces `%{…}` in texts. In a rendered text, this may come from
+/// a value, so it is escaped. In a text that is no template, it is the author's.
+fn render_data(templates: &TaskTemplates<'_>, field: &str, value: &Value) -> Result<Value, TaskError> {
+    Ok(match value {
+        Value::String(text) if is_template(text) => Value::String(templates.text(field, text)?.replace("%{", "%{literal('%')}{")),
+        Value::Array(items) => {
+            let items = items.iter().enumerate().map(|(index, item)| render_data(templates, &format!("{field}[{index}]"), item));
+            Value::Array(items.collect::<Result<_, _>>()?)
+        }
+        Value::Object(map) => {
+            let entries =
+                map.iter().map(|(key, item)| Ok((key.clone(), render_data(templates, &format!("{field}.{key}"), item)?)));
+            Value::Object(entries.collect::<Result<_, TaskError>>()?)
+        }
+        other => other.clone(),
+    })
+}
+
+/// Stages the code and data of a task, runs Puppet, and removes what was staged. Returns how Puppet ended, and the summary
+/// of the run, if Puppet has written one.
+async fn run_puppet(
+    site: &Site,
+    task: &HostTask,
+    run: &PuppetRun,
+    program: HostPath,
+    mode: RunMode,
+) -> Result<(CommandResult, Option<RunSummary>), TaskError> {
+    let staged = StagedRun::new(site, &task.task.id, run).map_err(|error| TaskError::from(error).without_effect())?;
+    let is_secret = task.is_sensitive();
+    let mut command = HostCommand {
+        cwd: run.cwd.clone(),
+        env: run.facts.iter().cloned().collect(),
+        ..HostCommand::new(staged.arguments(site, run, &program, mode, is_secret), run.timeout)
+    };
+    let result = match mode {
+        RunMode::Noop => {
+            command.purpose = CommandPurpose::Guard(task.task.id.clone());
+            site.host.run(&command).await
+        }
+        RunMode::Apply => {
+            command.purpose = CommandPurpose::Task(task.task.id.clone());
+            run_recorded(site, task, command).await
+        }
+    };
+    let summary = staged.summary();
+    staged.remove();
+    Ok((result?, summary))
+}
+
+/// Runs a command that continues if this agent ends. The ledger has its unit until the end of the command.
+async fn run_recorded(site: &Site, task: &HostTask, mut command: HostCommand) -> Result<CommandResult, HostError> {
+    let id = &task.task.id;
+    command.unit = site.host.new_unit(&command.purpose);
+    let unit = command.unit.as_deref();
+    let record = || if unit.is_some() { site.ledger.set_started_unit(id, unit) } else { Ok(()) };
+    let result = site.host.run_recorded(&command, &record).await;
+    if let Some(unit) = unit {
+        if let Err(error) = site.ledger.set_started_unit(id, None) {
+            debug!(task = id.as_str(), error = error.sentence().as_str(); "the unit of a task remains in the record");
+        }
+        site.host.release_unit(unit).await;
+    }
+    result
+}
+
+/// Returns the result of a run with `--noop`.
+fn check_result(result: CommandResult, summary: Option<RunSummary>) -> Result<CheckResult, TaskError> {
+    let CommandResult { end, output } = result;
+    let summary = match (end, summary) {
+        (ExitKind::Status(0 | 4 | 6), Some(summary)) => summary,
+        (end, _) => {
+            let message = format!("`puppet apply --noop` {}, so nothing is known about the host{}", end.sentence(), hint(end));
+            return Err(TaskError { output, ..TaskError::new(message).without_effect() });
+        }
+    };
+    if summary.is_converged() && end.is_success() {
+        return Ok(CheckResult::Converged);
+    }
+    let message = format!("Puppet would change {} of {} resources", summary.out_of_sync, summary.total);
+    Ok(CheckResult::Drifted { diff: output, message })
+}
+
+/// Returns the result of a run that may change the host.
+fn apply_result(result: CommandResult, summary: Option<RunSummary>) -> Result<ApplyResult, TaskError> {
+    let CommandResult { end, output } = result;
+    let counts = summary.map(|summary| format!(": {}", summary.sentence())).unwrap_or_default();
+    match end {
+        ExitKind::Status(status @ (0 | 2)) => {
+            let message = format!("Puppet has run{counts}");
+            Ok(ApplyResult { message, output, is_unchanged: status == 0, ..ApplyResult::default() })
+        }
+        ExitKind::Status(4 | 6) => {
+            let message = format!("Puppet could not apply all resources{counts}");
+            Err(TaskError { output, ..TaskError::new(message) })
+        }
+        end => {
+            let message = format!("`puppet apply` {}{}", end.sentence(), hint(end));
+            Err(TaskError { output, ..TaskError::new(message) })
+        }
+    }
+}
+
+/// Returns what status 1 of Puppet usually means.
+const fn hint(end: ExitKind) -> &'static str {
+    match end {
+        ExitKind::Status(1) => " (the code does not compile, or a module or a value is missing)",
+        _ => "",
+    }
+}
+
+#[cfg(test)]
+mod tests;

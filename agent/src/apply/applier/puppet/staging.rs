@@ -1,0 +1,162 @@
+//! The files that a run of Puppet reads, in a directory that only root can open. They are removed after the run.
+
+use log::debug;
+use serde_json::json;
+
+use super::summary::RunSummary;
+use super::{Code, PuppetRun, RunMode};
+use crate::apply::ledger::{STARTED_UNITS, encode_file_name};
+use crate::apply::task::Site;
+use crate::host::atomic::{Attributes, ensure_dir, replace};
+use crate::host::{Dir, HostError, HostPath};
+use crate::paths;
+
+/// The directory of the files, below the state of the root half of the agent.
+const DIR_NAME: &str = "puppet";
+
+/// Maximum size of the summary of a run, in bytes.
+const MAX_SUMMARY_BYTES: u64 = 256 * 1024;
+
+/// The files of one run of Puppet.
+pub(super) struct StagedRun {
+    dir: Box<dyn Dir>,
+    /// The beginning of the names of the files, by which runs of several processes are distinguished.
+    prefix: String,
+    /// The names of the files. Puppet writes the last one.
+    names: Vec<String>,
+}
+
+/// Returns the directory of the files.
+fn dir_path() -> HostPath {
+    HostPath::from_static(&format!("{}/{DIR_NAME}", paths::APPLY_STATE))
+}
+
+/// Opens the directory of the files, and creates it if it does not exist.
+fn open_dir(site: &Site) -> Result<Box<dyn Dir>, HostError> {
+    ensure_dir(&*site.host, &dir_path(), 0o700)
+}
+
+impl StagedRun {
+    /// Writes the files of a run.
+    ///
+    /// # Errors
+    /// [`HostError`]. The files that were written are removed.
+    pub(super) fn new(site: &Site, task: &str, run: &PuppetRun) -> Result<Self, HostError> {
+        let random = site.host.random() & 0xFFFF_FFFF;
+        let prefix = format!("{}-{:08x}{random:08x}", encode_file_name(task), site.host.session_id());
+        let mut staged = Self { dir: open_dir(site)?, prefix, names: Vec::new() };
+        match staged.write_files(site, run) {
+            Ok(()) => Ok(staged),
+            Err(error) => {
+                staged.remove();
+                Err(error)
+            }
+        }
+    }
+
+    /// Writes the code, the data, and the configuration of Hiera that names the data.
+    fn write_files(&mut self, site: &Site, run: &PuppetRun) -> Result<(), HostError> {
+        if let Code::Text(code) = &run.code {
+            self.write(site, "pp", code)?;
+        }
+        if !run.hiera.is_empty() {
+            self.write(site, "data.json", json!(run.hiera).to_string().as_bytes())?;
+            // JSON is YAML. The data is outside of any environment, so it precedes the data of environments and modules.
+            let config = json!({
+                "version": 5,
+                "defaults": {"datadir": site.host.system_path(&dir_path()), "data_hash": "json_data"},
+                "hierarchy": [{"name": "task", "path": self.name("data.json")}],
+            });
+            self.write(site, "hiera.yaml", config.to_string().as_bytes())?;
+        }
+        self.names.push(self.name("summary.yaml"));
+        Ok(())
+    }
+
+    /// Writes one file that only root can read.
+    fn write(&mut self, site: &Site, suffix: &str, bytes: &[u8]) -> Result<(), HostError> {
+        let name = self.name(suffix);
+        self.names.push(name.clone());
+        replace(&*site.host, &*self.dir, &name, bytes, &Attributes::with_mode(0o600))
+    }
+
+    /// Returns the name of a file of this run.
+    fn name(&self, suffix: &str) -> String {
+        format!("{}.{suffix}", self.prefix)
+    }
+
+    /// Returns the path of a file of this run, as Puppet needs it.
+    fn path(&self, site: &Site, suffix: &str) -> String {
+        let path = HostPath::from_static(&format!("{}/{}", dir_path(), self.name(suffix)));
+        site.host.system_path(&path).display().to_string()
+    }
+
+    /// Returns the command of the run. With `is_secret`, Puppet prints no content of files.
+    pub(super) fn arguments(
+        &self,
+        site: &Site,
+        run: &PuppetRun,
+        program: &HostPath,
+        mode: RunMode,
+        is_secret: bool,
+    ) -> Vec<String> {
+        let option = |name: &str, value: &str| format!("--{name}={value}");
+        let mut arguments = vec![
+            site.host.system_path(program).display().to_string(),
+            "apply".to_owned(),
+            "--detailed-exitcodes".to_owned(),
+            "--color=false".to_owned(),
+            if is_secret { "--no-show_diff" } else { "--show_diff" }.to_owned(),
+            if mode == RunMode::Noop { "--noop" } else { "--no-noop" }.to_owned(),
+            option("lastrunfile", &self.path(site, "summary.yaml")),
+        ];
+        if !run.hiera.is_empty() {
+            arguments.push(option("hiera_config", &self.path(site, "hiera.yaml")));
+        }
+        if let Some(modules) = &run.module_path {
+            arguments.push(option("modulepath", modules));
+        }
+        arguments.push(match &run.code {
+            Code::Text(_) => self.path(site, "pp"),
+            Code::OnHost(path) => site.host.system_path(path).display().to_string(),
+        });
+        arguments
+    }
+
+    /// Returns the summary that Puppet has written, or `None` if it wrote none.
+    pub(super) fn summary(&self) -> Option<RunSummary> {
+        let bytes = self.dir.read(&self.name("summary.yaml"), MAX_SUMMARY_BYTES).ok()??;
+        RunSummary::parse(&String::from_utf8_lossy(&bytes))
+    }
+
+    /// Removes the files. A file that cannot be removed is removed at the next start of the agent.
+    pub(super) fn remove(self) {
+        for name in &self.names {
+            if let Err(error) = remove(&*self.dir, name) {
+                debug!(name = name.as_str(), error = error.sentence().as_str(); "a file of a run of Puppet remains");
+            }
+        }
+    }
+}
+
+/// Removes a file, if it exists.
+fn remove(dir: &dyn Dir, name: &str) -> Result<(), HostError> {
+    if dir.stat(name)?.is_some() { dir.remove(name) } else { Ok(()) }
+}
+
+/// Removes the files of runs that a killed agent left, except those of tasks whose command still runs in a unit. The caller
+/// must be the only process that applies tasks.
+///
+/// # Errors
+/// [`HostError`].
+pub fn sweep(site: &Site) -> Result<(), HostError> {
+    let Some(dir) = site.host.dir(&dir_path())? else { return Ok(()) };
+    let running: Vec<String> =
+        site.ledger.get(&STARTED_UNITS)?.unwrap_or_default().keys().map(|task| encode_file_name(task)).collect();
+    for name in dir.names()? {
+        if !running.iter().any(|prefix| name.starts_with(prefix)) {
+            remove(&*dir, &name)?;
+        }
+    }
+    Ok(())
+}
