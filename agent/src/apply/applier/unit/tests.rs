@@ -318,7 +318,7 @@ fn unit_in_auto_restart_is_restarted_or_stopped() {
 }
 
 #[test]
-fn stop_names_units_that_start_it_again() {
+fn stop_names_units_that_can_start_unit() {
     let triggered = |unit: &mut MemoryUnit| unit.status.triggered_by = vec!["app.socket".into(), "app.timer".into()];
     let host = host_with(ActiveState::Active, "enabled", triggered);
     let result = apply(&host, &app(&json!({"state": "stopped"}))).unwrap();
@@ -379,7 +379,7 @@ fn refresh_reads_changed_unit_file_first() {
 
 /// The agent would wait for its own end, and systemd for the end of the agent.
 #[test]
-fn agent_restarts_its_own_unit_without_waiting() {
+fn agent_restarts_own_unit_without_waiting() {
     let host = MemoryHost::new();
     let agent = "stemma-agent.service";
     host.put_unit(agent, MemoryUnit::new(ActiveState::Active, "enabled"));
