@@ -206,8 +206,9 @@ fn is_applied_elsewhere(site: &Site, id: &str) -> bool {
     site.ledger.is_applied_elsewhere(id).unwrap_or(false)
 }
 
-/// Applies a task, and tries again after a failure as often as the task allows. A failure with an unknown
-/// effect, or whose change continues, is not retried. Returns `None` if the run had to end before another try, which the next run makes. Requests the subscribers to run again before the change.
+/// Applies a task, and tries again after a failure as often as the task allows. A failure with an unknown effect, or whose
+/// change continues, is not retried. Returns `None` if the run had to end before another try, which the next run makes.
+/// Requests the subscribers to run again before the change.
 async fn apply_with_retries(site: &Site, applier: &dyn Applier, task: &HostTask, call: &TaskCall) -> Option<PerformResult> {
     // The mark lets other processes on this host wait for the end of the task. It ends with this function.
     let _guard = site.ledger.mark_applying(&task.task.id);

@@ -1,6 +1,8 @@
 //! Tasks that run again because another task has changed something.
 
 use super::*;
+use crate::host::memory::{MemoryUnit, StartBehavior};
+use crate::host::system_units::ActiveState;
 
 const RELOAD_COMMAND: &[&str] = &["reload"];
 
@@ -265,4 +267,53 @@ fn subscriber_runs_again_after_left_command() {
     });
     assert_eq!(reload_count(&host), 2);
     assert!(!site.ledger.should_refresh("note").unwrap());
+}
+
+/// Returns a set with two files, and a task for the unit `app.service` that subscribes to both.
+fn unit_set(content: &str, parameters: &serde_json::Value) -> TestTaskSet {
+    let fields = json!({"subscribes": ["a", "b"], "retries": 3, "parameters": parameters});
+    TestTaskSet::default().file("a", &[], "/a", content).file("b", &[], "/b", content).task("app", "service", &[], &fields)
+}
+
+fn unit_outcome(outcomes: &[(String, Outcome)]) -> Option<Outcome> {
+    outcomes.iter().find(|(task, _)| task == "app").map(|(_, outcome)| *outcome)
+}
+
+#[test]
+fn unit_restarts_once_when_several_files_changed() {
+    let host = MemoryHost::new();
+    host.put_unit("app.service", MemoryUnit::new(ActiveState::Active, "enabled"));
+    let running = json!({"unit": "app", "state": "running"});
+    for content in ["1", "2"] {
+        let outcomes = converge(&host, &unit_set(content, &running));
+        assert_eq!(unit_outcome(&outcomes), Some(Outcome::Changed));
+        assert_eq!(host.take_unit_changes(), ["restart app.service"]);
+        assert_eq!(converge(&host, &unit_set(content, &running)), []);
+        assert_eq!(host.take_unit_changes(), Vec::<String>::new());
+    }
+    // A unit that does not run and need not run is left as it is, and the refresh is settled.
+    host.update_unit("app.service", |unit| unit.status.active_state = ActiveState::Inactive);
+    let outcomes = converge(&host, &unit_set("3", &json!({"unit": "app"})));
+    assert_eq!(unit_outcome(&outcomes), Some(Outcome::Unchanged));
+    assert!(!site(&host).ledger.should_refresh("app").unwrap());
+    assert_eq!(host.take_unit_changes(), Vec::<String>::new());
+}
+
+/// The task has three retries. Another start would interrupt the one that runs.
+#[test]
+fn unit_starts_once_when_start_hangs_with_retries() {
+    let host = MemoryHost::new();
+    host.put_unit("app.service", MemoryUnit::new(ActiveState::Inactive, "disabled"));
+    host.update_unit("app.service", |unit| unit.behavior = StartBehavior::Hangs);
+    let running = json!({"unit": "app", "state": "running"});
+    for _ in 0..2 {
+        converge(&host, &unit_set("1", &running));
+        assert_eq!(site(&host).ledger.get(&PROGRESS).unwrap().unwrap().tasks["app"].outcome, Outcome::Failed);
+    }
+    assert_eq!(host.take_unit_changes(), ["start app.service"]);
+    host.update_unit("app.service", |unit| unit.behavior = StartBehavior::Fails);
+    host.update_unit("app.service", |unit| unit.status.active_state = ActiveState::Inactive);
+    converge(&host, &unit_set("1", &running));
+    let starts = host.take_unit_changes().into_iter().filter(|change| change == "start app.service").count();
+    assert_eq!(starts, 4, "a start that fails is retried");
 }
