@@ -165,9 +165,7 @@ fn unmanaged_files<'a>(
     let (mut managed_paths, mut unreadable_tasks) = (BTreeSet::new(), BTreeSet::new());
     for task in profile.tasks.iter().filter(|task| desired.task_set.runs_task(&task.id)) {
         match managed_file(site, desired, task) {
-            ManagedFile::File(path) => {
-                managed_paths.insert(path.to_string());
-            }
+            ManagedFile::Files(paths) => managed_paths.extend(paths.iter().map(ToString::to_string)),
             ManagedFile::Unknown => {
                 unreadable_tasks.insert(task.id.as_str());
             }
@@ -179,8 +177,8 @@ fn unmanaged_files<'a>(
 
 /// The file that a task manages.
 enum ManagedFile {
-    /// The path of the file.
-    File(HostPath),
+    /// The paths of the files.
+    Files(Vec<HostPath>),
     /// The task manages no file.
     Nothing,
     /// It is unknown which file the task manages ([`managed_file`] names the causes).
@@ -192,10 +190,10 @@ enum ManagedFile {
 fn managed_file(site: &Site, desired: &Desired, task: &ProfileTask) -> ManagedFile {
     let Ok(task) = HostTask::new(task, &desired.task_set.inputs) else { return ManagedFile::Unknown };
     let Some(kind) = task_type(&task.task.kind).map(|task_type_def| task_type_def.kind) else { return ManagedFile::Unknown };
-    match applier(kind).map(|applier| applier.managed_path(site, &task)) {
-        Some(Some(path)) => ManagedFile::File(path),
-        Some(None) if kind != TaskKind::File => ManagedFile::Nothing,
-        Some(None) | None => ManagedFile::Unknown,
+    match applier(kind).map(|applier| applier.managed_paths(site, &task)) {
+        Some(paths) if !paths.is_empty() => ManagedFile::Files(paths),
+        Some(_) if kind != TaskKind::File => ManagedFile::Nothing,
+        Some(_) | None => ManagedFile::Unknown,
     }
 }
 

@@ -3,15 +3,18 @@
 //! The crate `stemma_core` registers all types. This module lists those that this agent supports. Tasks of other types
 //! end as `unsupported`, and tasks that require them are not started.
 
+mod body;
+mod copy_files;
 mod directory;
 mod file;
 mod link;
 mod marker;
 mod placement;
 mod shell;
+mod sync;
 mod tree_removal;
 
-use stemma_core::task::{PathContent, TaskKind, TypedParameters, task_type};
+use stemma_core::task::{PathContent, TaskKind, TypedParameters, task_type, tree_rules};
 
 use super::task::{ApplyResult, CheckResult, HostTask, Site, TaskError};
 use crate::host::{HostPath, Pending};
@@ -43,6 +46,11 @@ pub trait Applier {
     fn managed_path(&self, site: &Site, task: &HostTask) -> Option<HostPath> {
         let _ = (site, task);
         None
+    }
+
+    /// Returns all files that the task manages. By default, this is [`Self::managed_path`].
+    fn managed_paths(&self, site: &Site, task: &HostTask) -> Vec<HostPath> {
+        self.managed_path(site, task).into_iter().collect()
     }
 
     /// Returns the reason why no task can manage a file at this path on this host, or `None` if a task can.
@@ -81,14 +89,11 @@ pub fn applier(kind: TaskKind) -> Option<&'static dyn Applier> {
         TaskKind::Link => Some(&link::LinkApplier),
         TaskKind::Shell => Some(&shell::ShellApplier),
         TaskKind::Stage | TaskKind::Group | TaskKind::Skipped => Some(&marker::MarkerApplier),
-        TaskKind::CopyFiles
-        | TaskKind::Sync
-        | TaskKind::Service
-        | TaskKind::Package
-        | TaskKind::User
-        | TaskKind::GroupAccount
-        | TaskKind::Puppet
-        | TaskKind::Reboot => None,
+        TaskKind::CopyFiles => Some(&copy_files::CopyFilesApplier),
+        TaskKind::Sync => Some(&sync::SyncApplier),
+        TaskKind::Service | TaskKind::Package | TaskKind::User | TaskKind::GroupAccount | TaskKind::Puppet | TaskKind::Reboot => {
+            None
+        }
     }
 }
 
@@ -99,6 +104,24 @@ pub fn written_path(site: &Site, task: &HostTask) -> Option<(HostPath, PathConte
     let definition = task_type(&task.task.kind)?;
     let (_, content) = definition.written_path(&task.task.parameters)?;
     Some((applier(definition.kind)?.managed_path(site, task)?, content))
+}
+
+/// Returns all paths that a task writes, each with what is there afterwards. Returns none if the task writes no path or
+/// its path cannot be determined.
+#[must_use]
+pub fn written_paths(site: &Site, task: &HostTask) -> Vec<(String, PathContent)> {
+    let Some(definition) = task_type(&task.task.kind) else { return Vec::new() };
+    let Some(applier) = applier(definition.kind) else { return Vec::new() };
+    if definition.kind == TaskKind::CopyFiles {
+        let paths = applier.managed_paths(site, task).into_iter();
+        return paths.map(|path| (path.to_string(), PathContent::File)).collect();
+    }
+    let Some(path) = applier.managed_path(site, task) else { return Vec::new() };
+    // The first path may be a template. The others are below it.
+    let mut paths = tree_rules::written_paths(definition, &task.task.parameters).into_iter();
+    let Some((template, content)) = paths.next() else { return Vec::new() };
+    let below = paths.filter_map(|(text, content)| Some((format!("{path}{}", text.strip_prefix(&template)?), content)));
+    below.chain([(path.to_string(), content)]).collect()
 }
 
 /// Parses the parameters of a task as the struct of its task type. Fails if a parameter is invalid.

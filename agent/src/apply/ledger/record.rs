@@ -51,6 +51,7 @@ pub(super) enum RecordKind {
     WrittenFiles = 20,
     StartedUnits = 21,
     AcceptedNode = 22,
+    Tree = 23,
 }
 
 impl RecordKind {
@@ -79,7 +80,8 @@ impl RecordKind {
             | Self::DroppedResults
             | Self::WrittenFiles
             | Self::StartedUnits
-            | Self::AcceptedNode => 1,
+            | Self::AcceptedNode
+            | Self::Tree => 1,
         }
     }
 }
@@ -180,7 +182,8 @@ mod tests {
 
     use super::*;
     use crate::apply::ledger::{
-        AcceptedState, HookSnapshot, HostMapRecord, OpenBarriers, Reason, Step, StepState, TaskProgress, TaskRecord, UndoNote,
+        AcceptedState, CopiedFile, HookSnapshot, HostMapRecord, OpenBarriers, Reason, Step, StepState, TaskProgress, TaskRecord,
+        UndoNote,
     };
 
     #[test]
@@ -361,6 +364,8 @@ mod tests {
         assert_encoding(RecordKind::DroppedResults, [19, 1], &300_u64, "ac02");
         assert_encoding(RecordKind::WrittenFiles, [20, 1], &single_pair("/m", "motd"), "01 02 2f6d 04 6d6f7464");
         assert_encoding(RecordKind::StartedUnits, [21, 1], &single_pair("motd", "u"), "01 04 6d6f7464 01 75");
+        let copied = BTreeMap::from([("a/f".to_owned(), CopiedFile { source: [7; 32], copy: [8; 32] })]);
+        assert_encoding(RecordKind::Tree, [23, 1], &copied, &format!("01 03 612f66 {content_hex} {}", "08".repeat(32)));
         assert_encoding(RecordKind::AcceptedNode, [22, 1], &uuid::Uuid::from_bytes([7; 16]), &format!("10 {}", "07".repeat(16)));
     }
 }

@@ -207,3 +207,15 @@ pub struct UndoNote {
     /// Owner id, group id and mode (without access control list) before the task, or `None` if no file existed.
     pub attributes: Option<(u32, u32, u32)>,
 }
+
+/// What is known about the files that a task has copied, by the path of each copy in its tree.
+pub type TreeRecord = BTreeMap<String, CopiedFile>;
+
+/// Two files that were equal when the agent compared them. As long as both marks stay the same, so are the files.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CopiedFile {
+    /// The mark of the source: the hash of a blob, or of the version of a file.
+    pub source: [u8; 32],
+    /// The mark of the copy: the hash of its version.
+    pub copy: [u8; 32],
+}

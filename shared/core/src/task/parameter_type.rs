@@ -3,8 +3,8 @@
 
 use serde_json::Value;
 
-use super::name_rules;
 use super::path::{PathUse, check_authored_path, check_directory, check_path, is_template};
+use super::{name_rules, tree_rules};
 use crate::name::{has_control, is_blank, truncated};
 use crate::time::MAX_DURATION_SECONDS;
 
@@ -88,6 +88,10 @@ pub enum ParameterType {
     LinkTarget,
     /// A pattern of file names, or a list of patterns.
     Patterns,
+    /// A map from relative paths to blobs, or in a manifest to names of files.
+    Files,
+    /// A list of files to copy, each with its source and its path.
+    CopyList,
 }
 
 /// The kind of resource on the host that a text of a parameter names.
@@ -149,7 +153,9 @@ impl ParameterType {
                     | Self::PackageNames
                     | Self::PackageVersion
                     | Self::LinkTarget
-                    | Self::Patterns,
+                    | Self::Patterns
+                    | Self::Files
+                    | Self::CopyList,
                 _
             ) | (Self::Words | Self::WordsOrText, Value::Array(_))
         )
@@ -204,6 +210,8 @@ impl ParameterType {
             }
             (Self::AccountNames, value) => self.names_error(value, |text| Self::Account.value_error(&Value::from(text))),
             (Self::Patterns, value) => self.names_error(value, name_rules::pattern_error),
+            (Self::Files, Value::Object(files)) => tree_rules::files_error(files),
+            (Self::CopyList, Value::Array(items)) if !items.is_empty() => tree_rules::copy_list_error(items, &path_error),
             (Self::Choice(texts), Value::String(text)) if texts.contains(&text.as_str()) => None,
             (Self::Switch, Value::Bool(_)) => None,
             (Self::Seconds, value) if value.is_u64() => value.as_u64().and_then(timeout_error).map(str::to_owned),
@@ -228,7 +236,8 @@ impl ParameterType {
             Self::File | Self::Path | Self::Directory => "an absolute path",
             Self::Words => "a list of texts",
             Self::WordsOrText => "a list of texts or a shell text",
-            Self::Env => "a map of texts",
+            Self::Env | Self::Files => "a map of texts",
+            Self::CopyList => "a list of maps with src and dst",
             Self::Mode => "octal digits as text, \"0644\"",
             Self::Flag => "true or false",
             Self::Always => "true",

@@ -121,6 +121,8 @@ macro_rules! value_of {
     (PackageVersion) => { Option<String> };
     (LinkTarget) => { Option<String> };
     (Patterns) => { NameList };
+    (Files) => { BTreeMap<String, String> };
+    (CopyList) => { Vec<FileCopy> };
 }
 pub(super) use value_of;
 

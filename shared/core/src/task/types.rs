@@ -11,7 +11,7 @@ use super::claim::PathContent;
 use super::examples;
 use super::parameter_type::NamedResource;
 use super::parameters::{FileParameters, Parameter, ParameterTable, ShellParameters, TEMPLATE_FILE, TypedParameters};
-use super::system_parameters::{DirectoryParameters, LinkParameters};
+use super::system_parameters::{CopyFilesParameters, DirectoryParameters, LinkParameters, SOURCE_DIR, SyncParameters};
 use crate::condition::{AuthorError, TemplateParser, TemplateReads};
 
 /// The properties of one task type: a row of the registry.
@@ -49,8 +49,8 @@ pub struct TaskType {
 pub struct WriteTarget {
     /// The name of the parameter with the path.
     pub path: &'static str,
-    /// The name of the parameter that is true if the task deletes the file.
-    pub absent: &'static str,
+    /// The name of the parameter that is true if the task deletes the file. `None` if no task of the type deletes it.
+    pub absent: Option<&'static str>,
     /// The content of the path, if the task does not delete it.
     pub content: PathContent,
 }
@@ -112,24 +112,33 @@ task_types! {
     File "a file from content, a template or a blob": TaskType {
         aliases: &["upload_file", "upload_files"],
         parameters: Some(&FileParameters::TABLE),
-        write_target: Some(WriteTarget { path: "path", absent: "absent", content: PathContent::File }),
+        write_target: Some(WriteTarget { path: "path", absent: Some("absent"), content: PathContent::File }),
         example: examples::FILE,
         ..ordinary_type("file", &["path", "template", "validate"])
     };
-    CopyFiles "files of the release, copied to the host": ordinary_type("copy_files", &[]);
+    CopyFiles "copies of files, from blobs or from the host": TaskType {
+        parameters: Some(&CopyFilesParameters::TABLE),
+        example: examples::COPY_FILES,
+        ..ordinary_type("copy_files", &["files"])
+    };
     Directory "a directory: owner and mode, or its removal": TaskType {
         parameters: Some(&DirectoryParameters::TABLE),
-        write_target: Some(WriteTarget { path: "path", absent: "absent", content: PathContent::Directory }),
+        write_target: Some(WriteTarget { path: "path", absent: Some("absent"), content: PathContent::Directory }),
         example: examples::DIRECTORY,
         ..ordinary_type("directory", &["path"])
     };
     Link "a symbolic link": TaskType {
         parameters: Some(&LinkParameters::TABLE),
-        write_target: Some(WriteTarget { path: "path", absent: "absent", content: PathContent::Link }),
+        write_target: Some(WriteTarget { path: "path", absent: Some("absent"), content: PathContent::Link }),
         example: examples::LINK,
         ..ordinary_type("link", &["path", "target"])
     };
-    Sync "a directory tree, with delete": ordinary_type("sync", &["dst"]);
+    Sync "a directory tree, from blobs or from the host": TaskType {
+        parameters: Some(&SyncParameters::TABLE),
+        write_target: Some(WriteTarget { path: "dst", absent: None, content: PathContent::Directory }),
+        example: examples::SYNC,
+        ..ordinary_type("sync", &["dst", "src"])
+    };
     Shell "a command without a shell, or a shell text": TaskType {
         parameters: Some(&ShellParameters::TABLE),
         is_refreshed: true,
@@ -186,16 +195,33 @@ impl TaskType {
     pub fn manifest_parameters(&self) -> Option<Vec<Parameter>> {
         let parameters = self.parameters?.0;
         let has_template = parameters.iter().any(|parameter| parameter.name == "template");
-        Some(parameters.iter().copied().chain(has_template.then_some(TEMPLATE_FILE)).collect())
+        let has_source_dir = self.kind == TaskKind::Sync;
+        let manifest_only = [has_template.then_some(TEMPLATE_FILE), has_source_dir.then_some(SOURCE_DIR)];
+        Some(parameters.iter().copied().chain(manifest_only.into_iter().flatten()).collect())
     }
 
     /// Returns the path that a task of this type writes, as its author wrote it, and whether a file is there after the
     /// task has run. Returns `None` if the type has no `write_target`, or if the task has no path that is a text.
     pub fn written_path<'a>(&self, parameters: &'a Map<String, Value>) -> Option<(&'a str, PathContent)> {
         let write_target = self.write_target?;
-        let is_absent = parameters.get(write_target.absent) == Some(&Value::Bool(true));
-        let content = if is_absent { PathContent::Absent } else { write_target.content };
+        let is_set = |name: &str| parameters.get(name) == Some(&Value::Bool(true));
+        let content = if write_target.absent.is_some_and(is_set) {
+            PathContent::Absent
+        } else if self.kind == TaskKind::Sync && is_set("delete") {
+            PathContent::Tree
+        } else {
+            write_target.content
+        };
         Some((parameters.get(write_target.path)?.as_str()?, content))
+    }
+
+    /// Returns the field of the path that a task of this type writes, such as `parameters.path`.
+    pub const fn path_field(&self) -> &'static str {
+        match self.kind {
+            TaskKind::Sync => "parameters.dst",
+            TaskKind::CopyFiles => "parameters.files",
+            _ => "parameters.path",
+        }
     }
 
     /// Returns the texts in `parameters` that name paths and programs of the host, in the order of the parameters. The
@@ -292,7 +318,9 @@ mod tests {
         for task_type_entry in TASK_TYPES {
             let has_parameter = |name| task_type_entry.parameters.is_none_or(|table| table.get(name).is_some());
             assert!(
-                task_type_entry.write_target.is_none_or(|target| has_parameter(target.path) && has_parameter(target.absent)),
+                task_type_entry
+                    .write_target
+                    .is_none_or(|target| has_parameter(target.path) && target.absent.is_none_or(has_parameter)),
                 "{}",
                 task_type_entry.name
             );

@@ -174,6 +174,14 @@ fn parameter_schema(parameter_type: ParameterForm) -> Value {
         ParameterForm::Choice(texts) => {
             json!({"enum": texts.iter().map(|text| json!(text)).chain([Value::Null]).collect::<Vec<_>>()})
         }
+        ParameterForm::Files => {
+            json!({"type": ["object", "null"], "additionalProperties": {"type": "string"}, "minProperties": 1})
+        }
+        ParameterForm::CopyList => {
+            let text = json!({"type": "string", "minLength": 1});
+            let item = json!({"type": "object", "properties": {"src": text, "dst": text}, "required": ["src", "dst"], "additionalProperties": false});
+            json!({"type": ["array", "null"], "items": item, "minItems": 1})
+        }
         ParameterForm::Switch => json!({"type": ["boolean", "null"]}),
         ParameterForm::Seconds => json!({"type": ["integer", "null"], "minimum": 1}),
     }
