@@ -4,11 +4,13 @@
 //! author must not reach files that only the person who applies it can read: `/etc/shadow` by its path, by `..`, or by
 //! a link. Special files are refused too, because reading a pipe would block forever.
 
+use std::fs::FileType;
 use std::path::{Component, Path, PathBuf};
 
 use anyhow::{Context as _, Result, anyhow, bail};
 use serde_json::Value;
-use stemma_core::task::{TEMPLATE_FILE, source_parameter};
+use stemma_core::task::tree_rules::{MAX_TREE_DEPTH, MAX_TREE_FILES};
+use stemma_core::task::{SOURCE_DIR, TEMPLATE_FILE, source_parameters};
 
 /// Returns the absolute path of the included file `name`, with links resolved. `name` is relative to `dir`. `root` is
 /// the directory of the manifest.
@@ -17,6 +19,26 @@ use stemma_core::task::{TEMPLATE_FILE, source_parameter};
 /// Fails if the file does not exist, is not a regular file, or is not below `root`. An absolute path is refused even if
 /// it is below `root`, and so is a link that leads out of `root`.
 pub(crate) fn resolve_include(root: &Path, dir: &Path, name: &str) -> Result<PathBuf> {
+    match resolve(root, dir, name)? {
+        (file, kind) if kind.is_file() => Ok(file),
+        (_, kind) if kind.is_dir() => bail!("it is a directory, and a file is meant"),
+        _ => bail!("it is not a regular file"),
+    }
+}
+
+/// Returns the absolute path of the included directory `name`, as [`resolve_include`] does for a file.
+///
+/// # Errors
+/// As [`resolve_include`]. Also fails if the path is not a directory.
+pub(crate) fn resolve_included_dir(root: &Path, dir: &Path, name: &str) -> Result<PathBuf> {
+    match resolve(root, dir, name)? {
+        (directory, kind) if kind.is_dir() => Ok(directory),
+        _ => bail!("it is not a directory"),
+    }
+}
+
+/// Returns the absolute path of an included file or directory with links resolved, and its kind.
+fn resolve(root: &Path, dir: &Path, name: &str) -> Result<(PathBuf, FileType)> {
     if Path::new(name).is_absolute() {
         bail!("it is an absolute path: {ADVICE}");
     }
@@ -30,11 +52,7 @@ pub(crate) fn resolve_include(root: &Path, dir: &Path, name: &str) -> Result<Pat
         bail!("it is a link that leads out of the manifest's directory: {ADVICE}");
     }
     let kind = std::fs::metadata(&file).map_err(|error| read_error(&error))?.file_type();
-    match kind {
-        _ if kind.is_file() => Ok(file),
-        _ if kind.is_dir() => bail!("it is a directory, and a file is meant"),
-        _ => bail!("it is not a regular file"),
-    }
+    Ok((file, kind))
 }
 
 /// Returns the real paths of the existing files that a document names: included parts, templates and sources. `file` is
@@ -49,15 +67,36 @@ pub(crate) fn included_paths(file: &Path, document: &Value) -> Vec<PathBuf> {
         names.extend(list("tasks").chain([item]).flat_map(task_paths));
     }
     let dir = file.parent().unwrap_or(Path::new("."));
-    names.into_iter().filter_map(|name| dir.join(name).canonicalize().ok()).collect()
+    let paths: Vec<PathBuf> = names.into_iter().filter_map(|name| dir.join(name).canonicalize().ok()).collect();
+    paths.into_iter().flat_map(files_at).collect()
 }
 
-/// Returns the file names in the parameters of a task: the file of its template, and its source.
+/// Returns the files of a directory at any depth, or the path itself if it is no directory. Links in a directory are left
+/// out.
+fn files_at(path: PathBuf) -> Vec<PathBuf> {
+    let (mut files, mut remaining) = (Vec::new(), vec![(path, 0)]);
+    while let Some((path, depth)) = remaining.pop() {
+        match std::fs::symlink_metadata(&path).map(|metadata| metadata.file_type()) {
+            Ok(kind) if kind.is_dir() && depth < MAX_TREE_DEPTH && files.len() < MAX_TREE_FILES => {
+                let entries = std::fs::read_dir(&path).into_iter().flatten();
+                remaining.extend(entries.filter_map(|entry| Some((entry.ok()?.path(), depth + 1))));
+            }
+            Ok(kind) if kind.is_file() => files.push(path),
+            Ok(_) | Err(_) => {}
+        }
+    }
+    files
+}
+}
+
+/// Returns the file names in the parameters of a task: the file of its template, its sources, and its directory of files.
 fn task_paths(task: &Value) -> impl Iterator<Item = &str> {
     let parameters = task.get("parameters").and_then(Value::as_object);
     let template = parameters.and_then(|parameters| parameters.get(TEMPLATE_FILE.name)?.as_str());
+    let source_dir = parameters.and_then(|parameters| parameters.get(SOURCE_DIR.name)?.as_str());
     let kind = task.get("type").and_then(Value::as_str).unwrap_or_default();
-    template.into_iter().chain(parameters.and_then(|parameters| source_parameter(kind, parameters)))
+    let sources = parameters.map(|parameters| source_parameters(kind, parameters)).unwrap_or_default();
+    template.into_iter().chain(source_dir).chain(sources.into_iter().map(|(_, source)| source))
 }
 
 /// The advice for an include that leads out of the manifest's directory.

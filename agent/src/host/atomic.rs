@@ -253,15 +253,9 @@ pub fn sweep(host: &dyn Host, dir: &dyn Dir) -> Result<(), HostError> {
 /// # Errors
 /// As [`sweep`].
 pub fn sweep_where(host: &dyn Host, dir: &dyn Dir, may_be_own: &dyn Fn(&Stat) -> bool) -> Result<(), HostError> {
-    let session = format!("{:08x}", host.session_id());
     let (mut has_swept, mut result) = (false, Ok(()));
     for name in dir.names()? {
-        let is_unfinished = name.strip_prefix(TEMPORARY_PREFIX).is_some_and(|rest| {
-            // The session id and a random number, each with eight digits. A file that this process is writing stays.
-            rest.len() == 16
-                && !(rest.starts_with(&session) && temporary_names().contains(&name))
-                && rest.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
-        });
+        let is_unfinished = is_leftover_name(host, &name);
         let is_file_or_link = |stat: &Stat| matches!(stat.kind, FileKind::File | FileKind::Link);
         if is_unfinished && dir.stat(&name)?.is_some_and(|stat| is_file_or_link(&stat) && may_be_own(&stat)) {
             match dir.remove(&name) {
@@ -276,6 +270,18 @@ pub fn sweep_where(host: &dyn Host, dir: &dyn Dir, may_be_own: &dyn Fn(&Stat) ->
         dir.sync()?;
     }
     result
+}
+
+/// Returns whether an entry of this name may be an unfinished file that a killed agent left. A file that this process is
+/// writing is none.
+pub fn is_leftover_name(host: &dyn Host, name: &str) -> bool {
+    let session = format!("{:08x}", host.session_id());
+    name.strip_prefix(TEMPORARY_PREFIX).is_some_and(|rest| {
+        // The session id and a random number, each with eight digits.
+        rest.len() == 16
+            && !(rest.starts_with(&session) && temporary_names().contains(name))
+            && rest.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
+    })
 }
 
 /// Checks, without a change, that an entry can be created at a path where no entry exists. Directories of the path may

@@ -13,13 +13,14 @@ const SETTINGS_PATHS: [&str; 4] =
     ["/etc/stemma", crate::paths::CONFIG, crate::paths::STATE, "/var/lib/stemma-agent/identity.json"];
 /// Directories that only the agent uses, created with mode 0700. Each file in these directories is checked too, because
 /// it determines what the agent does.
-const PRIVATE_DIRS: [&str; 7] = [
+const PRIVATE_DIRS: [&str; 8] = [
     "/var/lib/stemma-agent/sync",
     crate::paths::APPLY_STATE,
     "/var/lib/stemma-agent/apply/steps",
     "/var/lib/stemma-agent/apply/results",
     "/var/lib/stemma-agent/apply/bodies",
     "/var/lib/stemma-agent/apply/undo",
+    "/var/lib/stemma-agent/apply/trees",
     "/var/lib/stemma-agent/apply/secret-paths",
 ];
 /// Files that other users must not even read.

@@ -16,14 +16,18 @@ use sha2::{Digest as _, Sha256};
 use stemma_core::digest::Hex;
 use stemma_core::json;
 use stemma_core::name::is_blank;
-use stemma_core::task::{TEMPLATE_FILE, source_parameter};
+use stemma_core::task::tree_rules::{MAX_TREE_DEPTH, MAX_TREE_FILES, relative_path_error, set_source, source_parameters};
+use stemma_core::task::{SOURCE_DIR, TEMPLATE_FILE, TaskKind, task_type};
 use stemma_wire::message::Hash;
 
 use crate::args::KindArg;
 use crate::directory::{Listing, MANIFEST_EXTENSIONS, VisitedPaths};
-use crate::include_path::{included_paths, read_error, resolve_include};
+use crate::include_path::{included_paths, read_error, resolve_include, resolve_included_dir};
 use crate::problem::Problems;
 use crate::yaml::{self, SourcePosition, YamlDocument};
+
+/// The maximum size of all files of a `source_dir`, in bytes.
+const MAX_TREE_BYTES: u64 = 512 * 1024 * 1024;
 
 /// The maximum size of a file that is the `source` of a task (a blob), in bytes. The controller has the same limit.
 const MAX_BLOB_BYTES: u64 = 64 * 1024 * 1024;
@@ -517,8 +521,8 @@ fn empty_of_same_type(value: &Value) -> Value {
 }
 
 /// Reads the files that a task names, relative to the file that contains the task. The text of `template_file` becomes
-/// the parameter `template`. The file in `source` is added to the blobs, and its hash becomes the value. A `source`
-/// that is already a hash is only checked. An error has the path of the parameter, such as `.source`.
+/// the parameter `template`. The file in `source` (of `sync` and `copy_files`, each of `files`) is added to the blobs, and its
+/// hash becomes the value. A `source` that is already a hash is only checked. An error has the path of the parameter, such as `.source`.
 fn load_task_files(
     manifests: &mut Manifests,
     manifest: &mut Manifest,
@@ -544,19 +548,93 @@ fn load_task_files(
         }
         manifest.templates.insert(index, path);
     }
-    let source = source_parameter(&kind, parameters).map(str::to_owned);
-    if let Some(name) = source {
+    let Some(kind) = task_type(&kind).map(|kind| kind.kind) else { return Ok(()) };
+    if kind == TaskKind::Sync {
+        let expanded = expand_source_dir(root, &dir, parameters).with_context(|| format!("task {id}: source_dir"));
+        expanded.map_err(|error| (".source_dir", error))?;
+    }
+    // The place of an error is that of the whole parameter, which may be a map or a list.
+    let place = if kind == TaskKind::File { ".source" } else { ".files" };
+    let sources = source_parameters_of(kind, parameters);
+    for (field, name) in sources {
         // The value is already the hash of a stored blob, so it is only checked.
         if name.starts_with("sha256:") {
-            let parsed = Hash::from_source(&name).with_context(|| format!("task {id}: source {name:?}"));
-            return parsed.map(|_| ()).map_err(|error| (".source", error));
+            let parsed = Hash::from_source(&name).with_context(|| format!("task {id}: {field} {name:?}"));
+            parsed.map_err(|error| (place, error))?;
+            continue;
         }
-        let path = join_path(&dir, &name).with_context(|| format!("task {id}: source"));
-        let path = path.map_err(|error| (".source", error))?;
+        let path = join_path(&dir, &name).with_context(|| format!("task {id}: {field}"));
+        let path = path.map_err(|error| (place, error))?;
         let hash_and_file = resolve_include(root, &dir, &name).and_then(|file| Ok((hash_file(&file)?, file)));
-        let (hash, file) = hash_and_file.with_context(|| describe_file("source", &path)).map_err(|error| (".source", error))?;
-        parameters.insert("source".to_owned(), Value::String(format!("sha256:{hash}")));
+        let (hash, file) = hash_and_file.with_context(|| describe_file(&field, &path)).map_err(|error| (place, error))?;
+        set_source(kind, parameters, &field, format!("sha256:{hash}"));
         manifests.blobs.insert(hash, file);
+    }
+    Ok(())
+}
+
+/// Returns the sources of a task of this type, each with the path of its field.
+fn source_parameters_of(kind: TaskKind, parameters: &Map<String, Value>) -> Vec<(String, String)> {
+    let sources = source_parameters(kind, parameters);
+    sources.into_iter().map(|(field, source)| (field, source.to_owned())).collect()
+}
+
+/// Replaces the parameter `source_dir` of a `sync` task by `files`, which names each file of the directory. Does nothing if
+/// the task has no such parameter.
+fn expand_source_dir(root: &Path, dir: &Path, parameters: &mut Map<String, Value>) -> Result<()> {
+    let Some(name) = parameters.remove(SOURCE_DIR.name) else { return Ok(()) };
+    let name = name.as_str().context("must be the name of a directory")?;
+    if parameters.contains_key("files") {
+        bail!("files and source_dir are both set: keep one of them");
+    }
+    join_path(dir, name)?;
+    let source_dir = resolve_included_dir(root, dir, name).with_context(|| name.to_owned())?;
+    let (mut files, mut total_bytes) = (Map::new(), 0);
+    let base = name.trim_end_matches('/');
+    add_directory(&source_dir, (base, ""), &mut files, &mut total_bytes).with_context(|| name.to_owned())?;
+    if files.is_empty() {
+        bail!("{name}: it has no file");
+    }
+    parameters.insert("files".to_owned(), Value::Object(files));
+    Ok(())
+}
+
+/// Adds the files of a directory to `files`, each with its name relative to the manifest. `base` is the name of the whole
+/// tree, and `prefix` the path of the directory in it.
+fn add_directory(
+    directory: &Path,
+    (base, prefix): (&str, &str),
+    files: &mut Map<String, Value>,
+    total_bytes: &mut u64,
+) -> Result<()> {
+    let mut entries = std::fs::read_dir(directory).map_err(|error| read_error(&error))?.collect::<Result<Vec<_>, _>>()?;
+    entries.sort_by_key(std::fs::DirEntry::file_name);
+    for entry in entries {
+        let name = entry.file_name();
+        let Some(name) = name.to_str() else { bail!("{prefix}{}: its name is not UTF-8", name.display()) };
+        let path = format!("{prefix}{name}");
+        if let Some(error) = relative_path_error(&path) {
+            bail!("{error}");
+        }
+        // The metadata of a directory entry is that of a link itself.
+        let metadata = entry.metadata().map_err(|error| read_error(&error)).with_context(|| path.clone())?;
+        if metadata.is_dir() {
+            if path.split('/').count() >= MAX_TREE_DEPTH {
+                bail!("{path}: it is more than {MAX_TREE_DEPTH} directories deep");
+            }
+            add_directory(&entry.path(), (base, &format!("{path}/")), files, total_bytes)?;
+            continue;
+        }
+        if !metadata.is_file() {
+            bail!("{path}: it is a link or a special file, and only files and directories are sent: remove it, or name the files one by one (files)");
+        }
+        *total_bytes += metadata.len();
+        if files.len() == MAX_TREE_FILES || *total_bytes > MAX_TREE_BYTES {
+            bail!(
+                "the directory has more than {MAX_TREE_FILES} files or {MAX_TREE_BYTES} bytes: send an archive as one file, or fetch it on the host with a shell task"
+            );
+        }
+        files.insert(path.clone(), Value::String(format!("{base}/{path}")));
     }
     Ok(())
 }

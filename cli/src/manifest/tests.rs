@@ -253,6 +253,58 @@ fn resolve_includes_adds_content_of_included_files() {
     assert!(release.get("include").is_none());
 }
 
+/// `source_dir` becomes a map with each file at any depth. Names in `files` are replaced too, but not those of the host.
+#[test]
+fn resolve_includes_expands_directory_of_files() {
+    let dir = temp_dir(&[
+        (
+            "site.yaml",
+            "kind: Release\nname: r\ntasks:\n- {id: a, type: sync, parameters: {dst: /srv/a, source_dir: pages/}}\n\
+             - {id: b, type: copy_files, parameters: {files: [{src: pages/x, dst: /srv/b}, {src: /opt/x, dst: /srv/c}]}}\n\
+             - {id: c, type: sync, parameters: {dst: /srv/c, files: {y: pages/css/y}}}\n",
+        ),
+    ]);
+    std::fs::create_dir_all(dir.path().join("pages/css")).unwrap();
+    std::fs::write(dir.path().join("pages/x"), "abc").unwrap();
+    std::fs::write(dir.path().join("pages/css/y"), "").unwrap();
+    let manifests = read(&[dir.path().join("site.yaml")]).unwrap();
+    let release: Value = serde_json::from_str(&manifests.objects[0].json).unwrap();
+    // The SHA-256 of "abc" and of nothing, in FIPS 180-2 and its examples.
+    let x = "sha256:ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
+    let y = "sha256:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
+    let parameters = |index: usize| release["tasks"][index]["parameters"].clone();
+    assert_eq!(parameters(0), serde_json::json!({"dst": "/srv/a", "files": {"x": x, "css/y": y}}));
+    assert_eq!(parameters(1), serde_json::json!({"files": [{"src": x, "dst": "/srv/b"}, {"src": "/opt/x", "dst": "/srv/c"}]}));
+    assert_eq!(parameters(2), serde_json::json!({"dst": "/srv/c", "files": {"y": y}}));
+    assert_eq!(manifests.blobs.len(), 2);
+}
+
+#[test]
+fn s63_source_dir_reads_nothing_outside_of_manifest() {
+    let dir = temp_dir(&[("outside", "secret")]);
+    let site = dir.path().join("site");
+    std::fs::create_dir_all(site.join("empty")).unwrap();
+    std::fs::create_dir_all(site.join("links")).unwrap();
+    std::os::unix::fs::symlink("../../outside", site.join("links/l")).unwrap();
+    std::fs::write(site.join("file"), "").unwrap();
+    for (parameters, expected) in [
+        ("source_dir: ..", "task a: source_dir: ..: it leads out of the manifest's directory"),
+        ("source_dir: /etc", "it is an absolute path"),
+        ("source_dir: links", "l: it is a link or a special file"),
+        ("source_dir: file", "file: it is not a directory"),
+        ("source_dir: empty", "empty: it has no file"),
+        ("source_dir: none", "there is no such file or directory"),
+        ("source_dir: empty, files: {a: file}", "files and source_dir are both set"),
+        ("files: {a: ../outside}", "it leads out of the manifest's directory"),
+    ] {
+        let manifest = site.join("site.yaml");
+        let text = format!("kind: Release\nname: r\ntasks: [{{id: a, type: sync, parameters: {{dst: /srv/a, {parameters}}}}}]\n");
+        std::fs::write(&manifest, text).unwrap();
+        let error = format!("{:#}", read(&[manifest]).unwrap_err());
+        assert!(error.contains(expected) && error.contains("site.yaml:3:"), "{parameters}: {error}");
+    }
+}
+
 /// Two manifests have two tasks each, and every task names a file that does not exist.
 #[test]
 fn resolve_includes_reports_each_missing_file() {

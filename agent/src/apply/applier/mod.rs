@@ -4,6 +4,8 @@
 //! end as `unsupported`, and tasks that require them are not started.
 
 mod account;
+mod body;
+mod copy_files;
 mod directory;
 mod file;
 mod link;
@@ -13,10 +15,11 @@ mod placement;
 pub mod puppet;
 mod reboot;
 mod shell;
+mod sync;
 mod tree_removal;
 mod unit;
 
-use stemma_core::task::{PathContent, TaskKind, TypedParameters, task_type};
+use stemma_core::task::{PathContent, TaskKind, TypedParameters, task_type, tree_rules};
 
 use super::ledger::{ObjectKey, ObjectKind};
 use super::task::{ApplyResult, CheckResult, HostTask, Site, TaskError};
@@ -72,7 +75,7 @@ pub trait Applier {
         let kind = match target.content {
             PathContent::File | PathContent::Absent => ObjectKind::File,
             PathContent::Link => ObjectKind::Link,
-            PathContent::Directory => ObjectKind::Directory,
+            PathContent::Directory | PathContent::Tree => ObjectKind::Directory,
         };
         let (_, content) = definition.written_path(&task.task.parameters)?;
         Some(vec![ManagedObject { key: (kind, path.to_string()), is_left: content != PathContent::Absent }])
@@ -88,11 +91,16 @@ pub trait Applier {
         Ok(true)
     }
 
-    /// Returns the SHA-256 digest of the content of the file that the task writes as a whole, or of the target of the link.
-    /// Returns `None` if the task makes neither, or if the digest cannot be determined.
-    fn written_digest(&self, site: &Site, task: &HostTask) -> Option<[u8; 32]> {
-        let _ = (site, task);
+    /// Returns the SHA-256 digest of the content of a file that the task writes as a whole, or of the target of a link.
+    /// Returns `None` for other objects, or if the digest cannot be determined.
+    fn written_digest(&self, site: &Site, task: &HostTask, object: &ObjectKey) -> Option<[u8; 32]> {
+        let _ = (site, task, object);
         None
+    }
+
+    /// Returns all files that the task manages. By default, this is [`Self::managed_path`].
+    fn managed_paths(&self, site: &Site, task: &HostTask) -> Vec<HostPath> {
+        self.managed_path(site, task).into_iter().collect()
     }
 
     /// Returns the reason why no task can manage a file at this path on this host, or `None` if a task can.
@@ -147,7 +155,8 @@ pub fn applier(kind: TaskKind) -> Option<&'static dyn Applier> {
         TaskKind::Reboot => Some(&reboot::RebootApplier),
         TaskKind::Puppet => Some(&puppet::PuppetApplier),
         TaskKind::Stage | TaskKind::Group | TaskKind::Skipped => Some(&marker::MarkerApplier),
-        TaskKind::CopyFiles | TaskKind::Sync => None,
+        TaskKind::CopyFiles => Some(&copy_files::CopyFilesApplier),
+        TaskKind::Sync => Some(&sync::SyncApplier),
     }
 }
 
@@ -158,6 +167,24 @@ pub fn written_path(site: &Site, task: &HostTask) -> Option<(HostPath, PathConte
     let definition = task_type(&task.task.kind)?;
     let (_, content) = definition.written_path(&task.task.parameters)?;
     Some((applier(definition.kind)?.managed_path(site, task)?, content))
+}
+
+/// Returns all paths that a task writes, each with what is there afterwards. Returns none if the task writes no path or
+/// its path cannot be determined.
+#[must_use]
+pub fn written_paths(site: &Site, task: &HostTask) -> Vec<(String, PathContent)> {
+    let Some(definition) = task_type(&task.task.kind) else { return Vec::new() };
+    let Some(applier) = applier(definition.kind) else { return Vec::new() };
+    if definition.kind == TaskKind::CopyFiles {
+        let paths = applier.managed_paths(site, task).into_iter();
+        return paths.map(|path| (path.to_string(), PathContent::File)).collect();
+    }
+    let Some(path) = applier.managed_path(site, task) else { return Vec::new() };
+    // The first path may be a template. The others are below it.
+    let mut paths = tree_rules::written_paths(definition, &task.task.parameters).into_iter();
+    let Some((template, content)) = paths.next() else { return Vec::new() };
+    let below = paths.filter_map(|(text, content)| Some((format!("{path}{}", text.strip_prefix(&template)?), content)));
+    below.chain([(path.to_string(), content)]).collect()
 }
 
 /// Parses the parameters of a task as the struct of its task type. Fails if a parameter is invalid, or if parameters

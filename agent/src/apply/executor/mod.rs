@@ -221,10 +221,10 @@ impl TaskRun {
         for planned in &self.tasks {
             let Readiness::Runnable { applier, task, .. } = &planned.readiness else { continue };
             // Only `Check` matters here. It does not depend on the last parameter, whether the task was converged.
-            if AllowedAction::for_mode(self.mode, task.task.mode, false) != AllowedAction::Check
-                && let Some(path) = applier.managed_path(&self.site, task)
-            {
-                dirs.entry(directory(&path)).or_default().extend(applier.file_owner(&self.site, task));
+            if AllowedAction::for_mode(self.mode, task.task.mode, false) != AllowedAction::Check {
+                for path in applier.managed_paths(&self.site, task) {
+                    dirs.entry(directory(&path)).or_default().extend(applier.file_owner(&self.site, task));
+                }
             }
         }
         dirs
@@ -344,9 +344,9 @@ impl TaskRun {
 
     /// Returns the files that the tasks selected by `select` manage. Tasks that cannot run on this host have none.
     fn managed_files_where(&self, select: fn(&HostTask) -> bool) -> impl Iterator<Item = HostPath> {
-        self.tasks.iter().filter_map(move |planned| match &planned.readiness {
-            Readiness::Runnable { applier, task, .. } if select(task) => applier.managed_path(&self.site, task),
-            Readiness::Runnable { .. } | Readiness::Refused(..) => None,
+        self.tasks.iter().flat_map(move |planned| match &planned.readiness {
+            Readiness::Runnable { applier, task, .. } if select(task) => applier.managed_paths(&self.site, task),
+            Readiness::Runnable { .. } | Readiness::Refused(..) => Vec::new(),
         })
     }
 
@@ -354,10 +354,12 @@ impl TaskRun {
     fn tasks_without_blob(&self) -> Result<BTreeSet<usize>, HostError> {
         let mut missing = BTreeSet::new();
         for (task_index, planned) in self.tasks.iter().enumerate() {
-            if let Readiness::Runnable { blob: Some(hash), .. } = &planned.readiness
-                && !self.site.ledger.has_body(*hash)?
-            {
-                missing.insert(task_index);
+            let Readiness::Runnable { blobs, .. } = &planned.readiness else { continue };
+            for hash in blobs {
+                if !self.site.ledger.has_body(*hash)? {
+                    missing.insert(task_index);
+                    break;
+                }
             }
         }
         Ok(missing)

@@ -213,7 +213,7 @@ async fn apply_with_retries(site: &Site, applier: &dyn Applier, task: &HostTask,
     // The mark lets other processes on this host wait for the end of the task. It ends with this function.
     let _guard = site.ledger.mark_applying(&task.task.id);
     // The directories are recorded before the change, so that unfinished files are found after a crash.
-    if applier.managed_path(site, task).is_some()
+    if !applier.managed_paths(site, task).is_empty()
         && let Err(error) = record_dirs(site, &call.staging)
     {
         return Some(PerformResult::Ended(failed_execution(error.into()), RefreshOutcome::NotRequested));

@@ -5,18 +5,21 @@ use std::rc::Rc;
 
 use stemma_core::release::is_sent_observed;
 use stemma_core::release::name_selector::NamePattern;
-use stemma_core::task::{Concurrency, Mode, PathClaims, PathConflict, PathContent, Phase, Task, TaskKind, task_type};
+use stemma_core::task::tree_rules::ignored_patterns;
+use stemma_core::task::{
+    Concurrency, Mode, PathClaims, PathConflict, PathContent, PathPatterns, Phase, Task, TaskKind, task_type,
+};
 use stemma_wire::message::Hash;
 use stemma_wire::message::desired::{InputValue, Profile, ProfileTask};
 use stemma_wire::message::observed::Outcome;
 
 use super::graph::{TaskGraph, TaskState, Vertex};
-use crate::apply::applier::{Applier, applier, written_path};
+use crate::apply::applier::{Applier, applier, written_paths};
 use crate::apply::clean_ups::DueCleanUp;
 use crate::apply::ledger::Desired;
 use crate::apply::task::{HostTask, Site, content_digest};
 use crate::config::Ceiling;
-use crate::host::{HostError, HostPath};
+use crate::host::HostError;
 use crate::paths;
 
 /// A task of a profile, as this host plans to run or refuse it.
@@ -33,10 +36,10 @@ pub(super) struct PlannedTask {
 
 /// The ability of this host to run a task.
 pub(super) enum Readiness {
-    /// The task can run. `is_exclusive` is true if no other task may run at the same time. `blob` is the file content
-    /// that the task needs. `is_refreshed` is true if the type of the task acts again after a change of a task that it
+    /// The task can run. `is_exclusive` is true if no other task may run at the same time. `blobs` are the file
+    /// contents that the task needs. `is_refreshed` is true if the type of the task acts again after a change of a task that it
     /// subscribes to.
-    Runnable { applier: &'static dyn Applier, is_exclusive: bool, is_refreshed: bool, task: Rc<HostTask>, blob: Option<Hash> },
+    Runnable { applier: &'static dyn Applier, is_exclusive: bool, is_refreshed: bool, task: Rc<HostTask>, blobs: Vec<Hash> },
     /// The task cannot run. Contains the outcome to report and the reason.
     Refused(Outcome, String),
 }
@@ -86,9 +89,7 @@ impl PlannedTask {
         mode: Mode,
     ) -> Result<(Vertex, Self), HostError> {
         let mut readiness = readiness(site, ceiling, &clean_up.inputs, &clean_up.task);
-        if let Readiness::Runnable { blob: Some(hash), .. } = &readiness
-            && !site.ledger.has_body(*hash)?
-        {
+        if !has_blobs(site, &readiness)? {
             let message = "parameters.source: this host no longer has the blob, and it is sent only with the task set that had this \
                  task; nothing was changed. Place the task that names it in on_unassign here again";
             readiness = Readiness::Refused(Outcome::Failed, message.to_owned());
@@ -104,11 +105,17 @@ impl PlannedTask {
         Ok((vertex(&clean_up.task, &planned.readiness, state, mode), planned))
     }
 
-    /// Returns the path that the task writes, and whether a file exists at that path afterwards. Returns `None` if the
-    /// task writes no path, or its path cannot be determined.
-    fn written_path(&self, site: &Site) -> Option<(HostPath, PathContent)> {
-        let Readiness::Runnable { task, .. } = &self.readiness else { return None };
-        written_path(site, task)
+    /// Returns the paths that the task writes, each with what is there afterwards, and the patterns of what it ignores
+    /// below. Returns no path if the task writes none, or its path cannot be determined.
+    fn written_paths(&self, site: &Site) -> (Vec<(String, PathContent)>, PathPatterns) {
+        let Readiness::Runnable { task, .. } = &self.readiness else { return Default::default() };
+        (written_paths(site, task), ignored_patterns(&task.task.parameters))
+    }
+
+    /// Returns the field of the path that the task writes.
+    fn path_field(&self) -> &'static str {
+        let Readiness::Runnable { task, .. } = &self.readiness else { return "parameters.path" };
+        task_type(&task.task.kind).map_or("parameters.path", |kind| kind.path_field())
     }
 
     /// Returns the reason why the task cannot manage a file at its path on this host. Returns `None` if it can, or has
@@ -132,10 +139,11 @@ impl Readiness {
 pub(super) fn assign_paths(site: &Site, tasks: &mut [PlannedTask], graph: &TaskGraph) {
     let mut claims = PathClaims::default();
     for index in (0..tasks.len()).filter(|index| !graph.is_skipped(*index) && !graph.is_observed(*index)) {
-        let Some((path, content)) = tasks[index].written_path(site) else { continue };
-        if let Err(conflict) = claims.claim(index, path.as_str(), content) {
+        let (paths, ignored) = tasks[index].written_paths(site);
+        if let Err(conflict) = claims.claim_all(index, &paths, &ignored) {
             let reason = path_taken_message(site, &conflict, &tasks[conflict.first_claim.owner]);
-            tasks[index].readiness = Readiness::Refused(Outcome::Failed, format!("parameters.path: {reason}"));
+            let field = tasks[index].path_field();
+            tasks[index].readiness = Readiness::Refused(Outcome::Failed, format!("{field}: {reason}"));
         }
     }
 }
@@ -177,7 +185,7 @@ pub(super) fn link_subscribers(tasks: &mut [PlannedTask], graph: &mut TaskGraph)
 
 /// Returns whether a task can run on this host. A task is refused if its definition or an input cannot be read, if this
 /// agent has no applier for its type, or if the host's ceiling (the allowed task types in `agent.toml`) does not have
-/// the type. A file or link task that would run a command is also refused if the ceiling does not have `shell`.
+/// the type. A task that writes files and would run a command is also refused if the ceiling does not have `shell`.
 fn readiness(site: &Site, ceiling: &Ceiling, inputs: &BTreeMap<String, InputValue>, profile: &ProfileTask) -> Readiness {
     let task = match HostTask::new(profile, inputs) {
         Ok(task) => task,
@@ -192,18 +200,18 @@ fn readiness(site: &Site, ceiling: &Ceiling, inputs: &BTreeMap<String, InputValu
     if !ceiling.allows(type_def.name) && !ceiling.allows(&kind) {
         return refusal(format!("this host does not allow {kind} tasks"));
     }
-    if matches!(type_def.kind, TaskKind::File | TaskKind::Link)
+    if matches!(type_def.kind, TaskKind::File | TaskKind::Link | TaskKind::Sync | TaskKind::CopyFiles)
         && !ceiling.allows("shell")
         && let Some(command) = command_run_by_file(site, applier, &task)
     {
         return refusal(format!("this host does not allow shell tasks, and {command}"));
     }
-    let blob = task.task.source().and_then(|source| Hash::from_source(source).ok());
+    let blobs = task.task.sources().into_iter().filter_map(|(_, source)| Hash::from_source(source).ok()).collect();
     let (is_exclusive, is_refreshed) = (type_def.concurrency == Concurrency::Alone, type_def.is_refreshed);
-    Readiness::Runnable { applier, is_exclusive, is_refreshed, task: Rc::new(task), blob }
+    Readiness::Runnable { applier, is_exclusive, is_refreshed, task: Rc::new(task), blobs }
 }
 
-/// Returns a text about the command that a file or link task would run: by `validate`, or by a hook that it writes. Returns
+/// Returns a text about the command that a task that writes files would run: by `validate`, or by a hook that it writes. Returns
 /// `None` if the task would run no command.
 fn command_run_by_file(site: &Site, applier: &dyn Applier, task: &HostTask) -> Option<&'static str> {
     // If `validate` is present, only an empty list sets no command.
@@ -211,7 +219,18 @@ fn command_run_by_file(site: &Site, applier: &dyn Applier, task: &HostTask) -> O
     if is_set {
         return Some("`validate` runs a command");
     }
-    applier.managed_path(site, task).is_some_and(|path| paths::is_hook(&path)).then_some("files in hooks.d are run as commands")
+    applier.managed_paths(site, task).iter().any(paths::is_hook).then_some("files in hooks.d are run as commands")
+}
+
+/// Returns whether this host has all blobs that a task needs.
+fn has_blobs(site: &Site, readiness: &Readiness) -> Result<bool, HostError> {
+    let Readiness::Runnable { blobs, .. } = readiness else { return Ok(true) };
+    for hash in blobs {
+        if !site.ledger.has_body(*hash)? {
+            return Ok(false);
+        }
+    }
+    Ok(true)
 }
 
 /// Returns the vertex of a task, with its requirements and barriers. The caller sets afterwards whether it is a marker.

@@ -34,8 +34,7 @@ pub use reboots::{PACKAGE_REBOOT, PackageReboot, REBOOT_REQUESTS, RebootRequest,
 use record::RecordKind;
 pub(crate) use state::read_part;
 pub use state::{
-    AcceptedState, CleanUp, CleanUpStep, Desired, HookSnapshot, HostMapRecord, LeftObject, ObjectKey, ObjectKind, OpenBarriers,
-    Reason, Step, StepState, TaskProgress, TaskRecord, UndoNote,
+    AcceptedState, CleanUp, CleanUpStep, CopiedFile, Desired, HookSnapshot, HostMapRecord, LeftObject, ObjectKey, ObjectKind, OpenBarriers, Reason, Step, StepState, TaskProgress, TaskRecord, TreeRecord, UndoNote,
 };
 
 /// Maximum size of a record, in bytes. A larger record is written, but becomes unusable when it is read. The largest
@@ -124,6 +123,7 @@ pub struct Ledger {
     results: Box<dyn Dir>,
     bodies: Box<dyn Dir>,
     undo: Box<dyn Dir>,
+    trees: Box<dyn Dir>,
     secret_paths: Box<dyn Dir>,
 }
 
@@ -156,15 +156,16 @@ impl Ledger {
             ensure_dir(&*host, &path, 0o700)
         };
         ensure_dir(&*host, &HostPath::from_static(paths::STATE), 0o755)?;
-        let (dir, steps, results, bodies, undo, secret_paths) = (
+        let (dir, steps, results, bodies, undo, trees, secret_paths) = (
             open_dir("")?,
             open_dir("/steps")?,
             open_dir("/results")?,
             open_dir("/bodies")?,
             open_dir("/undo")?,
+            open_dir("/trees")?,
             open_dir("/secret-paths")?,
         );
-        Ok(Self { host, dir, steps, results, bodies, undo, secret_paths })
+        Ok(Self { host, dir, steps, results, bodies, undo, trees, secret_paths })
     }
 
     /// Removes the files that a killed agent left: unfinished files, and the marks of tasks that it applied. The caller
@@ -177,7 +178,7 @@ impl Ledger {
         let state_dir = ensure_dir(&*self.host, &HostPath::from_static(paths::STATE), 0o755)?;
         let mut markers = self.dir.names()?.into_iter().filter(|name| name.starts_with(APPLYING_PREFIX));
         markers.try_for_each(|name| self.dir.remove(&name))?;
-        [&state_dir, &self.dir, &self.steps, &self.results, &self.bodies, &self.undo, &self.secret_paths]
+        [&state_dir, &self.dir, &self.steps, &self.results, &self.bodies, &self.undo, &self.trees, &self.secret_paths]
             .into_iter()
             .try_for_each(|dir| sweep(&*self.host, &**dir))
     }
@@ -427,6 +428,36 @@ impl Ledger {
         if self.is_created_by_task(path)? { remove_entry(&*self.undo, &encode_file_name(path)) } else { Ok(()) }
     }
 
+    /// Returns what is known about the files that a task has copied. Empty if nothing is known.
+    ///
+    /// # Errors
+    /// [`HostError`].
+    pub fn tree_record(&self, task: &str) -> Result<TreeRecord, HostError> {
+        Ok(Self::read(&*self.trees, &encode_file_name(task), RecordKind::Tree)?.unwrap_or_default())
+    }
+
+    /// Stores what is known about the files that a task has copied.
+    ///
+    /// # Errors
+    /// [`HostError`].
+    pub fn set_tree_record(&self, task: &str, record: &TreeRecord) -> Result<(), HostError> {
+        self.write(&*self.trees, &encode_file_name(task), RecordKind::Tree, record)
+    }
+
+    /// Removes the records of copied files of all tasks that are not in `tasks`.
+    ///
+    /// # Errors
+    /// [`HostError`].
+    pub fn retain_tree_records<'a>(&self, tasks: impl Iterator<Item = &'a str>) -> Result<(), HostError> {
+        let needed_names: BTreeSet<_> = tasks.map(encode_file_name).collect();
+        for name in self.trees.names()? {
+            if !needed_names.contains(&name) && !name.starts_with('.') && !name.ends_with(SET_ASIDE_SUFFIX) {
+                self.trees.remove(&name)?;
+            }
+        }
+        Ok(())
+    }
+
     /// Reads a record. If the record is unusable (damaged, too large, of another kind, written by a newer agent, or not
     /// a plain file), renames its file (sets it aside) and returns `None`. Fails if the error is not about this file.
     fn read<T: DeserializeOwned>(dir: &dyn Dir, name: &str, kind: RecordKind) -> Result<Option<T>, HostError> {
@@ -454,7 +485,13 @@ impl Ledger {
     /// # Errors
     /// [`HostError`].
     pub fn set_aside_records(&self) -> Result<Vec<String>, HostError> {
-        let dirs = [(&self.dir, ""), (&self.steps, "steps/"), (&self.results, "results/"), (&self.undo, "undo/")];
+        let dirs = [
+            (&self.dir, ""),
+            (&self.steps, "steps/"),
+            (&self.results, "results/"),
+            (&self.undo, "undo/"),
+            (&self.trees, "trees/"),
+        ];
         let mut findings = Vec::new();
         for (dir, prefix) in dirs {
             let names = dir.names()?.into_iter().filter(|name| name.ends_with(SET_ASIDE_SUFFIX));

@@ -56,6 +56,7 @@ pub(super) enum RecordKind {
     RebootRequests = 40,
     PackageReboot = 41,
     UsedReboot = 42,
+    Tree = 43,
 }
 
 impl RecordKind {
@@ -89,7 +90,8 @@ impl RecordKind {
             | Self::CleanUps
             | Self::RebootRequests
             | Self::PackageReboot
-            | Self::UsedReboot => 1,
+            | Self::UsedReboot
+            | Self::Tree => 1,
         }
     }
 }
@@ -190,7 +192,7 @@ mod tests {
 
     use super::*;
     use crate::apply::ledger::{
-        AcceptedState, CleanUp, CleanUpStep, HookSnapshot, HostMapRecord, LeftObject, ObjectKind, OpenBarriers, PackageReboot, Reason, RebootRequest, Step, StepState, TaskProgress, TaskRecord, UndoNote, UsedReboot,
+        AcceptedState, CleanUp, CleanUpStep, CopiedFile, HookSnapshot, HostMapRecord, LeftObject, ObjectKind, OpenBarriers, PackageReboot, Reason, RebootRequest, Step, StepState, TaskProgress, TaskRecord, UndoNote, UsedReboot,
     };
 
     #[test]
@@ -401,6 +403,8 @@ mod tests {
             assert_encoding(RecordKind::LeftObjects, [23, 1], &objects, &hex);
         }
         assert_encoding(RecordKind::StartedUnits, [21, 1], &single_pair("motd", "u"), "01 04 6d6f7464 01 75");
+        let copied = BTreeMap::from([("a/f".to_owned(), CopiedFile { source: [7; 32], copy: [8; 32] })]);
+        assert_encoding(RecordKind::Tree, [23, 1], &copied, &format!("01 03 612f66 {content_hex} {}", "08".repeat(32)));
         assert_encoding(RecordKind::AcceptedNode, [22, 1], &uuid::Uuid::from_bytes([7; 16]), &format!("10 {}", "07".repeat(16)));
     }
 

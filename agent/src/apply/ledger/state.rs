@@ -272,3 +272,15 @@ pub enum CleanUpStep {
     /// The clean-up has succeeded.
     Done,
 }
+
+/// What is known about the files that a task has copied, by the path of each copy in its tree.
+pub type TreeRecord = BTreeMap<String, CopiedFile>;
+
+/// Two files that were equal when the agent compared them. As long as both marks stay the same, so are the files.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CopiedFile {
+    /// The mark of the source: the hash of a blob, or of the version of a file.
+    pub source: [u8; 32],
+    /// The mark of the copy: the hash of its version.
+    pub copy: [u8; 32],
+}

@@ -167,7 +167,7 @@ pub fn left_records(site: &Site, task: &HostTask) -> Vec<(ObjectKey, LeftObject)
     let record = |ManagedObject { key, .. }: ManagedObject| {
         // If the note cannot be read, the object counts as one that existed before.
         let is_created = key.0.file_kind().is_some() && site.ledger.is_created_by_task(&key.1).unwrap_or(false);
-        let digest = applier.and_then(|applier| applier.written_digest(site, task));
+        let digest = applier.and_then(|applier| applier.written_digest(site, task, &key));
         (key, LeftObject { task: task.task.id.clone(), is_secret: task.is_sensitive(), is_created, digest })
     };
     left_objects(site, task).into_iter().map(record).collect()

@@ -98,6 +98,7 @@ impl ApplyWorker {
             named_hashes.insert(hash);
             if let Some(profile) = self.profile(desired)? {
                 named_hashes.extend(profile.blobs());
+                self.site.ledger.retain_tree_records(profile.tasks.iter().map(|task| task.id.as_str()))?;
             } else {
                 // Without the profile, the agent does not know which blobs the desired state names. So it deletes none.
                 return self.request(named_hashes).await;

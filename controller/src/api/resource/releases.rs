@@ -93,9 +93,9 @@ impl ApiResource for ReleaseSpec {
     /// Checks that the controller has the content of each file that a task has as its `source`. Otherwise it fails, and
     /// the error contains the request that the client must send first.
     fn check_blobs(api: &Api, spec: &Self) -> Result<(), ApiError> {
-        for task in &spec.tasks {
-            let Some(source) = task.source() else { continue };
-            let field = format!("tasks.{}.parameters.source", task.id);
+        let sources = spec.tasks.iter().flat_map(|task| task.sources().into_iter().map(move |source| (task, source)));
+        for (task, (field, source)) in sources {
+            let field = format!("tasks.{}.parameters.{field}", task.id);
             let hash = Hash::from_source(source).map_err(|error| {
                 let message = format!("the source {} of task {}: {error}", quote(source), quote(&task.id));
                 ApiError::new(ErrorType::FieldInvalid, message).field(field.clone())

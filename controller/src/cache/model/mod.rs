@@ -181,8 +181,8 @@ impl Model {
     /// name.
     pub fn named_blobs(&self) -> BTreeSet<Hash> {
         let mut hashes: BTreeSet<Hash> = self.profiles.values().flat_map(|profile| profile.blobs.iter().copied()).collect();
-        let sources = self.releases.iter().flat_map(|release| &release.spec.tasks).filter_map(Task::source);
-        hashes.extend(sources.filter_map(|source| Hash::from_source(source).ok()));
+        let sources = self.releases.iter().flat_map(|release| &release.spec.tasks).flat_map(Task::sources);
+        hashes.extend(sources.filter_map(|(_, source)| Hash::from_source(source).ok()));
         hashes
     }
 

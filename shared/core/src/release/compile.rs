@@ -17,6 +17,7 @@ use crate::finding::{Finding, Rule, rule};
 use crate::input::{NodeQuery, Read, Reference, RequiredReference};
 use crate::name::ReleaseRef;
 use crate::object::{ReleaseSpec, RoleMatching};
+use crate::task::tree_rules::ignored_patterns;
 use crate::task::{
     CrossEntry, CrossSelector, Task, TaskKind, check_release_tasks, paths_through_links, task_type, template_tags_in_content,
     unsupported_types,
@@ -223,7 +224,8 @@ impl Compiler<'_> {
             needs: needs.into_iter().collect(),
             condition,
             condition_text: task.condition.as_deref().unwrap_or_default().into(),
-            path: TaskPath::from_task(task, self.parser),
+            paths: TaskPath::from_task(task, self.parser),
+            ignored: ignored_patterns(&task.parameters),
             host_paths: HostPathTemplate::from_task(task, self.parser),
             rank: 0,
             groups: Box::new([]),

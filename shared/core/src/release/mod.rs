@@ -39,7 +39,7 @@ use crate::finding::Finding;
 use crate::input::{Reference, RequiredReference};
 use crate::name::{Name, ReleaseRef, TagName};
 use crate::object::{ExtensionUse, Matching, RoleSpec, TagSpec};
-use crate::task::{Phase, Policy, Task};
+use crate::task::{PathPatterns, Phase, Policy, Task};
 
 /// The index of a task in the tasks of its compiled release, which are in the order of ids.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -98,9 +98,11 @@ pub struct CompiledTask {
     /// The condition as its author wrote it, or an empty text if there is none. All nodes on which the condition leaves
     /// the task out share this text.
     pub condition_text: Arc<str>,
-    /// The path where the task puts a file, or makes sure that there is none. `None` if the task has no such path, if
-    /// the path is literal and invalid, or if hosts neither run nor check the task.
-    pub path: Option<TaskPath>,
+    /// The paths where the task puts a file or directory, or makes sure that there is none. Without those that are literal
+    /// and invalid. Empty if the task has no such path, or if hosts neither run nor check the task.
+    pub paths: Box<[TaskPath]>,
+    /// The patterns of what the task neither writes nor removes below its path.
+    pub ignored: PathPatterns,
     /// The other templates that name a path or a program of the host. Empty if hosts neither run nor check the task.
     pub host_paths: Box<[HostPathTemplate]>,
     /// The task's position in an order of all tasks that respects every dependency, if such an order exists.

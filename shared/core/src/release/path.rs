@@ -11,6 +11,7 @@ use std::sync::Arc;
 use super::{CompiledRelease, TaskIndex};
 use crate::condition::{Template, TemplateParser};
 use crate::input::Inputs;
+use crate::task::tree_rules::written_paths;
 use crate::task::{
     NamedResource, PathContent, PathRefused, Task, ancestors, check_path, check_writable, is_template, known_directories,
     spellings, task_type,
@@ -56,11 +57,16 @@ pub(crate) enum RenderedPath<'a> {
 }
 
 impl TaskPath {
-    /// Returns the path that a task writes. `None` if the task writes no path, or if hosts neither run nor check it.
-    /// Also `None` for an invalid literal path: the host rejects such a path, so it cannot conflict with another one.
-    pub(super) fn from_task(task: &Task, parser: &dyn TemplateParser) -> Option<Self> {
-        let kind = task_type(&task.kind).filter(|_| !task.is_untranslated() && !task.is_observed())?;
-        let (text, path_content) = kind.written_path(&task.parameters)?;
+    /// Returns the paths that a task writes. None if the task writes no path, or if hosts neither run nor check it. An
+    /// invalid literal path is omitted: the host rejects such a path, so it cannot conflict with another one.
+    pub(super) fn from_task(task: &Task, parser: &dyn TemplateParser) -> Box<[Self]> {
+        let kind = task_type(&task.kind).filter(|_| !task.is_untranslated() && !task.is_observed());
+        let paths = kind.map(|kind| written_paths(kind, &task.parameters)).unwrap_or_default();
+        paths.into_iter().filter_map(|(text, path_content)| Self::new(&text, path_content, parser)).collect()
+    }
+
+    /// Returns a path that a task writes, or `None` for an invalid literal path or template.
+    fn new(text: &str, path_content: PathContent, parser: &dyn TemplateParser) -> Option<Self> {
         if is_template(text) {
             let at_or_below = known_directories(text).into();
             return Some(Self { text: PathText::Template(parser.parse_path(text)?), path_content, spellings: at_or_below });
@@ -117,7 +123,7 @@ impl HostPathTemplate {
 /// A task must be checked if its path may equal, contain or lie below the path of another task, if its path is a
 /// template, or if another template of it names a path or a program.
 pub(super) fn path_check_tasks(release: &CompiledRelease, tasks: &[TaskIndex]) -> (Box<[TaskIndex]>, bool) {
-    let paths = |ix: &TaskIndex| release.task(*ix).path.as_ref().map(|path| &*path.spellings).unwrap_or_default();
+    let paths = |ix: &TaskIndex| release.task(*ix).paths.iter().flat_map(|path| path.spellings.iter());
     let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
     for spelling in tasks.iter().flat_map(paths) {
         *counts.entry(spelling.as_str()).or_default() += 1;
@@ -133,10 +139,10 @@ pub(super) fn path_check_tasks(release: &CompiledRelease, tasks: &[TaskIndex]) -
     }
     let may_be_unusable = |ix: &TaskIndex| {
         let task = release.task(*ix);
-        !task.host_paths.is_empty() || task.path.as_ref().is_some_and(|path| !path.is_plain())
+        !task.host_paths.is_empty() || task.paths.iter().any(|path| !path.is_plain())
     };
-    let may_share = |ix: &TaskIndex| paths(ix).iter().any(|spelling| shared_paths.contains(spelling.as_str()));
-    let is_plain = |ix: &TaskIndex| release.task(*ix).path.as_ref().is_some_and(TaskPath::is_plain);
+    let may_share = |ix: &TaskIndex| paths(ix).any(|spelling| shared_paths.contains(spelling.as_str()));
+    let is_plain = |ix: &TaskIndex| release.task(*ix).paths.iter().any(TaskPath::is_plain);
     let may_share_plain = tasks.iter().any(|ix| is_plain(ix) && may_share(ix));
     (tasks.iter().copied().filter(|ix| may_be_unusable(ix) || may_share(ix)).collect(), may_share_plain)
 }

@@ -23,7 +23,7 @@ use crate::origin::{Level, ValueWithOrigin};
 use crate::release::{CompiledRelease, CompiledTask, Profile, RenderedPath, TaskIndex};
 use crate::requirement::UnmetRequirement;
 use crate::shared_text::SharedTexts;
-use crate::task::{Mode, PathClaims, PathConflict, PathRefused, UNASSIGN_REASON};
+use crate::task::{Mode, PathClaims, PathConflict, PathRefused, UNASSIGN_REASON, task_type};
 use crate::traits::{InstanceTraitsError, NodeTraits};
 
 /// The result of resolving one node.
@@ -80,6 +80,8 @@ pub struct TaskSet {
 pub struct UnusablePath {
     /// The index of the task in the release.
     pub task: TaskIndex,
+    /// The field of the path that the task writes.
+    path_field: &'static str,
     /// The reason why the host refuses the task.
     pub reason: PathProblem,
 }
@@ -298,6 +300,11 @@ impl SkipReason {
     }
 }
 
+/// Returns the field of the path that a task writes.
+fn path_field(task: &CompiledTask) -> &'static str {
+    task_type(&task.task.kind).map_or("parameters.path", |kind| kind.path_field())
+}
+
 impl UnusablePath {
     /// Returns the conflict with an earlier task that claimed the path. `None` if the problem is an invalid text.
     pub fn conflict(&self) -> Option<&PathConflict<TaskIndex>> {
@@ -310,7 +317,7 @@ impl UnusablePath {
     /// Returns the field of the task that has the problem.
     pub fn field(&self) -> &str {
         match &self.reason {
-            PathProblem::Conflict(_) | PathProblem::Refused(_) => "parameters.path",
+            PathProblem::Conflict(_) | PathProblem::Refused(_) => self.path_field,
             PathProblem::Name { field, .. } => field,
         }
     }
@@ -393,17 +400,21 @@ impl TaskSet {
     /// an invalid path, or if an earlier task claimed the path or a path above or below it.
     fn claim_path(&self, ix: TaskIndex, claims: &mut PathClaims<TaskIndex>) -> Option<UnusablePath> {
         let task = self.profile.release.task(ix);
-        let path = task.path.as_ref()?;
-        let claim = match path.host_path(|| self.task_inputs(task)) {
-            RenderedPath::Path(text) => claims.claim(ix, &text, path.path_content),
-            // The path is not known here, so the text of the template is claimed instead. Equal templates give equal
-            // paths, and templates that begin with the same directory give paths that begin with the same directory.
-            RenderedPath::Unknown(template) => claims.claim(ix, template, path.path_content),
-            RenderedPath::Refused(refused) => {
-                return Some(UnusablePath { task: ix, reason: PathProblem::Refused(refused) });
-            }
-        };
-        Some(UnusablePath { task: ix, reason: PathProblem::Conflict(claim.err()?) })
+        let (mut paths, path_field) = (Vec::new(), path_field(task));
+        for path in &task.paths {
+            let text = match path.host_path(|| self.task_inputs(task)) {
+                RenderedPath::Path(text) => text.into_owned(),
+                // The path is not known here, so the text of the template is claimed instead. Equal templates give equal
+                // paths, and templates that begin with the same directory give paths that begin with the same directory.
+                RenderedPath::Unknown(template) => template.to_owned(),
+                RenderedPath::Refused(refused) => {
+                    return Some(UnusablePath { task: ix, path_field, reason: PathProblem::Refused(refused) });
+                }
+            };
+            paths.push((text, path.path_content));
+        }
+        let claim = claims.claim_all(ix, &paths, &task.ignored);
+        Some(UnusablePath { task: ix, path_field, reason: PathProblem::Conflict(claim.err()?) })
     }
 
     /// Returns the task if a template names a path or program that hosts refuse, other than the path that the task
@@ -412,7 +423,7 @@ impl TaskSet {
         let task = self.profile.release.task(ix);
         let inputs = (!task.host_paths.is_empty()).then(|| self.task_inputs(task))?;
         let (field, reason) = task.host_paths.iter().find_map(|path| Some((path.field.clone(), path.rejection(&inputs)?)))?;
-        Some(UnusablePath { task: ix, reason: PathProblem::Name { field, why: reason.into() } })
+        Some(UnusablePath { task: ix, path_field: path_field(task), reason: PathProblem::Name { field, why: reason.into() } })
     }
 
     /// Returns the inputs that the templates of a task read.

@@ -149,7 +149,7 @@ pub(crate) fn paths_through_links(release: &ReleaseRef, tasks: &[Task]) -> Vec<F
                 truncated(&real_path)
             )
         };
-        Some(Finding::new(rule::TASK_LINK, format!("release/{release} task {} parameters.path", task.id), message))
+        Some(Finding::new(rule::TASK_LINK, format!("release/{release} task {} {}", task.id, kind.path_field()), message))
     };
     tasks.iter().filter_map(link_finding).collect()
 }

@@ -10,6 +10,7 @@
 use std::collections::BTreeMap;
 
 use super::path::{ancestors, canonical_path, is_at_or_below, spellings};
+use super::patterns::PathPatterns;
 
 /// The content of a path after a task has run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,6 +21,8 @@ pub enum PathContent {
     Link,
     /// A directory, in which other tasks may write.
     Directory,
+    /// A directory with all that is below it, apart from what the patterns of the task ignore.
+    Tree,
     /// No file and no directory. The task deletes an existing one.
     Absent,
 }
@@ -33,6 +36,8 @@ pub struct PathClaim<T> {
     pub path: String,
     /// The content of the path after the task has run.
     pub content: PathContent,
+    /// The patterns of what the task neither writes nor removes below the path. Empty unless the content is a tree.
+    pub ignored: PathPatterns,
 }
 
 /// The paths that the tasks of a host claim. `T` identifies a task.
@@ -40,12 +45,14 @@ pub struct PathClaim<T> {
 pub struct PathClaims<T> {
     /// The claims of tasks that write a file or a link, by each spelling of the path. The spellings of a path are all paths that
     /// name the same file through known links, such as `/run/x` and `/var/run/x`.
-    file_claims: BTreeMap<String, PathClaim<T>>,
+    files: BTreeMap<String, PathClaim<T>>,
     /// The claims of tasks that delete a file, by each spelling of the path. The spellings of a path are all paths that
     /// name the same file through known links, such as `/run/x` and `/var/run/x`.
-    absent_claims: BTreeMap<String, PathClaim<T>>,
+    absent: BTreeMap<String, PathClaim<T>>,
     /// The claims of tasks that make a directory, by each spelling of the path. Other tasks may write below it.
     directories: BTreeMap<String, PathClaim<T>>,
+    /// The claims of tasks that own a directory with all that is below it, by each spelling of the path.
+    trees: BTreeMap<String, PathClaim<T>>,
 }
 
 /// The error for a path that a task cannot claim, because an earlier task claimed this path, a directory above it, or a
@@ -60,7 +67,12 @@ pub struct PathConflict<T> {
 
 impl<T> Default for PathClaims<T> {
     fn default() -> Self {
-        Self { file_claims: BTreeMap::new(), absent_claims: BTreeMap::new(), directories: BTreeMap::new() }
+        Self {
+            files: BTreeMap::new(),
+            absent: BTreeMap::new(),
+            directories: BTreeMap::new(),
+            trees: BTreeMap::new(),
+        }
     }
 }
 
@@ -72,26 +84,60 @@ impl<T: Clone> PathClaims<T> {
     /// Fails with [`PathConflict`] if an earlier task claimed the path, or a path above or below it. Two tasks that
     /// both delete a file do not conflict. A directory does not conflict with what lies below it.
     pub fn claim(&mut self, owner: T, path: &str, content: PathContent) -> Result<(), PathConflict<T>> {
-        let spellings = spellings(path);
-        if let Some(earlier_claim) = self.conflicting_claim(&spellings, content) {
-            return Err(PathConflict { first_claim: earlier_claim.clone(), path: path.to_owned() });
+        self.claim_all(owner, &[(path.to_owned(), content)], &PathPatterns::default())
+    }
+
+    /// Claims several paths for the task `owner`, as [`Self::claim`] does for one. Claims none of them if one conflicts.
+    /// `ignored` has the patterns of what a task with a tree ignores.
+    ///
+    /// # Errors
+    /// As [`Self::claim`], for the first path that conflicts.
+    pub fn claim_all(
+        &mut self,
+        owner: T,
+        paths: &[(String, PathContent)],
+        ignored: &PathPatterns,
+    ) -> Result<(), PathConflict<T>> {
+        for (path, content) in paths {
+            if let Some(earlier_claim) = self.conflicting_claim(&spellings(path), *content, ignored) {
+                return Err(PathConflict { first_claim: earlier_claim.clone(), path: path.clone() });
+            }
         }
-        let claims = match content {
-            PathContent::File | PathContent::Link => &mut self.file_claims,
-            PathContent::Directory => &mut self.directories,
-            PathContent::Absent => &mut self.absent_claims,
-        };
-        let claim = PathClaim { owner, path: path.to_owned(), content };
-        for spelling in spellings {
-            claims.entry(spelling).or_insert_with(|| claim.clone());
+        for (path, content) in paths {
+            self.insert(owner.clone(), path, *content, ignored);
         }
         Ok(())
     }
 
+    /// Adds a claim under each spelling of its path.
+    fn insert(&mut self, owner: T, path: &str, content: PathContent, ignored: &PathPatterns) {
+        let claims = match content {
+            PathContent::File | PathContent::Link => &mut self.files,
+            PathContent::Directory => &mut self.directories,
+            PathContent::Tree => &mut self.trees,
+            PathContent::Absent => &mut self.absent,
+        };
+        let ignored = if content == PathContent::Tree { ignored.clone() } else { PathPatterns::default() };
+        let claim = PathClaim { owner, path: path.to_owned(), content, ignored };
+        for spelling in spellings(path) {
+            claims.entry(spelling).or_insert_with(|| claim.clone());
+        }
+    }
+
     /// Returns the earlier claim that conflicts with a path. `spellings` are all paths that name the same file through
     /// known links. A task that deletes a file conflicts only with tasks that write a file or a directory.
-    fn conflicting_claim(&self, spellings: &[String], content: PathContent) -> Option<&PathClaim<T>> {
-        let Self { file_claims: files, absent_claims: absent, directories } = self;
+    fn conflicting_claim(&self, spellings: &[String], content: PathContent, ignored: &PathPatterns) -> Option<&PathClaim<T>> {
+        let Self { files, absent, directories, trees } = self;
+        // A tree conflicts with each path at or below it that it does not ignore, and with files above it.
+        let is_dir = matches!(content, PathContent::Directory | PathContent::Tree);
+        let mut ancestors = spellings.iter().flat_map(|path| ancestors(path).map(move |ancestor| (path, ancestor)));
+        let tree = ancestors.find_map(|(path, ancestor)| {
+            let claim = trees.get(ancestor)?;
+            (path == ancestor || !claim.ignored.covers(&path[ancestor.len() + 1..], is_dir)).then_some(claim)
+        });
+        if tree.is_some() {
+            return tree;
+        }
         // A directory claim above the path does not conflict.
         let directory = || {
             let mut paths = spellings.iter();
@@ -99,9 +145,24 @@ impl<T: Clone> PathClaims<T> {
         };
         match content {
             PathContent::File | PathContent::Link => {
-                claim_around(files, spellings).or_else(|| claim_around(absent, spellings)).or_else(directory)
+                let tree_below = || spellings.iter().find_map(|path| claim_below(trees, path));
+                claim_around(files, spellings).or_else(|| claim_around(absent, spellings)).or_else(directory).or_else(tree_below)
             }
-            PathContent::Absent => claim_around(files, spellings).or_else(directory),
+            PathContent::Absent => {
+                let tree_below = || spellings.iter().find_map(|path| claim_below(trees, path));
+                claim_around(files, spellings).or_else(directory).or_else(tree_below)
+            }
+            PathContent::Tree => spellings.iter().find_map(|path| {
+                let above = claim_at_or_above(files, path).or_else(|| claim_at_or_above(absent, path));
+                above.or_else(|| directories.get(path)).or_else(|| {
+                    [files, absent, directories, trees].into_iter().find_map(|claims| {
+                        claims_below(claims, path).find_map(|(claimed_path, claim)| {
+                            let is_dir = matches!(claim.content, PathContent::Directory | PathContent::Tree);
+                            (!ignored.covers(&claimed_path[path.len() + 1..], is_dir)).then_some(claim)
+                        })
+                    })
+                })
+            }),
             PathContent::Directory => spellings.iter().find_map(|path| {
                 let above = claim_at_or_above(files, path).or_else(|| claim_at_or_above(absent, path));
                 above.or_else(|| directories.get(path))
@@ -135,6 +196,7 @@ impl<T> PathConflict<T> {
         let effect = match earlier_claim.content {
             PathContent::File | PathContent::Link => "writes it",
             PathContent::Directory => "keeps a directory there",
+            PathContent::Tree => "owns all that is there",
             PathContent::Absent => "keeps it absent",
         };
         format!(
@@ -157,9 +219,16 @@ fn claim_at_or_above<'a, T>(claims: &'a BTreeMap<String, PathClaim<T>>, path: &s
 
 /// Returns the claim of the first path below a path, in the order of names.
 fn claim_below<'a, T>(claims: &'a BTreeMap<String, PathClaim<T>>, path: &str) -> Option<&'a PathClaim<T>> {
+    claims_below(claims, path).next().map(|(_, claim)| claim)
+}
+
+/// Returns the claims of all paths below a path, in the order of names, each with its path.
+fn claims_below<'a, T>(
+    claims: &'a BTreeMap<String, PathClaim<T>>,
+    path: &str,
+) -> impl Iterator<Item = (&'a String, &'a PathClaim<T>)> + use<'a, T> {
     let prefix = format!("{path}/");
-    let (_, claim) = claims.range(prefix.clone()..).next().filter(|(claimed_path, _)| claimed_path.starts_with(&prefix))?;
-    Some(claim)
+    claims.range(prefix.clone()..).take_while(move |(claimed_path, _)| claimed_path.starts_with(&prefix))
 }
 
 #[cfg(test)]
@@ -261,6 +330,44 @@ mod tests {
         ] {
             let expected = if is_refused { vec![(1, 0)] } else { vec![] };
             assert_eq!(conflicting_pairs(&[first, second]), expected, "{first:?} {second:?}");
+        }
+    }
+
+    #[test]
+    fn y01_tree_claim_owns_paths_that_it_does_not_ignore() {
+        use PathContent::{Absent, Directory, File, Tree};
+        let patterns = PathPatterns::new(["cache/".to_owned(), "*.tmp".to_owned()]);
+        for (other, is_refused) in [
+            (("/srv/a", File), true),
+            (("/srv/a", Directory), true),
+            (("/srv/a", Tree), true),
+            (("/srv/a/f", File), true),
+            (("/srv/a/f", Absent), true),
+            (("/srv/a/b", Directory), true),
+            (("/srv/a/b/x.tmp", File), false),
+            (("/srv/a/cache", Directory), false),
+            (("/srv/a/cache/f", File), false),
+            (("/srv/a/cache", File), true),
+            (("/srv/a/cache/t", Tree), false),
+            (("/srv", Directory), false),
+            (("/srv", File), true),
+            (("/srv", Absent), true),
+            (("/srv/b", File), false),
+        ] {
+            for is_tree_first in [true, false] {
+                let mut claims = PathClaims::default();
+                let tree = [("/srv/a".to_owned(), Tree)];
+                let other = [(other.0.to_owned(), other.1)];
+                let ignored = if other[0].0 == "/srv/a/cache/t" { &PathPatterns::default() } else { &patterns };
+                let result = if is_tree_first {
+                    claims.claim_all(0, &tree, &patterns).unwrap();
+                    claims.claim_all(1, &other, ignored)
+                } else {
+                    claims.claim_all(0, &other, ignored).unwrap();
+                    claims.claim_all(1, &tree, &patterns)
+                };
+                assert_eq!(result.is_err(), is_refused, "{other:?} {is_tree_first}");
+            }
         }
     }
 

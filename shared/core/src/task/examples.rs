@@ -96,3 +96,24 @@ pub(super) const PUPPET: &str = "\
     facts:
       site: '{{ node.name }}'
 ";
+
+pub(super) const SYNC: &str = "\
+- id: pages
+  type: sync
+  parameters:
+    src: /usr/share/base-files
+    dst: /srv/pages
+    delete: true
+    ignore: ['*.tmp', cache/]
+    mode: \"0644\"
+";
+
+pub(super) const COPY_FILES: &str = "\
+- id: skeleton
+  type: copy_files
+  parameters:
+    files:
+      - {src: /usr/share/base-files/motd, dst: /srv/skeleton/motd}
+      - {src: /usr/share/base-files/profile, dst: /srv/skeleton/profile}
+    mode: \"0644\"
+";

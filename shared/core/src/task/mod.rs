@@ -17,6 +17,7 @@ mod package_version;
 mod parameter_type;
 mod parameters;
 mod path;
+mod patterns;
 mod run_parameters;
 mod system_parameters;
 pub mod tree_rules;
@@ -45,9 +46,11 @@ pub use path::{
     check_not_agent_path, check_path, check_replaceable, check_writable, is_at_or_below, is_template,
 };
 pub(crate) use path::{ancestors, known_directories, spellings};
+pub use patterns::PathPatterns;
 pub use run_parameters::{PuppetParameters, REBOOT_CONDITIONS, RebootParameters, WHEN_REQUIRED};
 pub use system_parameters::{
-    AGENT_ENDS_ITSELF, DirectoryParameters, LinkParameters, PackageParameters, SERVICE_STATES, ServiceParameters,
+    AGENT_ENDS_ITSELF, CopyFilesParameters, DirectoryParameters, FileCopy, LinkParameters, PackageParameters, SERVICE_STATES,
+    SOURCE_DIR, ServiceParameters, SyncParameters,
 };
 pub use types::{
     CombinationRule, Concurrency, ResourceText, TASK_TYPES, TaskKind, TaskType, TemplateText, WriteTarget, task_type,
@@ -184,10 +187,10 @@ impl Task {
         Ok(value)
     }
 
-    /// Returns the name of the blob from which a `file` task writes its file, or with the code of a `puppet` task: the
-    /// parameter `source`. Returns `None` for a task of another type, or without this parameter.
-    pub fn source(&self) -> Option<&str> {
-        source_parameter(&self.kind, &self.parameters)
+    /// Returns the names of the blobs from which a task writes files, each with the path of its field in the parameters:
+    /// `source` of a `file` or `puppet` task, and `files` of `sync` and `copy_files`. Returns none for a task of another type.
+    pub fn sources(&self) -> Vec<(String, &str)> {
+        source_parameters(&self.kind, &self.parameters)
     }
 
     /// Returns whether the task is a group. A group is never placed on a node itself, but places its tasks there.
@@ -214,11 +217,10 @@ impl Task {
     }
 }
 
-/// Returns the text of the parameter `source` of a task of type `file`, an alias of it, or `puppet`: the name of a blob
-/// (`sha256:…`), or in a manifest also the name of a file.
-pub fn source_parameter<'a>(kind: &str, parameters: &'a Map<String, Value>) -> Option<&'a str> {
-    let has_source = || is_type(kind, TaskKind::File) || is_type(kind, TaskKind::Puppet);
-    parameters.get("source").filter(|_| has_source()).and_then(Value::as_str)
+/// Returns the sources of a task of this type, each with the path of its field in the parameters: the names of blobs
+/// (`sha256:…`), or in a manifest also names of files.
+pub fn source_parameters<'a>(kind: &str, parameters: &'a Map<String, Value>) -> Vec<(String, &'a str)> {
+    task_type(kind).map(|kind| tree_rules::source_parameters(kind.kind, parameters)).unwrap_or_default()
 }
 
 /// Returns whether a type name or alias in a task belongs to this type.
@@ -404,9 +406,10 @@ mod tests {
             ("other", None),
         ] {
             let mut task = Task::new("a", kind);
-            assert_eq!(task.source(), None);
+            assert_eq!(task.sources(), []);
             task.parameters.insert("source".to_owned(), blob_name.into());
-            assert_eq!(task.source(), source, "{kind}");
+            let sources = source.map(|source| ("source".to_owned(), source));
+            assert_eq!(task.sources(), sources.into_iter().collect::<Vec<_>>(), "{kind}");
         }
     }
 }

@@ -3,8 +3,8 @@
 
 use serde_json::Value;
 
-use super::name_rules;
 use super::path::{PathUse, check_authored_path, check_directory, check_path, is_template};
+use super::{name_rules, tree_rules};
 use crate::name::{has_control, is_blank, truncated};
 use crate::time::MAX_DURATION_SECONDS;
 
@@ -94,6 +94,10 @@ pub enum ParameterType {
     Facts,
     /// Directories as one text, separated by `:`, as in `PATH`.
     PathList,
+    /// A map from relative paths to blobs, or in a manifest to names of files.
+    Files,
+    /// A list of files to copy, each with its source and its path.
+    CopyList,
 }
 
 /// The kind of resource on the host that a text of a parameter names.
@@ -155,7 +159,9 @@ impl ParameterType {
                     | Self::PackageNames
                     | Self::PackageVersion
                     | Self::LinkTarget
-                    | Self::Patterns,
+                    | Self::Patterns
+                    | Self::Files
+                    | Self::CopyList,
                 _
             ) | (Self::Words | Self::WordsOrText, Value::Array(_))
         )
@@ -220,6 +226,8 @@ impl ParameterType {
                 }
             }),
             (Self::PathList, Value::String(text)) => name_rules::path_list_error(text),
+            (Self::Files, Value::Object(files)) => tree_rules::files_error(files),
+            (Self::CopyList, Value::Array(items)) if !items.is_empty() => tree_rules::copy_list_error(items, &path_error),
             (Self::Choice(texts), Value::String(text)) if texts.contains(&text.as_str()) => None,
             (Self::Seconds, value) if value.is_u64() => value.as_u64().and_then(timeout_error).map(str::to_owned),
             (Self::Count, value) if value.is_u64() => None,
@@ -243,9 +251,10 @@ impl ParameterType {
             Self::File | Self::Path | Self::Directory => "an absolute path",
             Self::Words => "a list of texts",
             Self::WordsOrText => "a list of texts or a shell text",
-            Self::Env | Self::Facts => "a map of texts",
+            Self::Env | Self::Facts | Self::Files => "a map of texts",
             Self::Data => "a map",
             Self::PathList => "absolute paths, separated by `:`",
+            Self::CopyList => "a list of maps with src and dst",
             Self::Mode => "octal digits as text, \"0644\"",
             Self::Flag | Self::Switch => "true or false",
             Self::Always => "true",

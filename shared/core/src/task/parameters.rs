@@ -124,6 +124,8 @@ macro_rules! value_of {
     (Data) => { serde_json::Map<String, serde_json::Value> };
     (Facts) => { BTreeMap<String, String> };
     (PathList) => { Option<String> };
+    (Files) => { BTreeMap<String, String> };
+    (CopyList) => { Vec<FileCopy> };
 }
 pub(super) use value_of;
 

@@ -1,6 +1,9 @@
 //! The parameters of the task types that manage parts of the operating system: units, packages, directories and
 //! links.
 
+use std::collections::BTreeMap;
+
+use serde::Deserialize;
 use serde_json::{Map, Value};
 
 use super::name_rules::unit_name;
@@ -83,6 +86,53 @@ parameters! {
     absent, Flag OneOf: "True if the link must not exist.";
     dir_mode or "dir_permissions", Mode Optional: "The file mode of directories that are created for the link.";
 }
+
+parameters! {
+    /// The parameters of `sync`. Exactly one of src, files and, in a manifest, source_dir is required.
+    SyncParameters:
+    dst, File Needed: "The directory that gets the files. It is created if it is missing.";
+    src, Path OneOf: "A directory on the host whose files and directories are copied.";
+    files, Files OneOf: "The files: a map from a path below `dst` to the blob with the content, `sha256:…`, or in a manifest to the name of a file.";
+    delete, Flag Optional: "True to remove everything else from `dst`, apart from what `ignore` names.";
+    ignore, Patterns Optional: "Patterns of what is neither copied nor removed: `*.tmp` is a name at any depth, `cache/` a directory, `/a/b` a path below `dst`.";
+    owner or "user_owner", Account Optional: "The user of the files and directories: by default the agent's user.";
+    group or "group_owner", Account Optional: "Their group: by default the agent's group.";
+    mode or "permissions", Mode Optional: "The rights of the files: by default 0644, or those of the file in `src`.";
+    dir_mode or "dir_permissions", Mode Optional: "The rights of the directories: by default 0755 for new ones.";
+    timeout, Count Optional: "A parameter of Fuel, without effect.";
+}
+
+parameters! {
+    /// The parameters of `copy_files`.
+    CopyFilesParameters:
+    files, CopyList Needed: "A list of maps with `src` and `dst`. `src` is a file on the host (an absolute path) or a blob: `sha256:…`, or in a manifest a file's name.";
+    overwrite, Switch Optional: "False to leave a file as it is if it exists: by default true.";
+    owner or "user_owner", Account Optional: "The user of the files: by default the agent's user.";
+    group or "group_owner", Account Optional: "Their group: by default the agent's group.";
+    mode or "permissions", Mode Optional: "Their rights: by default 0644, or those of the file `src` on the host.";
+    dir_mode or "dir_permissions", Mode Optional: "The file mode of directories that are created for the files.";
+    timeout, Count Optional: "A parameter of Fuel, without effect.";
+}
+
+/// An item of the parameter `files` of `copy_files`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct FileCopy {
+    /// The file on the host (an absolute path), or the blob.
+    pub src: String,
+    /// The path of the copy.
+    pub dst: String,
+}
+
+/// The parameter `source_dir`, which only manifests have. The CLI reads the files of the directory and sends them as the
+/// parameter `files`.
+pub const SOURCE_DIR: Parameter = Parameter {
+    name: "source_dir",
+    alias: None,
+    parameter_type: ParameterType::Text,
+    presence: ParameterPresence::OneOf,
+    meaning: "The directory with the files, at or below the manifest's directory.",
+};
 
 #[cfg(test)]
 mod tests {

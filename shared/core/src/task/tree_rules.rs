@@ -1,12 +1,18 @@
 //! Rules of the tasks that manage directories: which directories no task may take away, and which parameters belong
 //! together. The controller checks literal values when a task is written. Hosts check what a template renders to.
 
+use std::collections::BTreeSet;
+
 use serde_json::{Map, Value};
 
+use super::claim::PathContent;
 use super::path::{
-    AGENT_CONFIG_FILE, AGENT_RUN_DIR, AGENT_STATE_DIR, DEFAULT_HOST_LABEL_MAP, canonical_path, is_at_or_below, is_template,
+    AGENT_CONFIG_FILE, AGENT_RUN_DIR, AGENT_STATE_DIR, DEFAULT_HOST_LABEL_MAP, PathUse, canonical_path, is_at_or_below,
+    is_template,
 };
-use crate::name::truncated;
+use super::patterns::PathPatterns;
+use super::types::{TaskKind, TaskType};
+use crate::name::{has_control, truncated};
 
 /// Directories of the operating system. A task that removed all that is in one of them would break the host.
 const SYSTEM_DIRS: &[&str] = &[
@@ -72,6 +78,128 @@ pub fn system_dir_error(path: &str) -> Option<String> {
     })
 }
 
+/// Maximum number of files of a `sync` or `copy_files` task.
+pub const MAX_TREE_FILES: usize = 4096;
+
+/// Maximum number of directories on one path of a tree.
+pub const MAX_TREE_DEPTH: usize = 128;
+
+/// Returns the error message for a text that is no path below a directory, or `None` if it is one.
+pub fn relative_path_error(text: &str) -> Option<String> {
+    let is_valid = text.len() < 4096
+        && !has_control(text)
+        && text.split('/').count() <= MAX_TREE_DEPTH
+        && text.split('/').all(|part| !matches!(part, "" | "." | "..") && part.len() <= 255);
+    (!is_valid).then(|| {
+        format!(
+            "{:?} is not a path below the directory: write a plain relative path such as css/site.css, without `.`, `..` and control characters",
+            truncated(text)
+        )
+    })
+}
+
+/// Returns the error message for the parameter `files` of `sync`, or `None` if it is valid.
+pub(super) fn files_error(files: &Map<String, Value>) -> Option<String> {
+    if files.is_empty() {
+        return Some("has no file: name one, or remove the task".to_owned());
+    }
+    if files.len() > MAX_TREE_FILES {
+        return Some(format!("has {} files: at most {MAX_TREE_FILES} are allowed; use several tasks", files.len()));
+    }
+    files.iter().find_map(|(path, source)| {
+        let parent = path.rmatch_indices('/').map(|(index, _)| &path[..index]).find(|parent| files.contains_key(*parent));
+        let parent_error =
+            || parent.map(|parent| format!("{:?} is below {:?}, which is a file too", truncated(path), truncated(parent)));
+        let source_error = || {
+            let is_named = source.as_str().is_some_and(|text| !text.is_empty() && !has_control(text));
+            (!is_named).then(|| format!("{:?} must have a text as its value: the name of a file, or sha256:…", truncated(path)))
+        };
+        relative_path_error(path).or_else(parent_error).or_else(source_error)
+    })
+}
+
+/// Returns the error message for the parameter `files` of `copy_files`, or `None` if it is valid. `path_error` checks an
+/// absolute path.
+pub(super) fn copy_list_error(items: &[Value], path_error: &dyn Fn(&str, PathUse) -> Option<String>) -> Option<String> {
+    if items.len() > MAX_TREE_FILES {
+        return Some(format!("has {} files: at most {MAX_TREE_FILES} are allowed; use several tasks", items.len()));
+    }
+    let mut paths = BTreeSet::new();
+    items.iter().enumerate().find_map(|(index, item)| {
+        let text = |name: &str| item.get(name).and_then(Value::as_str).filter(|text| !text.is_empty());
+        let is_known = item.as_object().is_some_and(|map| map.keys().all(|name| matches!(name.as_str(), "src" | "dst")));
+        let (Some(src), Some(dst), true) = (text("src"), text("dst"), is_known) else {
+            return Some(format!("item {index}: takes a map with the two texts src and dst"));
+        };
+        let source_error = || if src.starts_with('/') { path_error(src, PathUse::Read) } else { None };
+        let repeated = (!paths.insert(dst)).then(|| format!("{:?} is the dst of an earlier item too", truncated(dst)));
+        repeated.or_else(|| path_error(dst, PathUse::Write)).or_else(source_error).map(|error| format!("item {index}: {error}"))
+    })
+}
+
+/// Returns the sources that a task has for the content of files, each with the path of its field: names of blobs
+/// (`sha256:…`), or in a manifest also names of files. A file on the host is not included.
+pub fn source_parameters<'a>(kind: TaskKind, parameters: &'a Map<String, Value>) -> Vec<(String, &'a str)> {
+    match kind {
+        TaskKind::File | TaskKind::Puppet => {
+            let source = parameters.get("source").and_then(Value::as_str);
+            source.map(|source| ("source".to_owned(), source)).into_iter().collect()
+        }
+        TaskKind::Sync => {
+            let files = parameters.get("files").and_then(Value::as_object).into_iter().flatten();
+            files.filter_map(|(path, source)| Some((format!("files.{path}"), source.as_str()?))).collect()
+        }
+        TaskKind::CopyFiles => {
+            let items = parameters.get("files").and_then(Value::as_array).into_iter().flatten().enumerate();
+            let source = |(index, item): (usize, &'a Value)| Some((format!("files[{index}].src"), item.get("src")?.as_str()?));
+            items.filter_map(source).filter(|(_, source)| !source.starts_with('/')).collect()
+        }
+        _ => Vec::new(),
+    }
+}
+
+/// Sets the source that [`source_parameters`] returned under this field.
+pub fn set_source(kind: TaskKind, parameters: &mut Map<String, Value>, field: &str, source: String) {
+    let value = match kind {
+        TaskKind::Sync => field.strip_prefix("files.").and_then(|path| parameters.get_mut("files")?.get_mut(path)),
+        TaskKind::CopyFiles => {
+            let index = field.strip_prefix("files[").and_then(|rest| rest.split_once(']')?.0.parse::<usize>().ok());
+            index.and_then(|index| parameters.get_mut("files")?.get_mut(index)?.get_mut("src"))
+        }
+        _ => parameters.get_mut("source"),
+    };
+    if let Some(value) = value {
+        *value = Value::String(source);
+    }
+}
+
+/// Returns the paths that a task writes, as its author wrote them, each with the content that the task leaves there. A
+/// path may be a template.
+pub fn written_paths(kind: &TaskType, parameters: &Map<String, Value>) -> Vec<(String, PathContent)> {
+    if kind.kind == TaskKind::CopyFiles {
+        let items = parameters.get("files").and_then(Value::as_array).into_iter().flatten();
+        return items.filter_map(|item| Some((item.get("dst")?.as_str()?.to_owned(), PathContent::File))).collect();
+    }
+    let Some((path, content)) = kind.written_path(parameters) else { return Vec::new() };
+    let mut paths = vec![(path.to_owned(), content)];
+    // With `delete`, the task owns all that is below its directory.
+    if kind.kind == TaskKind::Sync && content == PathContent::Directory {
+        let files = parameters.get("files").and_then(Value::as_object).into_iter().flatten();
+        paths.extend(files.map(|(file, _)| (format!("{path}/{file}"), PathContent::File)));
+    }
+    paths
+}
+
+/// Returns the patterns of what a task neither writes nor removes below its path.
+pub fn ignored_patterns(parameters: &Map<String, Value>) -> PathPatterns {
+    let patterns = match parameters.get("ignore") {
+        Some(Value::String(pattern)) => vec![pattern.clone()],
+        Some(Value::Array(items)) => items.iter().filter_map(|item| Some(item.as_str()?.to_owned())).collect(),
+        _ => Vec::new(),
+    };
+    PathPatterns::new(patterns)
+}
+
 /// Returns the errors of a `directory` task: a removal with its content that is no removal, and a path that no task may
 /// change.
 pub(super) fn directory_contradictions(parameters: &Map<String, Value>) -> Vec<(String, String)> {
@@ -88,11 +216,93 @@ pub(super) fn directory_contradictions(parameters: &Map<String, Value>) -> Vec<(
     errors
 }
 
+/// Returns the errors of a `sync` task: a directory that no task may change or empty, and a source that overlaps with it.
+pub(super) fn sync_contradictions(parameters: &Map<String, Value>) -> Vec<(String, String)> {
+    let literal = |name: &str| parameters.get(name).and_then(Value::as_str).filter(|path| !is_template(path));
+    let Some(path) = literal("dst") else { return Vec::new() };
+    let is_delete = parameters.get("delete") == Some(&Value::Bool(true));
+    let mut errors = Vec::new();
+    let system_error = || is_delete.then(|| system_dir_error(path)).flatten();
+    errors.extend(agent_parent_error(path).or_else(system_error).map(|error| ("parameters.dst".to_owned(), error)));
+    errors.extend(literal("src").and_then(|src| overlap_error(src, path)).map(|error| ("parameters.src".to_owned(), error)));
+    errors
+}
+
+/// Returns the error message for a source directory that is at, above or below the directory that gets the files.
+pub fn overlap_error(src: &str, dst: &str) -> Option<String> {
+    let (canonical_src, canonical_dst) = (canonical_path(src), canonical_path(dst));
+    let overlaps = is_at_or_below(&canonical_src, &canonical_dst) || is_at_or_below(&canonical_dst, &canonical_src);
+    overlaps.then(|| format!("{:?} overlaps with dst {:?}: name two separate directories", truncated(src), truncated(dst)))
+}
+
 #[cfg(test)]
 mod tests {
     use serde_json::json;
 
     use super::*;
+
+    #[test]
+    fn s63_relative_path_error_rejects_path_tricks() {
+        for path in ["a", "a/b", ".hidden", "a b", "...", "\u{e4}"] {
+            assert_eq!(relative_path_error(path), None, "{path}");
+        }
+        for path in ["", "/a", "a/", "a//b", ".", "a/..", "../a", "a/./b", "a\n", &"a/".repeat(200), &"a".repeat(256)] {
+            assert!(relative_path_error(path).is_some(), "{path}");
+        }
+    }
+
+    #[test]
+    fn files_and_copy_list_errors_name_item() {
+        let files = |value: Value| files_error(value.as_object().unwrap());
+        assert_eq!(files(json!({"a": "x", "b/c": "sha256:0"})), None);
+        for value in [json!({}), json!({"../a": "x"}), json!({"a": 1}), json!({"a": ""}), json!({"a": "x", "a/b": "x"})] {
+            assert!(files(value.clone()).is_some(), "{value}");
+        }
+        let path_error = |text: &str, _: PathUse| (!text.starts_with('/')).then(|| "relative".to_owned());
+        let copies = |value: Value| copy_list_error(value.as_array().unwrap(), &path_error);
+        assert_eq!(copies(json!([{"src": "a", "dst": "/a"}, {"src": "/b", "dst": "/b"}])), None);
+        for (value, expected) in [
+            (json!([{"src": "a"}]), "item 0: takes a map"),
+            (json!([{"src": "a", "dst": "/a", "mode": "1"}]), "item 0: takes a map"),
+            (json!([{"src": "a", "dst": "/a"}, {"src": "b", "dst": "/a"}]), "item 1: \"/a\" is the dst of an earlier item too"),
+            (json!([{"src": "a", "dst": "b"}]), "item 0: relative"),
+        ] {
+            assert!(copies(value).unwrap().starts_with(expected));
+        }
+    }
+
+    #[test]
+    fn source_parameters_are_those_of_blobs() {
+        let sources = |kind, parameters: &Value| {
+            let sources = source_parameters(kind, parameters.as_object().unwrap());
+            sources.into_iter().map(|(field, source)| format!("{field}={source}")).collect::<Vec<_>>()
+        };
+        assert_eq!(sources(TaskKind::File, &json!({"source": "a"})), ["source=a"]);
+        assert_eq!(sources(TaskKind::Shell, &json!({"source": "a"})), [""; 0]);
+        let mut files = json!({"files": {"a/b": "x", "c": "y"}});
+        assert_eq!(sources(TaskKind::Sync, &files), ["files.a/b=x", "files.c=y"]);
+        set_source(TaskKind::Sync, files.as_object_mut().unwrap(), "files.a/b", "z".to_owned());
+        assert_eq!(files, json!({"files": {"a/b": "z", "c": "y"}}));
+        let mut copies = json!({"files": [{"src": "/host", "dst": "/a"}, {"src": "x", "dst": "/b"}]});
+        assert_eq!(sources(TaskKind::CopyFiles, &copies), ["files[1].src=x"]);
+        set_source(TaskKind::CopyFiles, copies.as_object_mut().unwrap(), "files[1].src", "z".to_owned());
+        assert_eq!(copies["files"][1]["src"], "z");
+    }
+
+    #[test]
+    fn sync_errors_name_field() {
+        for (parameters, fields) in [
+            (json!({"dst": "/srv/a", "src": "/srv/b", "delete": true}), vec![]),
+            (json!({"dst": "/srv/a", "src": "/srv/a/b"}), vec!["parameters.src"]),
+            (json!({"dst": "/srv/a/b", "src": "/srv/a"}), vec!["parameters.src"]),
+            (json!({"dst": "/usr/share", "src": "/srv/a"}), vec![]),
+            (json!({"dst": "/usr/share", "src": "/srv/a", "delete": true}), vec!["parameters.dst"]),
+            (json!({"dst": "/etc", "src": "/srv/a"}), vec!["parameters.dst"]),
+        ] {
+            let errors = sync_contradictions(parameters.as_object().unwrap());
+            assert_eq!(errors.iter().map(|(field, _)| field.as_str()).collect::<Vec<_>>(), fields, "{parameters}");
+        }
+    }
 
     /// `/var/run` is a known link to `/run`.
     #[test]

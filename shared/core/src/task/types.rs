@@ -15,9 +15,10 @@ use super::parameter_type::NamedResource;
 use super::parameters::{FileParameters, Parameter, ParameterTable, ShellParameters, TEMPLATE_FILE, TypedParameters};
 use super::run_parameters::{PuppetParameters, RebootParameters};
 use super::system_parameters::{
-    DirectoryParameters, LinkParameters, PackageParameters, ServiceParameters, service_contradictions,
+    CopyFilesParameters, DirectoryParameters, LinkParameters, PackageParameters, SOURCE_DIR, ServiceParameters, SyncParameters,
+    service_contradictions,
 };
-use super::tree_rules::directory_contradictions;
+use super::tree_rules::{directory_contradictions, sync_contradictions};
 use crate::condition::{AuthorError, TemplateParser, TemplateReads};
 
 /// The properties of one task type: a row of the registry.
@@ -61,8 +62,8 @@ pub type CombinationRule = fn(&Map<String, Value>) -> Vec<(String, String)>;
 pub struct WriteTarget {
     /// The name of the parameter with the path.
     pub path: &'static str,
-    /// The name of the parameter that is true if the task deletes the file.
-    pub absent: &'static str,
+    /// The name of the parameter that is true if the task deletes the file. `None` if no task of the type deletes it.
+    pub absent: Option<&'static str>,
     /// The content of the path, if the task does not delete it.
     pub content: PathContent,
 }
@@ -125,25 +126,35 @@ task_types! {
     File "a file from content, a template or a blob": TaskType {
         aliases: &["upload_file", "upload_files"],
         parameters: Some(&FileParameters::TABLE),
-        write_target: Some(WriteTarget { path: "path", absent: "absent", content: PathContent::File }),
+        write_target: Some(WriteTarget { path: "path", absent: Some("absent"), content: PathContent::File }),
         example: examples::FILE,
         ..ordinary_type("file", &["path", "template", "validate"])
     };
-    CopyFiles "files of the release, copied to the host": ordinary_type("copy_files", &[]);
+    CopyFiles "copies of files, from blobs or from the host": TaskType {
+        parameters: Some(&CopyFilesParameters::TABLE),
+        example: examples::COPY_FILES,
+        ..ordinary_type("copy_files", &["files"])
+    };
     Directory "a directory: owner and mode, or its removal": TaskType {
         parameters: Some(&DirectoryParameters::TABLE),
-        write_target: Some(WriteTarget { path: "path", absent: "absent", content: PathContent::Directory }),
+        write_target: Some(WriteTarget { path: "path", absent: Some("absent"), content: PathContent::Directory }),
         combination_rule: Some(directory_contradictions),
         example: examples::DIRECTORY,
         ..ordinary_type("directory", &["path"])
     };
     Link "a symbolic link": TaskType {
         parameters: Some(&LinkParameters::TABLE),
-        write_target: Some(WriteTarget { path: "path", absent: "absent", content: PathContent::Link }),
+        write_target: Some(WriteTarget { path: "path", absent: Some("absent"), content: PathContent::Link }),
         example: examples::LINK,
         ..ordinary_type("link", &["path", "target"])
     };
-    Sync "a directory tree, with delete": ordinary_type("sync", &["dst"]);
+    Sync "a directory tree, from blobs or from the host": TaskType {
+        parameters: Some(&SyncParameters::TABLE),
+        write_target: Some(WriteTarget { path: "dst", absent: None, content: PathContent::Directory }),
+        combination_rule: Some(sync_contradictions),
+        example: examples::SYNC,
+        ..ordinary_type("sync", &["dst", "src"])
+    };
     Shell "a command without a shell, or a shell text": TaskType {
         parameters: Some(&ShellParameters::TABLE),
         is_refreshed: true,
@@ -230,7 +241,9 @@ impl TaskType {
     pub fn manifest_parameters(&self) -> Option<Vec<Parameter>> {
         let parameters = self.parameters?.0;
         let has_template = parameters.iter().any(|parameter| parameter.name == "template");
-        Some(parameters.iter().copied().chain(has_template.then_some(TEMPLATE_FILE)).collect())
+        let has_source_dir = self.kind == TaskKind::Sync;
+        let manifest_only = [has_template.then_some(TEMPLATE_FILE), has_source_dir.then_some(SOURCE_DIR)];
+        Some(parameters.iter().copied().chain(manifest_only.into_iter().flatten()).collect())
     }
 
     /// Returns the errors of parameters that contradict or need each other (`combination_rule`), each as the path of the
@@ -243,9 +256,24 @@ impl TaskType {
     /// task has run. Returns `None` if the type has no `write_target`, or if the task has no path that is a text.
     pub fn written_path<'a>(&self, parameters: &'a Map<String, Value>) -> Option<(&'a str, PathContent)> {
         let write_target = self.write_target?;
-        let is_absent = parameters.get(write_target.absent) == Some(&Value::Bool(true));
-        let content = if is_absent { PathContent::Absent } else { write_target.content };
+        let is_set = |name: &str| parameters.get(name) == Some(&Value::Bool(true));
+        let content = if write_target.absent.is_some_and(is_set) {
+            PathContent::Absent
+        } else if self.kind == TaskKind::Sync && is_set("delete") {
+            PathContent::Tree
+        } else {
+            write_target.content
+        };
         Some((parameters.get(write_target.path)?.as_str()?, content))
+    }
+
+    /// Returns the field of the path that a task of this type writes, such as `parameters.path`.
+    pub const fn path_field(&self) -> &'static str {
+        match self.kind {
+            TaskKind::Sync => "parameters.dst",
+            TaskKind::CopyFiles => "parameters.files",
+            _ => "parameters.path",
+        }
     }
 
     /// Returns the texts in `parameters` that name paths and programs of the host, in the order of the parameters. The
@@ -342,7 +370,9 @@ mod tests {
         for task_type_entry in TASK_TYPES {
             let has_parameter = |name| task_type_entry.parameters.is_none_or(|table| table.get(name).is_some());
             assert!(
-                task_type_entry.write_target.is_none_or(|target| has_parameter(target.path) && has_parameter(target.absent)),
+                task_type_entry
+                    .write_target
+                    .is_none_or(|target| has_parameter(target.path) && target.absent.is_none_or(has_parameter)),
                 "{}",
                 task_type_entry.name
             );

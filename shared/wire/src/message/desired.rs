@@ -219,9 +219,11 @@ pub struct Profile {
 impl Profile {
     /// Returns the hashes of the blobs that the tasks name as their `source`. A task without such a source is skipped.
     pub fn blobs(&self) -> impl Iterator<Item = Hash> {
-        self.tasks.iter().filter_map(|task| {
-            let task: Task = serde_json::from_str(&task.definition).ok()?;
-            Hash::from_source(task.source()?).ok()
+        self.tasks.iter().flat_map(|task| {
+            let task = serde_json::from_str::<Task>(&task.definition);
+            let hashes =
+                task.map(|task| task.sources().into_iter().filter_map(|(_, source)| Hash::from_source(source).ok()).collect());
+            hashes.unwrap_or_else(|_| Vec::new())
         })
     }
 }

@@ -3,6 +3,8 @@
 use std::fs;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, symlink};
 use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use serde_json::{Value, json};
 use stemma_wire::message::desired::ProfileTask;
@@ -257,6 +259,48 @@ fn s65_recursive_removes_real_tree_and_nothing_outside() {
     assert!(!tree.exists());
     assert_eq!(fs::read_to_string(outside.path().join("kept")).unwrap(), "kept");
     assert_eq!(fs::read_to_string(root.path().join("hard")).unwrap(), "kept");
+}
+
+/// An attacker repeatedly replaces a directory of the tree by a link that leads outside of the root, while the agent removes
+/// the tree and changes the owner of the directory. Nothing outside is removed or changed.
+#[test]
+fn s64_directory_task_stays_inside_root_when_directory_becomes_link() {
+    let root = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap();
+    let outside = tempfile::tempdir().unwrap();
+    fs::write(outside.path().join("kept"), "kept").unwrap();
+    fs::set_permissions(outside.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    let path = |text: &str| root.path().join(text);
+    let site = site(Rc::new(RealHost::new(root.path()).unwrap()));
+    let is_over = Arc::new(AtomicBool::new(false));
+    let attacker = {
+        let (is_over, dir, moved_dir, outside) =
+            (is_over.clone(), path("srv/tree/dir"), path("moved"), outside.path().to_owned());
+        std::thread::spawn(move || {
+            while !is_over.load(Ordering::Relaxed) {
+                let _ = fs::rename(&dir, &moved_dir);
+                let _ = symlink(&outside, &dir);
+                let _ = fs::remove_file(&dir);
+                if fs::rename(&moved_dir, &dir).is_err() {
+                    let _ = fs::remove_dir_all(&moved_dir);
+                }
+            }
+        })
+    };
+    let tasks = [
+        json!({"path": "/srv/tree/dir", "mode": "0700"}),
+        json!({"path": "/srv/tree", "absent": true, "recursive": true}),
+    ]
+    .map(|parameters| task(&parameters));
+    let mut success_count = 0;
+    for round in 0..2000 {
+        let _ = fs::create_dir_all(path("srv/tree/dir/sub"));
+        success_count += usize::from(block_on(DirectoryApplier.apply(&site, &tasks[round % 2])).is_ok());
+    }
+    is_over.store(true, Ordering::Relaxed);
+    attacker.join().unwrap();
+    assert!(success_count > 0);
+    assert_eq!(fs::read_to_string(outside.path().join("kept")).unwrap(), "kept");
+    assert_eq!(fs::metadata(outside.path()).unwrap().mode() & 0o7777, 0o755);
 }
 
 /// A new directory inherits the setgid bit of the one above, unless the author sets the mode.

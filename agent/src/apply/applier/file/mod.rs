@@ -96,7 +96,7 @@ impl Applier for FileApplier {
         render_path(&TaskTemplates::new(site, task), &parameters).ok()
     }
 
-    fn written_digest(&self, site: &Site, task: &HostTask) -> Option<[u8; 32]> {
+    fn written_digest(&self, site: &Site, task: &HostTask, _: &ObjectKey) -> Option<[u8; 32]> {
         let parameters: FileParameters = parameters(task).ok()?;
         // The name of a blob is its digest, so the blob need not be read.
         if let Some(source) = &parameters.source {

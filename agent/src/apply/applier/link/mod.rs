@@ -38,7 +38,7 @@ impl Applier for LinkApplier {
         render_path(&TaskTemplates::new(site, task), &parameters).ok()
     }
 
-    fn written_digest(&self, site: &Site, task: &HostTask) -> Option<[u8; 32]> {
+    fn written_digest(&self, site: &Site, task: &HostTask, _: &ObjectKey) -> Option<[u8; 32]> {
         read_state(site, task).ok()?.desired.map(|target| sha256(target.as_bytes()))
     }
 

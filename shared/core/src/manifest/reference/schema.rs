@@ -179,5 +179,13 @@ fn parameter_schema(parameter_type: ParameterForm) -> Value {
             "additionalProperties": {"type": "string"},
         }),
         ParameterForm::PathList => json!({"type": ["string", "null"], "pattern": "^/"}),
+        ParameterForm::Files => {
+            json!({"type": ["object", "null"], "additionalProperties": {"type": "string"}, "minProperties": 1})
+        }
+        ParameterForm::CopyList => {
+            let text = json!({"type": "string", "minLength": 1});
+            let item = json!({"type": "object", "properties": {"src": text, "dst": text}, "required": ["src", "dst"], "additionalProperties": false});
+            json!({"type": ["array", "null"], "items": item, "minItems": 1})
+        }
     }
 }

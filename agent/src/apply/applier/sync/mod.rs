@@ -1,0 +1,306 @@
+//! `sync`: a directory tree from blobs or from a directory on the host. With `delete`, nothing else remains in it.
+//!
+//! Each file is replaced at once, and a file that is equal is left as it is. So a pass after a cut copies only what is left.
+//! Each directory is an open handle. No link is followed, neither in the source nor in the tree.
+
+mod walk;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use stemma_core::task::tree_rules::{agent_parent_error, overlap_error, relative_path_error, system_dir_error};
+use stemma_core::task::{AGENT_STATE_DIR, PathPatterns, SyncParameters, check_not_agent_path, is_at_or_below};
+use stemma_wire::message::Hash;
+
+use self::walk::{SourceDir, Walk, sync_dir};
+use super::body::parse_blob;
+use super::placement::{apply_default_acl, open_parent, owner_uid, parse_mode};
+use super::{Applier, ManagedObject, parameters};
+use crate::apply::ledger::{ObjectKey, ObjectKind};
+use crate::apply::orphans::note_created_parents;
+use crate::apply::rendering::TaskTemplates;
+use crate::apply::task::{ApplyResult, CheckResult, HostTask, Site, TaskError};
+use crate::host::atomic::{check_creatable, ensure_dir};
+use crate::host::{Dir, HostPath, Pending};
+
+/// Maximum number of lines in the diff of a tree.
+const MAX_DIFF_LINES: usize = 50;
+
+/// Maximum number of files whose equality is recorded. The others are read in each check.
+const MAX_RECORDED_FILES: usize = 16_384;
+
+/// The applier of `sync` tasks.
+pub(super) struct SyncApplier;
+
+/// The tree that a task wants.
+struct Tree {
+    path: HostPath,
+    source: TreeSource,
+    /// True if everything else is removed.
+    is_exact: bool,
+    ignored: PathPatterns,
+    rights: TreeRights,
+}
+
+/// The source of a tree.
+enum TreeSource {
+    Blobs(BlobDir),
+    HostDir(HostPath),
+}
+
+/// A directory of a tree from blobs.
+#[derive(Default)]
+struct BlobDir(BTreeMap<String, BlobEntry>);
+
+/// An entry of a directory of a tree from blobs.
+enum BlobEntry {
+    File(Hash),
+    Dir(BlobDir),
+}
+
+/// Owner, group and modes of what a task writes.
+struct TreeRights {
+    user: u32,
+    group: u32,
+    /// The mode of files, or `None` for that of the source.
+    mode: Option<u32>,
+    /// The mode of new directories.
+    new_dir_mode: u32,
+    /// Owner, group and mode that existing directories get, as far as the author sets them.
+    dir_user: Option<u32>,
+    dir_group: Option<u32>,
+    dir_mode: Option<u32>,
+}
+
+impl BlobDir {
+    /// Adds a file at a path below this directory, and the directories above it.
+    fn add(&mut self, path: &str, hash: Hash) {
+        match path.split_once('/') {
+            None => drop(self.0.insert(path.to_owned(), BlobEntry::File(hash))),
+            Some((name, rest)) => {
+                let entry = self.0.entry(name.to_owned()).or_insert_with(|| BlobEntry::Dir(Self::default()));
+                if let BlobEntry::Dir(dir) = entry {
+                    dir.add(rest, hash);
+                }
+            }
+        }
+    }
+}
+
+impl Applier for SyncApplier {
+    fn managed_path(&self, site: &Site, task: &HostTask) -> Option<HostPath> {
+        let parameters: SyncParameters = parameters(task).ok()?;
+        render_path(&TaskTemplates::new(site, task), &parameters).ok()
+    }
+
+    /// Returns the directory and, as far as they are known, the files below it with their directories. Of a source on the
+    /// host, these are the files that the last run compared.
+    fn managed_objects(&self, site: &Site, task: &HostTask) -> Option<Vec<ManagedObject>> {
+        let parameters: SyncParameters = parameters(task).ok()?;
+        let top = render_path(&TaskTemplates::new(site, task), &parameters).ok()?;
+        let files: Vec<String> = match &parameters.src {
+            Some(_) => site.ledger.tree_record(&task.task.id).ok()?.into_keys().collect(),
+            None => parameters.files.into_keys().collect(),
+        };
+        let mut keys = BTreeSet::from([(ObjectKind::Directory, top.to_string())]);
+        for file in files {
+            let dirs = file.match_indices('/').map(|(index, _)| (ObjectKind::Directory, format!("{top}/{}", &file[..index])));
+            keys.extend(dirs);
+            keys.insert((ObjectKind::File, format!("{top}/{file}")));
+        }
+        Some(keys.into_iter().map(|key| ManagedObject { key, is_left: true }).collect())
+    }
+
+    /// Returns the digest of a file from a blob. The digest of a file from the host is not known.
+    fn written_digest(&self, site: &Site, task: &HostTask, (_, path): &ObjectKey) -> Option<[u8; 32]> {
+        let parameters: SyncParameters = parameters(task).ok()?;
+        let top = render_path(&TaskTemplates::new(site, task), &parameters).ok()?;
+        let file = path.strip_prefix(top.as_str())?.strip_prefix('/')?;
+        Hash::from_source(parameters.files.get(file)?).ok().map(|hash| hash.0)
+    }
+
+    fn path_refusal(&self, site: &Site, path: &HostPath) -> Option<String> {
+        let look = || {
+            check_path(site, path, false)?;
+            open_parent(site, path)?.map_or(Ok(None), |parent| Ok(parent.dir(path.name())?))
+        };
+        look().err().map(|error: TaskError| error.message)
+    }
+
+    fn file_owner(&self, site: &Site, task: &HostTask) -> Option<u32> {
+        let parameters: SyncParameters = parameters(task).ok()?;
+        owner_uid(site, parameters.owner.as_ref()?).ok()
+    }
+
+    fn check<'a>(&'a self, site: &'a Site, task: &'a HostTask) -> Pending<'a, Result<CheckResult, TaskError>> {
+        Box::pin(async move {
+            let tree = read_tree(site, task)?;
+            let (target, walk) = compare(site, task, &tree).await?;
+            if walk.changes.is_empty() {
+                store_record(site, task, walk);
+                return Ok(CheckResult::Converged);
+            }
+            let (diff, message) = (walk.changes.diff(&tree.path), walk.changes.summary());
+            Ok(match check_changeable(site, &tree, target.is_some()) {
+                Ok(()) => CheckResult::Drifted { diff, message },
+                Err(error) => CheckResult::Blocked { diff, message: error.message },
+            })
+        })
+    }
+
+    fn apply<'a>(&'a self, site: &'a Site, task: &'a HostTask) -> Pending<'a, Result<ApplyResult, TaskError>> {
+        Box::pin(async move {
+            let tree = read_tree(site, task)?;
+            // All errors of the comparison are found before the first change.
+            let (target, planned) = compare(site, task, &tree).await.map_err(TaskError::without_effect)?;
+            check_changeable(site, &tree, target.is_some()).map_err(TaskError::without_effect)?;
+            let mut walk = Walk::new((site, task), &tree, planned.into_record(), true);
+            let target = if let Some(target) = target {
+                target
+            } else {
+                walk.changes.add('+', format!("{}/", tree.path));
+                create_target(site, task, &tree)?
+            };
+            let result = apply_tree(&mut walk, target).await;
+            let (diff, message) = (walk.changes.diff(&tree.path), walk.changes.summary());
+            store_record(site, task, walk);
+            result?;
+            Ok(ApplyResult { diff, message, ..ApplyResult::default() })
+        })
+    }
+}
+
+/// Makes the changes of a walk in an existing directory.
+async fn apply_tree(walk: &mut Walk<'_>, target: Box<dyn Dir>) -> Result<(), TaskError> {
+    walk.sync_rights(&*target, String::new())?;
+    let source = walk.open_source()?;
+    sync_dir(walk, Some(target), source, String::new(), 0).await.map(|_| ())
+}
+
+/// Compares the tree with its source. Changes nothing. Returns the directory of the tree, if it exists, and the walk with
+/// the changes.
+async fn compare<'a>(site: &'a Site, task: &'a HostTask, tree: &'a Tree) -> Result<(Option<Box<dyn Dir>>, Walk<'a>), TaskError> {
+    let open_target = || site.host.dir(&tree.path);
+    let mut walk = Walk::new((site, task), tree, site.ledger.tree_record(&task.task.id)?, false);
+    match open_target()? {
+        Some(target) => walk.sync_rights(&*target, String::new())?,
+        None => walk.changes.add('+', format!("{}/", tree.path)),
+    }
+    let source = walk.open_source()?;
+    sync_dir(&mut walk, open_target()?, source, String::new(), 0).await?;
+    Ok((open_target()?, walk))
+}
+
+/// Reads the parameters of the task and its source. Changes nothing.
+fn read_tree(site: &Site, task: &HostTask) -> Result<Tree, TaskError> {
+    let parameters: SyncParameters = parameters(task)?;
+    let texts = TaskTemplates::new(site, task);
+    let path = render_path(&texts, &parameters)?;
+    check_path(site, &path, parameters.delete)?;
+    // Fails if a directory of the path is a link, or if the path belongs to the agent.
+    open_parent(site, &path)?;
+    let source = match &parameters.src {
+        Some(template) => TreeSource::HostDir(render_source(&texts, template, &path)?),
+        None => TreeSource::Blobs(blob_tree(&parameters.files)?),
+    };
+    let (agent_user, agent_group) = site.host.user_and_group();
+    let dir_user = parameters.owner.as_ref().map(|owner| owner_uid(site, owner)).transpose()?;
+    let dir_group = parameters.group.as_ref().map(|group| site.host.group_id(group)).transpose()?;
+    let dir_mode = parameters.dir_mode.as_ref().map(|text| parse_mode("dir_mode", text)).transpose()?;
+    let rights = TreeRights {
+        user: dir_user.unwrap_or(agent_user),
+        group: dir_group.unwrap_or(agent_group),
+        mode: parameters.mode.as_ref().map(|text| parse_mode("mode", text)).transpose()?,
+        new_dir_mode: dir_mode.map_or_else(|| apply_default_acl(site, &path, 0o755, true), Ok)?,
+        dir_user,
+        dir_group,
+        dir_mode,
+    };
+    let ignored = PathPatterns::new(parameters.ignore.map(|patterns| patterns.0).unwrap_or_default());
+    Ok(Tree { path, source, is_exact: parameters.delete, ignored, rights })
+}
+
+/// Renders the template of the path of the tree.
+fn render_path(texts: &TaskTemplates<'_>, parameters: &SyncParameters) -> Result<HostPath, TaskError> {
+    texts.path("parameters.dst", parameters.dst.as_deref().unwrap_or_default())
+}
+
+/// Renders the template of the path of the source. Fails if the source overlaps with the tree, or has the secrets of the
+/// agent.
+fn render_source(texts: &TaskTemplates<'_>, template: &str, path: &HostPath) -> Result<HostPath, TaskError> {
+    let source = texts.path("parameters.src", template)?;
+    let refuse = |error: String| Err(TaskError::new(format!("parameters.src: {error}; nothing was changed")));
+    if let Some(error) = overlap_error(source.as_str(), path.as_str()) {
+        return refuse(error);
+    }
+    if is_at_or_below(AGENT_STATE_DIR, source.as_str()) {
+        return refuse(format!("{:?} has {AGENT_STATE_DIR} of the agent below it", source.as_str()));
+    }
+    match check_not_agent_path(source.as_str(), AGENT_STATE_DIR) {
+        Ok(()) => Ok(source),
+        Err(error) => refuse(error.to_string()),
+    }
+}
+
+/// Returns the tree of the parameter `files`.
+fn blob_tree(files: &BTreeMap<String, String>) -> Result<BlobDir, TaskError> {
+    let mut tree = BlobDir::default();
+    for (path, source) in files {
+        if let Some(error) = relative_path_error(path) {
+            return Err(TaskError::new(format!("parameters.files: {error}; nothing was changed")));
+        }
+        tree.add(path, parse_blob(&format!("files.{path}"), source)?);
+    }
+    Ok(tree)
+}
+
+/// Fails if the agent has files below the path or, for a tree from which everything else is removed, if the operating system
+/// needs what is there.
+fn check_path(site: &Site, path: &HostPath, is_exact: bool) -> Result<(), TaskError> {
+    let text = path.as_str();
+    let mut error = agent_parent_error(text);
+    if is_exact {
+        let has_label_map = is_at_or_below(site.label_map.as_str(), text);
+        let label_map_error = || format!("{text:?} has {} of the agent below it: name another directory", site.label_map);
+        error = error.or_else(|| system_dir_error(text)).or_else(|| has_label_map.then(label_map_error));
+    }
+    error.map_or(Ok(()), |error| Err(TaskError::new(format!("parameters.dst: {error}; nothing was changed"))))
+}
+
+/// Checks that the tree can be created or changed. Changes nothing. `exists` is true if its directory exists.
+fn check_changeable(site: &Site, tree: &Tree, exists: bool) -> Result<(), TaskError> {
+    if !exists {
+        return Ok(check_creatable(&*site.host, &tree.path)?);
+    }
+    let Some(target) = site.host.dir(&tree.path)? else { return Ok(()) };
+    // No entry has this name, so only obstacles of the directory and its file system are found.
+    Ok(target.check_replaceable("\u{fffd}")?)
+}
+
+/// Creates the directory of the tree, and those above it.
+fn create_target(site: &Site, task: &HostTask, tree: &Tree) -> Result<Box<dyn Dir>, TaskError> {
+    note_created_parents(site, task, &tree.path)?;
+    let target = ensure_dir(&*site.host, &tree.path, tree.rights.new_dir_mode)?;
+    target.set_owner(Some(tree.rights.user), Some(tree.rights.group))?;
+    target.set_mode(tree.rights.new_dir_mode)?;
+    target.sync()?;
+    Ok(target)
+}
+
+/// Stores which files are equal, so that the next check need not read them. An error is ignored, because then they are read
+/// again.
+fn store_record(site: &Site, task: &HostTask, walk: Walk<'_>) {
+    let record = walk.into_record().into_iter().take(MAX_RECORDED_FILES).collect();
+    let _ = site.ledger.set_tree_record(&task.task.id, &record);
+}
+
+/// Joins lines to a diff, and says how many are left out.
+pub(super) fn limited_lines(lines: &[String]) -> String {
+    let mut text = lines.iter().take(MAX_DIFF_LINES).map(String::as_str).collect::<String>();
+    if lines.len() > MAX_DIFF_LINES {
+        text.push_str(&format!("… {} more lines\n", lines.len() - MAX_DIFF_LINES));
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests;
