@@ -16,7 +16,7 @@ use stemma_wire::message::Hash;
 
 use super::placement::{apply_default_acl, is_trusted_dir, open_parent, owner_uid, parse_mode};
 use super::{Applier, parameters};
-use crate::apply::ledger::UndoNote;
+use crate::apply::ledger::{ObjectKey, UndoNote};
 use crate::apply::orphans::note_created_parents;
 use crate::apply::rendering::TaskTemplates;
 use crate::apply::task::{ApplyResult, CheckResult, HostTask, Site, TaskError};

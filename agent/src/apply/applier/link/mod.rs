@@ -9,6 +9,7 @@ use stemma_core::task::name_rules::link_target_error;
 
 use super::placement::{apply_default_acl, one_line, open_parent, parse_mode};
 use super::{Applier, parameters};
+use crate::apply::ledger::ObjectKey;
 use crate::apply::orphans::note_created_parents;
 use crate::apply::rendering::TaskTemplates;
 use crate::apply::task::{ApplyResult, CheckResult, HostTask, Site, TaskError};
