@@ -1,4 +1,4 @@
-//! The commands of `docs/install.md` and `docs/upgrade.md`, which the machines run word for word.
+//! The commands of `docs/install.md`, `docs/tutorial.md` and `docs/upgrade.md`, which the machines run word for word.
 //!
 //! A block of commands is a group of lines that begin with four spaces. The line of text before the block names the
 //! machine, in one of the forms of [`INTRODUCTIONS`]. A machine runs a block as one script, in the directory of its
@@ -116,7 +116,7 @@ impl MachineFleet {
 }
 
 /// A check of the machines after the commands of a section. It receives the output of the commands.
-type SectionCheck = fn(&MachineFleet, &str) -> Result<()>;
+pub(crate) type SectionCheck = fn(&MachineFleet, &str) -> Result<()>;
 
 /// The sections of the install page with commands that run, in the order of the page, each with its check.
 const INSTALL_SECTIONS: [(&str, SectionCheck); 7] = [
@@ -131,17 +131,22 @@ const INSTALL_SECTIONS: [(&str, SectionCheck); 7] = [
 
 /// Machines that have only the packages become a fleet by the commands of the install page.
 pub(crate) fn follow_install_page(fleet: &mut MachineFleet) -> Result<()> {
-    let blocks = read_blocks(INSTALL_PAGE)?;
-    let mut sections: Vec<&str> = blocks.iter().map(|block| block.section.as_str()).collect();
-    sections.dedup();
-    ensure!(sections == INSTALL_SECTIONS.map(|(section, _)| section), "sections of docs/install.md: {sections:?}");
     for machine in [&fleet.controller, &fleet.deb_host, &fleet.rpm_host] {
         fleet.copy_packages(machine, 1)?;
     }
-    for (section, check) in INSTALL_SECTIONS {
-        let section_blocks = blocks.iter().filter(|block| block.section == section);
-        let output: Vec<String> =
-            section_blocks.map(|block| fleet.run_block(block, "/root/packages-1")).collect::<Result<_>>()?;
+    follow_page(fleet, INSTALL_PAGE, &INSTALL_SECTIONS, "/root/packages-1")
+}
+
+/// Runs the blocks of a page in the directory `directory` of the machines, and the check of each section after its blocks.
+/// `sections` are all sections of the page with commands that run, in their order.
+pub(crate) fn follow_page(fleet: &MachineFleet, page: &str, sections: &[(&str, SectionCheck)], directory: &str) -> Result<()> {
+    let blocks = read_blocks(page)?;
+    let mut names: Vec<&str> = blocks.iter().map(|block| block.section.as_str()).collect();
+    names.dedup();
+    ensure!(names.iter().eq(sections.iter().map(|(section, _)| section)), "sections of the page: {names:?}");
+    for (section, check) in sections {
+        let section_blocks = blocks.iter().filter(|block| block.section == *section);
+        let output: Vec<String> = section_blocks.map(|block| fleet.run_block(block, directory)).collect::<Result<_>>()?;
         check(fleet, &output.concat()).with_context(|| format!("after the section `{section}`"))?;
     }
     Ok(())

@@ -22,6 +22,10 @@ const NETWORK_PREFIX: &str = "10.213.77";
 /// The packages that are added to a minimal Debian.
 const PACKAGES: [&str; 7] = ["systemd", "systemd-sysv", "dbus", "rpm", "passwd", "hostname", "iproute2"];
 
+/// The packages that tasks install on the machines. apt has downloaded them into the tree, because the machines have no
+/// connection to its sources.
+const DOWNLOADED_PACKAGES: [&str; 3] = ["nginx", "chrony", "puppet-agent"];
+
 /// The name of the network bridge that connects all machines of a run.
 pub(crate) const BRIDGE: &str = "stemma-boot";
 
@@ -39,7 +43,7 @@ pub(crate) fn find_debian() -> Result<(String, &'static str)> {
 pub(crate) fn prepare_tree(parent: &Path, run: &Path) -> Result<PathBuf> {
     let (suite, sources) = find_debian()?;
     // A tree with other packages has another name. The name contains no comma, because the path is an option of a mount.
-    let tree = parent.join(format!("tree-{suite}-{}", PACKAGES.join("+")));
+    let tree = parent.join(format!("tree-{suite}-{}", [&PACKAGES[..], &DOWNLOADED_PACKAGES].concat().join("+")));
     // The lock ensures that of two concurrent runs only one creates the tree.
     let lock = File::create(tree.with_added_extension("lock"))?;
     lock.lock()?;
@@ -49,7 +53,10 @@ pub(crate) fn prepare_tree(parent: &Path, run: &Path) -> Result<PathBuf> {
     let new_tree = run.join("tree");
     let include = format!("--include={}", PACKAGES.join(","));
     let mut command = isolated_command("mmdebstrap");
-    command.args(["--quiet", "--variant=minbase", "--mode=root", &include, &suite]).arg(&new_tree).arg(sources);
+    let download = DOWNLOADED_PACKAGES.join(" ");
+    let download = format!("--customize-hook=chroot \"$1\" apt-get -qq -y --no-install-recommends --download-only install {download}");
+    command.args(["--quiet", "--variant=minbase", "--mode=root", "--skip=cleanup/apt", &include, &download, &suite]);
+    command.arg(&new_tree).arg(sources);
     // A killed mmdebstrap leaves its temporary files.
     command.env("TMPDIR", run);
     run_command(command)?;

@@ -15,6 +15,7 @@ mod lifecycle;
 mod machine;
 mod steps;
 mod system_units;
+mod tutorial;
 mod units;
 
 use std::path::{Path, PathBuf};
@@ -47,6 +48,7 @@ type Step = fn(&mut MachineFleet) -> Result<()>;
 const STEPS: &[(&str, Step)] = &[
     ("three_machines_boot", steps::boot_machines),
     ("install_page_leads_to_converged_hosts", commands::follow_install_page),
+    ("tutorial_page_leads_to_site_that_moves", tutorial::follow_tutorial_page),
     ("moved_hosts_apply_tasks_of_new_group", steps::move_hosts),
     ("commands_end_with_documented_exit_status", steps::check_exit_statuses),
     ("s61_admin_socket_refuses_local_user", steps::s61_refuse_local_user),
