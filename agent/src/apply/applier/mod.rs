@@ -78,7 +78,7 @@ pub trait Applier {
             PathContent::Directory | PathContent::Tree => ObjectKind::Directory,
         };
         let (_, content) = definition.written_path(&task.task.parameters)?;
-        Some(vec![ManagedObject { key: (kind, path.to_string()), is_left: content != PathContent::Absent }])
+        Some(vec![ManagedObject::new((kind, path.to_string()), content != PathContent::Absent)])
     }
 
     /// Returns whether an object that a task of this type left still exists on the host. Files, directories and links are
@@ -91,10 +91,10 @@ pub trait Applier {
         Ok(true)
     }
 
-    /// Returns the SHA-256 digest of the content of a file that the task writes as a whole, or of the target of a link.
-    /// Returns `None` for other objects, or if the digest cannot be determined.
-    fn written_digest(&self, site: &Site, task: &HostTask, object: &ObjectKey) -> Option<[u8; 32]> {
-        let _ = (site, task, object);
+    /// Returns the SHA-256 digest of the content of the single file that the task writes as a whole, or of the target of its
+    /// link. Returns `None` for a task with other objects, or if the digest cannot be determined.
+    fn written_digest(&self, site: &Site, task: &HostTask) -> Option<[u8; 32]> {
+        let _ = (site, task);
         None
     }
 
@@ -138,6 +138,17 @@ pub struct ManagedObject {
     /// True if the object exists after the task succeeded, and stays when the task is removed. False for an object that
     /// the task makes sure is absent.
     pub is_left: bool,
+    /// SHA-256 digest of the content of a file, if the parameters of the task name it. For another file, see
+    /// [`Applier::written_digest`].
+    pub digest: Option<[u8; 32]>,
+}
+
+impl ManagedObject {
+    /// Creates an object without a digest.
+    #[must_use]
+    pub const fn new(key: ObjectKey, is_left: bool) -> Self {
+        Self { key, is_left, digest: None }
+    }
 }
 
 /// Returns the applier of a task type, or `None` if this agent does not support the type.

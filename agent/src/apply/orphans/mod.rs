@@ -164,10 +164,10 @@ pub fn left_objects(site: &Site, task: &HostTask) -> Vec<ManagedObject> {
 #[must_use]
 pub fn left_records(site: &Site, task: &HostTask) -> Vec<(ObjectKey, LeftObject)> {
     let applier = task_type(&task.task.kind).and_then(|definition| applier(definition.kind));
-    let record = |ManagedObject { key, .. }: ManagedObject| {
+    let record = |ManagedObject { key, digest, .. }: ManagedObject| {
         // If the note cannot be read, the object counts as one that existed before.
         let is_created = key.0.file_kind().is_some() && site.ledger.is_created_by_task(&key.1).unwrap_or(false);
-        let digest = applier.and_then(|applier| applier.written_digest(site, task, &key));
+        let digest = digest.or_else(|| applier.and_then(|applier| applier.written_digest(site, task)));
         (key, LeftObject { task: task.task.id.clone(), is_secret: task.is_sensitive(), is_created, digest })
     };
     left_objects(site, task).into_iter().map(record).collect()

@@ -39,7 +39,7 @@ impl Applier for GroupApplier {
     fn managed_objects(&self, site: &Site, task: &HostTask) -> Option<Vec<ManagedObject>> {
         let wanted = WantedGroup::new(site, task).ok()?;
         let is_left = !wanted.parameters.absent;
-        Some(vec![ManagedObject { key: (ObjectKind::Group, wanted.name), is_left }])
+        Some(vec![ManagedObject::new((ObjectKind::Group, wanted.name), is_left)])
     }
 
     /// An account counts as one of this host if the accounts of the host cannot be read.

@@ -6,7 +6,7 @@ use stemma_wire::message::Hash;
 use super::body::{FileSource, parse_blob};
 use super::placement::{apply_default_acl, one_line, open_parent, owner_uid, parse_mode};
 use super::{Applier, ManagedObject, parameters};
-use crate::apply::ledger::{CopiedFile, ObjectKey, ObjectKind, TreeRecord};
+use crate::apply::ledger::{CopiedFile, ObjectKind, TreeRecord};
 use crate::apply::orphans::note_created_parents;
 use crate::apply::rendering::TaskTemplates;
 use crate::apply::task::{ApplyResult, CheckResult, HostTask, Site, TaskError};
@@ -58,16 +58,14 @@ impl Applier for CopyFilesApplier {
     }
 
     fn managed_objects(&self, site: &Site, task: &HostTask) -> Option<Vec<ManagedObject>> {
-        let paths = self.managed_paths(site, task);
-        let object = |path: HostPath| ManagedObject { key: (ObjectKind::File, path.to_string()), is_left: true };
-        (!paths.is_empty()).then(|| paths.into_iter().map(object).collect())
-    }
-
-    /// Returns the digest of a file from a blob. The digest of a file from the host is not known.
-    fn written_digest(&self, site: &Site, task: &HostTask, (_, path): &ObjectKey) -> Option<[u8; 32]> {
         let parameters: CopyFilesParameters = parameters(task).ok()?;
-        let index = self.managed_paths(site, task).iter().position(|managed| managed.as_str() == path)?;
-        Hash::from_source(&parameters.files.get(index)?.src).ok().map(|hash| hash.0)
+        let paths = self.managed_paths(site, task);
+        // The digest of a file from the host is not known.
+        let object = |(path, item): (&HostPath, &FileCopy)| ManagedObject {
+            digest: Hash::from_source(&item.src).ok().map(|hash| hash.0),
+            ..ManagedObject::new((ObjectKind::File, path.to_string()), true)
+        };
+        (!paths.is_empty()).then(|| paths.iter().zip(&parameters.files).map(object).collect())
     }
 
     fn path_refusal(&self, site: &Site, path: &HostPath) -> Option<String> {

@@ -16,7 +16,7 @@ use stemma_wire::message::Hash;
 
 use super::placement::{apply_default_acl, is_trusted_dir, open_parent, owner_uid, parse_mode};
 use super::{Applier, parameters};
-use crate::apply::ledger::{ObjectKey, UndoNote};
+use crate::apply::ledger::UndoNote;
 use crate::apply::orphans::note_created_parents;
 use crate::apply::rendering::TaskTemplates;
 use crate::apply::task::{ApplyResult, CheckResult, HostTask, Site, TaskError};
@@ -96,7 +96,7 @@ impl Applier for FileApplier {
         render_path(&TaskTemplates::new(site, task), &parameters).ok()
     }
 
-    fn written_digest(&self, site: &Site, task: &HostTask, _: &ObjectKey) -> Option<[u8; 32]> {
+    fn written_digest(&self, site: &Site, task: &HostTask) -> Option<[u8; 32]> {
         let parameters: FileParameters = parameters(task).ok()?;
         // The name of a blob is its digest, so the blob need not be read.
         if let Some(source) = &parameters.source {

@@ -9,7 +9,6 @@ use stemma_core::task::name_rules::link_target_error;
 
 use super::placement::{apply_default_acl, one_line, open_parent, parse_mode};
 use super::{Applier, parameters};
-use crate::apply::ledger::ObjectKey;
 use crate::apply::orphans::note_created_parents;
 use crate::apply::rendering::TaskTemplates;
 use crate::apply::task::{ApplyResult, CheckResult, HostTask, Site, TaskError};
@@ -39,7 +38,7 @@ impl Applier for LinkApplier {
         render_path(&TaskTemplates::new(site, task), &parameters).ok()
     }
 
-    fn written_digest(&self, site: &Site, task: &HostTask, _: &ObjectKey) -> Option<[u8; 32]> {
+    fn written_digest(&self, site: &Site, task: &HostTask) -> Option<[u8; 32]> {
         read_state(site, task).ok()?.desired.map(|target| sha256(target.as_bytes()))
     }
 

@@ -93,7 +93,7 @@ impl Applier for PackageApplier {
     fn managed_objects(&self, site: &Site, task: &HostTask) -> Option<Vec<ManagedObject>> {
         let request = PackageRequest::new(site, task).ok()?;
         let is_left = matches!(request.target, PackageTarget::Present(_));
-        Some(request.names.into_iter().map(|name| ManagedObject { key: (ObjectKind::Package, name), is_left }).collect())
+        Some(request.names.into_iter().map(|name| ManagedObject::new((ObjectKind::Package, name), is_left)).collect())
     }
 
     /// A package of a host without dpkg counts as installed, because only a process could check it. So does each package

@@ -5,7 +5,7 @@
 
 mod walk;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use stemma_core::task::tree_rules::{agent_parent_error, overlap_error, relative_path_error, system_dir_error};
 use stemma_core::task::{AGENT_STATE_DIR, PathPatterns, SyncParameters, check_not_agent_path, is_at_or_below};
@@ -15,7 +15,7 @@ use self::walk::{SourceDir, Walk, sync_dir};
 use super::body::parse_blob;
 use super::placement::{apply_default_acl, open_parent, owner_uid, parse_mode};
 use super::{Applier, ManagedObject, parameters};
-use crate::apply::ledger::{ObjectKey, ObjectKind};
+use crate::apply::ledger::ObjectKind;
 use crate::apply::orphans::note_created_parents;
 use crate::apply::rendering::TaskTemplates;
 use crate::apply::task::{ApplyResult, CheckResult, HostTask, Site, TaskError};
@@ -97,25 +97,21 @@ impl Applier for SyncApplier {
     fn managed_objects(&self, site: &Site, task: &HostTask) -> Option<Vec<ManagedObject>> {
         let parameters: SyncParameters = parameters(task).ok()?;
         let top = render_path(&TaskTemplates::new(site, task), &parameters).ok()?;
-        let files: Vec<String> = match &parameters.src {
-            Some(_) => site.ledger.tree_record(&task.task.id).ok()?.into_keys().collect(),
-            None => parameters.files.into_keys().collect(),
+        // The digest of a file from the host is not known.
+        let files: Vec<(String, Option<[u8; 32]>)> = match &parameters.src {
+            Some(_) => site.ledger.tree_record(&task.task.id).ok()?.into_keys().map(|file| (file, None)).collect(),
+            None => {
+                let digest = |source: String| Hash::from_source(&source).ok().map(|hash| hash.0);
+                parameters.files.into_iter().map(|(file, source)| (file, digest(source))).collect()
+            }
         };
-        let mut keys = BTreeSet::from([(ObjectKind::Directory, top.to_string())]);
-        for file in files {
+        let mut objects = BTreeMap::from([((ObjectKind::Directory, top.to_string()), None)]);
+        for (file, digest) in files {
             let dirs = file.match_indices('/').map(|(index, _)| (ObjectKind::Directory, format!("{top}/{}", &file[..index])));
-            keys.extend(dirs);
-            keys.insert((ObjectKind::File, format!("{top}/{file}")));
+            objects.extend(dirs.map(|key| (key, None)));
+            objects.insert((ObjectKind::File, format!("{top}/{file}")), digest);
         }
-        Some(keys.into_iter().map(|key| ManagedObject { key, is_left: true }).collect())
-    }
-
-    /// Returns the digest of a file from a blob. The digest of a file from the host is not known.
-    fn written_digest(&self, site: &Site, task: &HostTask, (_, path): &ObjectKey) -> Option<[u8; 32]> {
-        let parameters: SyncParameters = parameters(task).ok()?;
-        let top = render_path(&TaskTemplates::new(site, task), &parameters).ok()?;
-        let file = path.strip_prefix(top.as_str())?.strip_prefix('/')?;
-        Hash::from_source(parameters.files.get(file)?).ok().map(|hash| hash.0)
+        Some(objects.into_iter().map(|(key, digest)| ManagedObject { digest, ..ManagedObject::new(key, true) }).collect())
     }
 
     fn path_refusal(&self, site: &Site, path: &HostPath) -> Option<String> {

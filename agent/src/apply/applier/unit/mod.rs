@@ -50,7 +50,7 @@ impl Applier for UnitApplier {
     fn managed_objects(&self, site: &Site, task: &HostTask) -> Option<Vec<ManagedObject>> {
         let wanted = WantedUnit::new(site, task).ok()?;
         let is_left = wanted.is_running == Some(true) || wanted.is_enabled == Some(true);
-        Some(vec![ManagedObject { key: (ObjectKind::Unit, wanted.unit), is_left }])
+        Some(vec![ManagedObject::new((ObjectKind::Unit, wanted.unit), is_left)])
     }
 
     fn has_object(&self, site: &Site, (_, unit): &ObjectKey) -> Result<bool, HostError> {
