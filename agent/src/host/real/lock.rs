@@ -7,7 +7,7 @@ use rustix::io::Errno;
 use rustix::process::{FlockType, Pid, fcntl_getlk};
 
 use super::{CONFINED_FLAGS, RealHost, open_at};
-use crate::host::{HostError, HostPath};
+use crate::host::{HostError, HostPath, LockHolder};
 
 impl RealHost {
     /// Acquires an exclusive lock on a file. The lock lasts until the returned handle is dropped, this process closes
@@ -70,6 +70,15 @@ impl RealHost {
             Err(Errno::NOENT) => Ok(None),
             Err(errno) => Err(lock_error(errno)),
         }
+    }
+
+    /// As [`Self::lock_holder`], with the name of the process's program.
+    ///
+    /// # Errors
+    /// As [`Self::lock_holder`].
+    pub(super) fn named_lock_holder(&self, path: &HostPath) -> Result<Option<LockHolder>, HostError> {
+        let read_name = |pid: i32| std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default().trim_end().to_owned();
+        Ok(self.lock_holder(path)?.map(|pid| LockHolder { pid, program: read_name(pid) }))
     }
 }
 

@@ -7,14 +7,20 @@
 
 use serde_json::{Map, Value};
 
+use super::account_parameters::{GroupAccountParameters, UserParameters, group_contradictions, user_contradictions};
 use super::claim::PathContent;
 use super::examples;
+use super::package_rules::package_contradictions;
 use super::parameter_type::NamedResource;
 use super::parameters::{FileParameters, Parameter, ParameterTable, ShellParameters, TEMPLATE_FILE, TypedParameters};
+use super::system_parameters::{
+    DirectoryParameters, LinkParameters, PackageParameters, ServiceParameters, service_contradictions,
+};
+use super::tree_rules::directory_contradictions;
 use crate::condition::{AuthorError, TemplateParser, TemplateReads};
 
 /// The properties of one task type: a row of the registry.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug)]
 pub struct TaskType {
     /// The type as an enum, for the agent's dispatch.
     pub kind: TaskKind,
@@ -39,9 +45,15 @@ pub struct TaskType {
     /// True if a task of the type acts again (runs, restarts) when a task that it subscribes to has changed something. For
     /// other types, `subscribes` only orders the tasks.
     pub is_refreshed: bool,
+    /// The rule about parameters that contradict or need each other. `None` if all valid parameters can be combined.
+    pub combination_rule: Option<CombinationRule>,
     /// A task of the type as an example for the documentation, in YAML. Empty if `parameters` is `None`.
     pub example: &'static str,
 }
+
+/// A rule about the parameters of a task that contradict or need each other. Returns an error for each contradiction, as
+/// the path of the field and a message. The controller checks the rule when a task is written, and hosts check it again.
+pub type CombinationRule = fn(&Map<String, Value>) -> Vec<(String, String)>;
 
 /// The names of the parameters that define the path that a task writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,6 +62,8 @@ pub struct WriteTarget {
     pub path: &'static str,
     /// The name of the parameter that is true if the task deletes the file.
     pub absent: &'static str,
+    /// The content of the path, if the task does not delete it.
+    pub content: PathContent,
 }
 
 /// The rule whether a task shares its host with other tasks while it runs.
@@ -91,6 +105,7 @@ const fn ordinary_type(name: &'static str, templates: &'static [&'static str]) -
         concurrency: Concurrency::Shared,
         is_marker: false,
         is_refreshed: false,
+        combination_rule: None,
         example: "",
     }
 }
@@ -109,11 +124,24 @@ task_types! {
     File "a file from content, a template or a blob": TaskType {
         aliases: &["upload_file", "upload_files"],
         parameters: Some(&FileParameters::TABLE),
-        write_target: Some(WriteTarget { path: "path", absent: "absent" }),
+        write_target: Some(WriteTarget { path: "path", absent: "absent", content: PathContent::File }),
         example: examples::FILE,
         ..ordinary_type("file", &["path", "template", "validate"])
     };
     CopyFiles "files of the release, copied to the host": ordinary_type("copy_files", &[]);
+    Directory "a directory: owner and mode, or its removal": TaskType {
+        parameters: Some(&DirectoryParameters::TABLE),
+        write_target: Some(WriteTarget { path: "path", absent: "absent", content: PathContent::Directory }),
+        combination_rule: Some(directory_contradictions),
+        example: examples::DIRECTORY,
+        ..ordinary_type("directory", &["path"])
+    };
+    Link "a symbolic link": TaskType {
+        parameters: Some(&LinkParameters::TABLE),
+        write_target: Some(WriteTarget { path: "path", absent: "absent", content: PathContent::Link }),
+        example: examples::LINK,
+        ..ordinary_type("link", &["path", "target"])
+    };
     Sync "a directory tree, with delete": ordinary_type("sync", &["dst"]);
     Shell "a command without a shell, or a shell text": TaskType {
         parameters: Some(&ShellParameters::TABLE),
@@ -121,10 +149,31 @@ task_types! {
         example: examples::SHELL,
         ..ordinary_type("shell", &["command", "script", "creates", "unless", "only_if", "cwd", "env"])
     };
-    Service "a systemd unit: enabled, masked, running": ordinary_type("service", &["unit"]);
-    Package "a package by apt or dnf: present, absent, a version": exclusive_type("package", &["name", "version"]);
-    User "a system user": ordinary_type("user", &["name", "home", "shell", "comment", "groups"]);
-    GroupAccount "a system group": ordinary_type("group_account", &["name"]);
+    Service "a systemd unit: enabled, masked, running": TaskType {
+        parameters: Some(&ServiceParameters::TABLE),
+        combination_rule: Some(service_contradictions),
+        is_refreshed: true,
+        example: examples::SERVICE,
+        ..ordinary_type("service", &["unit"])
+    };
+    Package "packages by apt or dnf: present, absent, a version": TaskType {
+        parameters: Some(&PackageParameters::TABLE),
+        combination_rule: Some(package_contradictions),
+        example: examples::PACKAGE,
+        ..exclusive_type("package", &["name", "version", "min_version"])
+    };
+    User "a user account of the system": TaskType {
+        parameters: Some(&UserParameters::TABLE),
+        combination_rule: Some(user_contradictions),
+        example: examples::USER,
+        ..ordinary_type("user", &["name", "home", "shell", "comment", "groups"])
+    };
+    GroupAccount "a group of the system": TaskType {
+        parameters: Some(&GroupAccountParameters::TABLE),
+        combination_rule: Some(group_contradictions),
+        example: examples::GROUP_ACCOUNT,
+        ..ordinary_type("group_account", &["name"])
+    };
     Puppet "a manifest, run by the host's own puppet apply":
         exclusive_type("puppet", &["puppet_manifest", "puppet_modules", "hiera"]);
     Reboot "a reboot, always or when required": exclusive_type("reboot", &[]);
@@ -174,12 +223,18 @@ impl TaskType {
         Some(parameters.iter().copied().chain(has_template.then_some(TEMPLATE_FILE)).collect())
     }
 
+    /// Returns the errors of parameters that contradict or need each other (`combination_rule`), each as the path of the
+    /// field and a message.
+    pub fn combination_errors(&self, parameters: &Map<String, Value>) -> Vec<(String, String)> {
+        self.combination_rule.map(|rule| rule(parameters)).unwrap_or_default()
+    }
+
     /// Returns the path that a task of this type writes, as its author wrote it, and whether a file is there after the
     /// task has run. Returns `None` if the type has no `write_target`, or if the task has no path that is a text.
     pub fn written_path<'a>(&self, parameters: &'a Map<String, Value>) -> Option<(&'a str, PathContent)> {
         let write_target = self.write_target?;
         let is_absent = parameters.get(write_target.absent) == Some(&Value::Bool(true));
-        let content = if is_absent { PathContent::Absent } else { PathContent::File };
+        let content = if is_absent { PathContent::Absent } else { write_target.content };
         Some((parameters.get(write_target.path)?.as_str()?, content))
     }
 
@@ -259,6 +314,10 @@ mod tests {
         for kind in ["file", "upload_file"] {
             assert_eq!(written_path(kind), Some(("/z", PathContent::Absent)), "{kind}");
         }
+        assert_eq!(written_path("directory"), Some(("/z", PathContent::Absent)));
+        let link_parameters = json!({"path": "/z", "target": "/y"});
+        let link_path = task_type("link").unwrap().written_path(link_parameters.as_object().unwrap());
+        assert_eq!(link_path, Some(("/z", PathContent::Link)));
         assert_eq!(written_path("shell"), None, "the parameter `creates` is not a written path");
         // The task deletes the file only if `absent` is true.
         for file_parameters in

@@ -134,7 +134,7 @@ impl PreparedCommand {
 
 /// Removes the unit of a task from the record after the end of its command. An error is only logged: the next agent finds
 /// that the unit has ended or is gone.
-fn forget_unit(site: &Site, id: &str) {
+pub(super) fn forget_unit(site: &Site, id: &str) {
     if let Err(error) = site.ledger.set_started_unit(id, None) {
         debug!(task = id, error = error.sentence().as_str(); "the unit of a task remains in the record");
     }

@@ -1,0 +1,299 @@
+//! Changes of packages by apt.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use log::{info, warn};
+use stemma_core::task::compare_debian_versions;
+
+use super::apt_output::{explain_failure, find_candidate, has_lock_error, may_have_old_lists, warnings};
+use super::begin_refresh;
+use super::command::CommandRunner;
+use super::dpkg::{Database, read_database};
+use super::locks::{APT_LOCKS, find_holder, holder_text, wait_for_locks};
+use super::request::{PackageRequest, PackageTarget, VersionRule};
+use super::state::{BrokenState, PackageChanges, PackageSnapshot, PackageState, diff_snapshots, list};
+use crate::apply::task::{ApplyResult, CheckResult, Site, TaskError};
+use crate::host::{CommandResult, HostError, HostPath};
+
+/// The directory of the lists of available packages.
+const LISTS: &str = "/var/lib/apt/lists";
+
+/// Options of each `apt-get`. Changed configuration files stay as they are. A name is never a pattern, so that a wrong name
+/// installs nothing else. The locks were free when the command was started, so it waits only for a short time.
+const APT_GET: &[&str] = &[
+    "apt-get",
+    "-y",
+    "-q",
+    "-o",
+    "Dpkg::Options::=--force-confdef",
+    "-o",
+    "Dpkg::Options::=--force-confold",
+    "-o",
+    "Dpkg::Use-Pty=0",
+    "-o",
+    "DPkg::Lock::Timeout=60",
+    "-o",
+    "APT::Cmd::Pattern-Only=true",
+    "-o",
+    "APT::Get::AutomaticRemove=false",
+];
+
+/// Number of attempts of a command that does not get a lock.
+const MAX_LOCK_ATTEMPTS: usize = 3;
+
+/// The use of apt for one task.
+pub(super) struct Apt<'a> {
+    runner: CommandRunner<'a>,
+    request: &'a PackageRequest,
+    /// What went wrong when the lists were refreshed, or empty.
+    refresh_warnings: RefCell<String>,
+}
+
+/// Compares the host with what a task requires.
+pub(super) fn check(site: &Site, request: &PackageRequest, database: &Database) -> Result<CheckResult, HostError> {
+    let changes = compare(request, database);
+    let Some(message) = find_blocker(request, database, &changes) else {
+        return Ok(if changes.is_empty() {
+            CheckResult::Converged
+        } else {
+            CheckResult::Drifted { message: changes.would_message(request), diff: changes.diff }
+        });
+    };
+    // While another package manager works, packages are half-configured in between.
+    Ok(match find_holder(&*site.host, APT_LOCKS)? {
+        Some((_, holder)) => {
+            let message = format!("another package manager ({}) is at work", holder_text(&holder));
+            CheckResult::Drifted { message, diff: changes.diff }
+        }
+        None => CheckResult::Blocked { message, diff: changes.diff },
+    })
+}
+
+fn compare(request: &PackageRequest, database: &Database) -> PackageChanges {
+    PackageChanges::new(request, &named_packages(request, database), compare_debian_versions)
+}
+
+fn named_packages(request: &PackageRequest, database: &Database) -> Vec<PackageState> {
+    request.names.iter().map(|name| database.package(name)).collect()
+}
+
+fn snapshot(request: &PackageRequest, database: &Database) -> PackageSnapshot {
+    PackageSnapshot { named: named_packages(request, database), installed: database.installed() }
+}
+
+/// Returns what prevents the changes and how to mend it, or `None` if nothing does.
+fn find_blocker(request: &PackageRequest, database: &Database, changes: &PackageChanges) -> Option<String> {
+    let broken = database.broken();
+    let is_named = |broken: &str| request.names.iter().any(|name| name.split(':').next() == Some(broken));
+    if !broken.is_empty() && (!changes.packages.is_empty() || broken.iter().any(|(name, _)| is_named(name))) {
+        return Some(BrokenState::message(&broken));
+    }
+    if request.hold.is_some() || changes.held.is_empty() {
+        return None;
+    }
+    let names = list(&changes.held);
+    let advice = match request.target {
+        PackageTarget::Present(_) => "write `hold: true` or `hold: false` in the task, or run",
+        PackageTarget::Absent { .. } => "run",
+    };
+    let command = format!("apt-mark unhold {}", changes.held.join(" "));
+    Some(format!("{names}: held, so that nothing changes its version: {advice} `{command}` on the host; nothing was changed"))
+}
+
+impl<'a> Apt<'a> {
+    pub(super) fn new(site: &'a Site, task: &'a str, request: &'a PackageRequest) -> Self {
+        let runner = CommandRunner { site, task, timeout: request.timeout };
+        Self { runner, request, refresh_warnings: RefCell::default() }
+    }
+
+    /// Brings the packages into the state that the task requires.
+    pub(super) async fn apply(&self) -> Result<ApplyResult, TaskError> {
+        self.wait_for_locks().await?;
+        let database = self.database().await.map_err(TaskError::without_effect)?;
+        let (old, changes) = (snapshot(self.request, &database), compare(self.request, &database));
+        if let Some(message) = find_blocker(self.request, &database, &changes) {
+            return Err(TaskError::new(message).without_effect());
+        }
+        if changes.is_empty() {
+            return Ok(ApplyResult {
+                message: "another package manager has made the change".to_owned(),
+                ..ApplyResult::default()
+            });
+        }
+        let mut output = String::new();
+        if !changes.packages.is_empty() {
+            output = self.change_unheld(&changes).await?.output;
+        }
+        let remaining_changes = compare(self.request, &*self.database().await?);
+        if !remaining_changes.hold.is_empty() {
+            self.mark(self.request.hold == Some(true), &remaining_changes.hold).await?;
+        }
+        let database = self.database().await?;
+        let remaining_changes = compare(self.request, &database);
+        if !remaining_changes.is_empty() {
+            let message =
+                format!("apt-get ended without an error, but these packages are not as required:\n{}", remaining_changes.diff);
+            return Err(TaskError { output, ..TaskError::new(message.trim_end()) });
+        }
+        let new = snapshot(self.request, &database);
+        let (message, diff) = (done_message(self.request, &changes, &new), diff_snapshots(&old, &new));
+        Ok(ApplyResult { message, output, diff, ..ApplyResult::default() })
+    }
+
+    async fn wait_for_locks(&self) -> Result<(), TaskError> {
+        wait_for_locks(self.runner.site, APT_LOCKS, self.request.lock_timeout).await
+    }
+
+    async fn database(&self) -> Result<Rc<Database>, TaskError> {
+        let site = self.runner.site;
+        let database = read_database(&*site.host, &site.memory.get()).await?;
+        database.ok_or_else(|| TaskError::new("/var/lib/dpkg/status is missing"))
+    }
+
+    /// Installs or removes packages. A package that is held, and that the task may change, is not held in between.
+    async fn change_unheld(&self, changes: &PackageChanges) -> Result<CommandResult, TaskError> {
+        if !changes.held.is_empty() {
+            self.mark(false, &changes.held).await?;
+        }
+        let result = self.change(changes).await;
+        if result.is_err() && self.request.hold == Some(true) && !changes.held.is_empty() {
+            // If this fails too, the next check finds that the hold is missing.
+            if let Err(error) = self.mark(true, &changes.held).await {
+                warn!(task = self.runner.task, error = error.message.as_str(); "the hold could not be restored");
+            }
+        }
+        result
+    }
+
+    async fn change(&self, changes: &PackageChanges) -> Result<CommandResult, TaskError> {
+        if matches!(self.request.target, PackageTarget::Present(_)) {
+            if !self.has_lists()? {
+                self.refresh_lists().await?;
+            }
+            self.check_candidate().await?;
+        }
+        let words = change_words(self.request, &changes.packages);
+        let words: Vec<&str> = words.iter().map(String::as_str).collect();
+        loop {
+            let result = self.run(&words).await?;
+            if result.end.is_success() {
+                return Ok(result);
+            }
+            if !may_have_old_lists(&result.output) || !self.refresh_lists().await? {
+                let (message, effect) = explain_failure(self.request, &result, &self.refresh_warnings.borrow());
+                return Err(TaskError { effect, message, output: result.output });
+            }
+        }
+    }
+
+    /// Runs a command, again if it does not get a lock: another package manager may begin its work between the wait for the
+    /// locks and the command.
+    async fn run(&self, words: &[&str]) -> Result<CommandResult, TaskError> {
+        let mut attempt = 1;
+        loop {
+            let result = self.runner.change(words).await?;
+            if result.end.is_success() || !has_lock_error(&result.output) || attempt == MAX_LOCK_ATTEMPTS {
+                return Ok(result);
+            }
+            attempt += 1;
+            self.wait_for_locks().await?;
+        }
+    }
+
+    /// Sets or clears the hold of packages.
+    async fn mark(&self, is_held: bool, names: &[String]) -> Result<(), TaskError> {
+        let mut words = vec!["apt-mark", if is_held { "hold" } else { "unhold" }];
+        words.extend(names.iter().map(String::as_str));
+        let result = self.run(&words).await?;
+        if result.end.is_success() {
+            return Ok(());
+        }
+        let message = format!("apt-mark {} {} {}", words[1], list(names), result.end.sentence());
+        Err(TaskError { output: result.output, ..TaskError::new(message) })
+    }
+
+    /// Returns whether apt has lists of available packages.
+    fn has_lists(&self) -> Result<bool, HostError> {
+        let Some(dir) = self.runner.site.host.dir(&HostPath::from_static(LISTS))? else { return Ok(false) };
+        Ok(dir.names()?.iter().any(|name| name.contains("_Packages") || name.ends_with("Release")))
+    }
+
+    /// Refreshes the lists of available packages. Returns `false` if this run has refreshed them already. A failure is no
+    /// error, because the lists of other sources may be enough.
+    async fn refresh_lists(&self) -> Result<bool, TaskError> {
+        let site = self.runner.site;
+        if !begin_refresh(site) {
+            return Ok(false);
+        }
+        info!(task = self.runner.task; "apt refreshes its lists of packages");
+        let words = [APT_GET, &["update"]].concat();
+        let result = self.run(&words).await?;
+        let text = warnings(&result.output);
+        if !result.end.is_success() || !text.is_empty() {
+            warn!(task = self.runner.task, output = text.as_str(); "apt could not refresh all of its lists");
+        }
+        *self.refresh_warnings.borrow_mut() = text;
+        Ok(true)
+    }
+
+    /// Fails if apt would install a version that is lower than the task allows.
+    async fn check_candidate(&self) -> Result<(), TaskError> {
+        let PackageTarget::Present(VersionRule::AtLeast(min_version)) = &self.request.target else { return Ok(()) };
+        let name = &self.request.names[0];
+        loop {
+            let result = self.runner.read(&["apt-cache", "policy", name]).await?;
+            let candidate = find_candidate(&result.output);
+            if candidate.as_ref().is_some_and(|candidate| compare_debian_versions(candidate, min_version).is_ge()) {
+                return Ok(());
+            }
+            if !self.refresh_lists().await? {
+                let known = candidate.map_or_else(|| "none".to_owned(), |candidate| format!("{candidate} at most"));
+                let message = format!(
+                    "parameters.min_version: apt would install {known} of {name}, and the task needs {min_version}: add a source that has it, \
+                     or lower min_version; nothing was changed"
+                );
+                return Err(TaskError { output: result.output, ..TaskError::new(message).without_effect() });
+            }
+        }
+    }
+}
+
+/// Returns the command that installs or removes packages.
+fn change_words(request: &PackageRequest, packages: &[String]) -> Vec<String> {
+    let recommends = format!("APT::Install-Recommends={}", request.recommends);
+    let mut words: Vec<String> = APT_GET.iter().map(|word| (*word).to_owned()).collect();
+    let mut names = packages.to_vec();
+    match &request.target {
+        PackageTarget::Absent { .. } => {}
+        PackageTarget::Present(rule) => {
+            words.extend(["-o".to_owned(), recommends, "--no-remove".to_owned()]);
+            if let VersionRule::Exact(version) = rule {
+                words.push("--allow-downgrades".to_owned());
+                for name in &mut names {
+                    *name = format!("{name}={version}");
+                }
+            }
+        }
+    }
+    words.push(request.target.verb().to_owned());
+    words.extend(names);
+    words
+}
+
+/// Returns what a task has changed, in one sentence.
+fn done_message(request: &PackageRequest, changes: &PackageChanges, new: &PackageSnapshot) -> String {
+    let with_version = |name: &String| {
+        let state = new.named.iter().find(|state| state.name == *name);
+        state.and_then(|state| state.version.as_ref()).map_or_else(|| name.clone(), |version| format!("{name} {version}"))
+    };
+    let names: Vec<String> = changes.packages.iter().map(with_version).collect();
+    match (names.is_empty(), &request.target) {
+        (true, _) => format!("{} {}", if request.hold == Some(true) { "held" } else { "no longer held:" }, list(&changes.hold)),
+        (false, PackageTarget::Present(_)) => format!("installed {}", list(&names)),
+        (false, PackageTarget::Absent { .. }) => format!("removed {}", list(&names)),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,184 @@
+//! The reasons of failures in the output of apt and dpkg. They write English messages, because the command has `LC_ALL`.
+
+use super::request::{PackageRequest, PackageTarget, VersionRule};
+use super::state::list;
+use crate::apply::task::FailureEffect;
+use crate::host::CommandResult;
+
+/// Texts of apt from which it follows that its lists of packages may be too old.
+const OLD_LIST_TEXTS: &[&str] = &[
+    "Unable to locate package",
+    "' was not found",
+    "has no installation candidate",
+    "404  Not Found",
+    "is not available, but is referred to",
+];
+
+/// Texts of apt about a lock that another process holds.
+const LOCK_TEXTS: &[&str] = &["Could not get lock", "Unable to acquire the dpkg frontend lock", "Unable to lock directory"];
+
+/// Texts about a full file system.
+const SPACE_TEXTS: &[&str] = &["You don't have enough free space", "No space left on device"];
+
+/// Texts about a source that cannot be reached.
+const NETWORK_TEXTS: &[&str] = &[
+    "Temporary failure resolving",
+    "Could not resolve",
+    "Could not connect",
+    "Unable to connect",
+    "Failed to fetch",
+    "Unable to fetch some archives",
+    "Connection failed",
+    "Connection timed out",
+];
+
+/// Maximum number of lines of warnings.
+const MAX_WARNING_LINES: usize = 3;
+
+/// Returns whether a failure may have its cause in old lists of packages.
+pub(super) fn may_have_old_lists(output: &str) -> bool {
+    contains_any(output, OLD_LIST_TEXTS)
+}
+
+/// Returns whether a command failed because another process held a lock.
+pub(super) fn has_lock_error(output: &str) -> bool {
+    contains_any(output, LOCK_TEXTS)
+}
+
+/// Returns the first lines with errors and warnings of `apt-get update`.
+pub(super) fn warnings(output: &str) -> String {
+    let lines = output.lines().filter(|line| ["E: ", "W: ", "Err:"].iter().any(|start| line.starts_with(start)));
+    lines.take(MAX_WARNING_LINES).collect::<Vec<_>>().join("\n")
+}
+
+/// Returns the version that apt would install, from the output of `apt-cache policy`.
+pub(super) fn find_candidate(output: &str) -> Option<String> {
+    let line = output.lines().find_map(|line| line.trim().strip_prefix("Candidate: "))?;
+    (line != "(none)").then(|| line.to_owned())
+}
+
+/// Returns the message for a command that failed, and its effect. `refresh_warnings` is what went wrong when the lists of
+/// packages were refreshed.
+pub(super) fn explain_failure(
+    request: &PackageRequest,
+    result: &CommandResult,
+    refresh_warnings: &str,
+) -> (String, FailureEffect) {
+    let output = result.output.as_str();
+    if let Some(message) = explain_refusal(request, output) {
+        let warnings = if refresh_warnings.is_empty() || !may_have_old_lists(output) {
+            String::new()
+        } else {
+            format!("; the lists could not be refreshed completely: {refresh_warnings}")
+        };
+        return (format!("{message}; nothing was changed{warnings}"), FailureEffect::Unchanged);
+    }
+    let failed = indented_words(output, "Errors were encountered while processing:");
+    let what = format!("apt-get could not {} {}", request.target.verb(), list(&request.names));
+    let message = if failed.is_empty() {
+        match error_line(output) {
+            Some(line) => format!("{what}: {line}"),
+            None => format!("{what}: it {}", result.end.sentence()),
+        }
+    } else {
+        format!(
+            "{what}: dpkg could not process {}: run `dpkg --configure -a` on the host and read what it reports",
+            list(&failed)
+        )
+    };
+    (message, FailureEffect::Partial)
+}
+
+/// Returns the message for a change that apt refused or could not begin, or `None` if it may have begun.
+fn explain_refusal(request: &PackageRequest, output: &str) -> Option<String> {
+    let names = list(&request.names);
+    if let Some(name) = output.lines().find_map(|line| line.split_once("Unable to locate package ")) {
+        return Some(format!("apt knows no package {}: correct its name, or add a source that has it", name.1.trim()));
+    }
+    if let (PackageTarget::Present(VersionRule::Exact(version)), true) = (&request.target, output.contains("' was not found")) {
+        let name = &request.names[0];
+        return Some(format!(
+            "parameters.version: apt knows no version {version} of {name} (`apt-cache madison {name}` lists those it knows)"
+        ));
+    }
+    if let Some(name) = quoted_after(output, "E: Package '").filter(|_| output.contains("has no installation candidate")) {
+        return Some(format!(
+            "apt knows {name} only by name, and no source has it: name a package that provides it, or add a source"
+        ));
+    }
+    if output.contains("Packages need to be removed but remove is disabled") {
+        let removed = list(&indented_words(output, "The following packages will be REMOVED:"));
+        return Some(format!(
+            "with {names}, apt would remove {removed}, which the task does not name: remove it by a task with `absent: true` first"
+        ));
+    }
+    if output.contains("Held packages were changed") {
+        let held = indented_words(output, "The following held packages will be changed:");
+        let command = format!("apt-mark unhold {}", held.join(" "));
+        return Some(format!("{} must change too, and is held: run `{command}` on the host", list(&held)));
+    }
+    if output.contains("Packages were downgraded and -y was used without") {
+        let downgraded = list(&indented_words(output, "The following packages will be DOWNGRADED:"));
+        return Some(format!("with {names}, apt would downgrade {downgraded}: write a task with its version"));
+    }
+    if output.contains("Essential packages were removed") {
+        return Some(format!("without {names}, the system would not work: apt refuses to remove essential packages"));
+    }
+    if output.contains("The following packages have unmet dependencies:") {
+        let lines = unmet_lines(output);
+        return Some(format!("the dependencies of {names} cannot be met: {lines}"));
+    }
+    if output.contains("dpkg was interrupted") {
+        return Some("dpkg was interrupted: run `dpkg --configure -a` on the host and read what it reports".to_owned());
+    }
+    if contains_any(output, LOCK_TEXTS) {
+        return Some(format!("another package manager works all the time: {}", error_line(output).unwrap_or_default()));
+    }
+    explain_fetch(&names, output)
+}
+
+/// Returns the message for packages that could not be fetched, because the disk is full or a source cannot be reached.
+/// Returns `None` if dpkg has begun its work.
+fn explain_fetch(names: &str, output: &str) -> Option<String> {
+    if output.contains("Unpacking ") || output.contains("Sub-process /usr/bin/dpkg") {
+        return None;
+    }
+    let line = |texts: &[&str]| output.lines().find(|line| contains_any(line, texts)).map(str::trim);
+    if let Some(line) = line(SPACE_TEXTS) {
+        return Some(format!("a file system is too full for {names}: {line}"));
+    }
+    line(NETWORK_TEXTS).map(|line| format!("{names} could not be fetched: {line}"))
+}
+
+fn contains_any(text: &str, parts: &[&str]) -> bool {
+    parts.iter().any(|part| text.contains(part))
+}
+
+/// Returns the last line with an error of apt, without its mark.
+fn error_line(output: &str) -> Option<&str> {
+    output.lines().rev().find_map(|line| line.strip_prefix("E: "))
+}
+
+/// Returns the text between `start` and the next `'`.
+fn quoted_after<'a>(output: &'a str, start: &str) -> Option<&'a str> {
+    let (_, rest) = output.split_once(start)?;
+    rest.split('\'').next()
+}
+
+/// Returns the words of the indented lines after a heading. apt marks a package that it would purge by `*`.
+fn indented_words(output: &str, heading: &str) -> Vec<String> {
+    let lines = output.lines().skip_while(|line| line.trim_end() != heading).skip(1).take_while(|line| line.starts_with(' '));
+    let words = lines.flat_map(str::split_ascii_whitespace);
+    words.map(|word| word.trim_end_matches('*').to_owned()).collect()
+}
+
+/// Returns the lines about unmet dependencies in one line.
+fn unmet_lines(output: &str) -> String {
+    let lines = output.lines().skip_while(|line| !line.contains("have unmet dependencies:")).skip(1);
+    let lines =
+        lines.take_while(|line| line.starts_with(' ')).map(|line| line.split_ascii_whitespace().collect::<Vec<_>>().join(" "));
+    lines.take(MAX_WARNING_LINES).collect::<Vec<_>>().join("; ")
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,100 @@
+//! The commands of package managers.
+
+use std::time::Duration;
+
+use log::{info, warn};
+
+use super::super::shell::forget_unit;
+use crate::apply::task::{Site, TaskError};
+use crate::host::{CommandPurpose, CommandResult, ExitKind, Host, HostCommand, HostError, HostPath};
+
+/// Environment variables with which package managers ask no question, and write their messages in English.
+const ENVIRONMENT: &[(&str, &str)] =
+    &[("DEBIAN_FRONTEND", "noninteractive"), ("APT_LISTCHANGES_FRONTEND", "none"), ("LC_ALL", "C.UTF-8"), ("LANGUAGE", "C")];
+
+/// The time limit of a command that only reads.
+const READ_TIMEOUT: Duration = Duration::from_mins(1);
+
+/// The start of the message of `systemd-inhibit` if logind cannot be reached. Then it has not run the command.
+const INHIBIT_FAILED: &str = "Failed to inhibit";
+
+/// Runs the commands of one task.
+pub(super) struct CommandRunner<'a> {
+    pub(super) site: &'a Site,
+    /// The id of the task.
+    pub(super) task: &'a str,
+    /// The time limit of each command that changes something.
+    pub(super) timeout: Duration,
+}
+
+impl CommandRunner<'_> {
+    /// Runs a command that changes packages. On a host with systemd it is a unit of its own, so that it continues if this agent
+    /// ends. Until it ends, the host is not shut down without force.
+    ///
+    /// # Errors
+    /// If the command cannot be run. A command that fails is not an error.
+    pub(super) async fn change(&self, words: &[&str]) -> Result<CommandResult, TaskError> {
+        if has_logind(&*self.site.host)? {
+            let why = format!("--why=the task {} changes packages", self.task);
+            let inhibit = ["systemd-inhibit", "--what=shutdown:sleep:idle", "--mode=block", "--who=Stemma", &why];
+            let result = self.run_in_unit(&[&inhibit, words].concat()).await?;
+            if !(result.end == ExitKind::Status(1) && result.output.contains(INHIBIT_FAILED)) {
+                return Ok(result);
+            }
+            warn!(task = self.task, output = result.output.trim_end(); "the system cannot be kept from a shutdown");
+        } else {
+            info!(task = self.task; "without logind, the system is not kept from a shutdown");
+        }
+        self.run_in_unit(words).await
+    }
+
+    /// Runs a command that only reads, as a child process.
+    ///
+    /// # Errors
+    /// As [`Self::change`].
+    pub(super) async fn read(&self, words: &[&str]) -> Result<CommandResult, TaskError> {
+        let command = HostCommand { timeout: READ_TIMEOUT, purpose: CommandPurpose::Agent, ..self.command(words) };
+        Ok(self.site.host.run(&command).await?)
+    }
+
+    async fn run_in_unit(&self, words: &[&str]) -> Result<CommandResult, TaskError> {
+        let site = self.site;
+        let mut command = self.command(words);
+        command.unit = site.host.new_unit(&command.purpose);
+        let unit = command.unit.as_deref();
+        let record = || if unit.is_some() { site.ledger.set_started_unit(self.task, unit) } else { Ok(()) };
+        let result = site.host.run_recorded(&command, &record).await;
+        if let Some(unit) = unit {
+            forget_unit(site, self.task);
+            site.host.release_unit(unit).await;
+        }
+        Ok(result?)
+    }
+
+    /// Returns a command, which runs inside of the agent's root directory.
+    fn command(&self, words: &[&str]) -> HostCommand {
+        let root = self.site.host.system_root();
+        let root = root.to_string_lossy();
+        let chroot: &[&str] = if root == "/" { &[] } else { &["chroot", &root] };
+        let argv = [chroot, words].concat().into_iter().map(str::to_owned).collect();
+        let env = ENVIRONMENT.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+        let purpose = CommandPurpose::Task(self.task.to_owned());
+        HostCommand { env, purpose, ..HostCommand::new(argv, self.timeout) }
+    }
+}
+
+/// Returns whether logind can keep the system from a shutdown: systemd runs the host, and the system bus is there.
+fn has_logind(host: &dyn Host) -> Result<bool, HostError> {
+    for path in ["/run/systemd/system", "/run/dbus/system_bus_socket", "/usr/bin/systemd-inhibit"] {
+        if !path_exists(host, path)? {
+            return Ok(false);
+        }
+    }
+    Ok(host.system_root() == std::path::Path::new("/"))
+}
+
+/// Returns whether the host has an entry at this path, of any kind.
+pub(super) fn path_exists(host: &dyn Host, path: &str) -> Result<bool, HostError> {
+    let path = HostPath::from_static(path);
+    Ok(host.parent_dir(&path)?.map(|dir| dir.stat(path.name())).transpose()?.flatten().is_some())
+}

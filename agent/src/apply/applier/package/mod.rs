@@ -1,0 +1,106 @@
+//! `package`: packages of the operating system, by apt and dpkg or by dnf and rpm.
+//!
+//! On a Debian host a check only reads the database of dpkg, once for all tasks as long as it does not change. A change runs
+//! in a unit of its own, so that an agent that ends does not stop dpkg in the middle. The next agent waits for the end of the
+//! command and then compares the host again, so a task needs no journal.
+
+mod apt;
+mod apt_output;
+mod command;
+mod dpkg;
+mod locks;
+mod request;
+mod rpm;
+mod state;
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+
+use super::Applier;
+use crate::apply::task::{ApplyResult, CheckResult, HostTask, Site, TaskError};
+use crate::host::Pending;
+use apt::Apt;
+use command::path_exists;
+use dpkg::{Database, DatabaseVersion, read_database};
+use request::PackageRequest;
+use rpm::Dnf;
+
+/// The applier of `package` tasks.
+pub(super) struct PackageApplier;
+
+/// What an agent remembers about the packages of its host.
+#[derive(Default)]
+struct PackageCache {
+    /// The database of dpkg, and the version of its files.
+    database: RefCell<Option<(DatabaseVersion, Rc<Database>)>>,
+    /// The run in which the lists of available packages were refreshed last.
+    refreshed_in: Cell<Option<u64>>,
+}
+
+/// The package manager of a host.
+enum Manager {
+    Apt(Rc<Database>),
+    Dnf,
+}
+
+impl PackageCache {
+    fn database(&self, version: &DatabaseVersion) -> Option<Rc<Database>> {
+        let cached = self.database.borrow();
+        cached.as_ref().filter(|(cached_version, _)| cached_version == version).map(|(_, database)| database.clone())
+    }
+
+    fn store_database(&self, version: DatabaseVersion, database: &Rc<Database>) {
+        *self.database.borrow_mut() = Some((version, database.clone()));
+    }
+}
+
+/// Returns whether the lists of available packages may be refreshed, which is so once in a run.
+fn begin_refresh(site: &Site) -> bool {
+    let run = site.memory.run();
+    site.memory.get::<PackageCache>().refreshed_in.replace(Some(run)) != Some(run)
+}
+
+impl Applier for PackageApplier {
+    fn check<'a>(&'a self, site: &'a Site, task: &'a HostTask) -> Pending<'a, Result<CheckResult, TaskError>> {
+        Box::pin(async move {
+            site.left.find(&*site.host, &site.ledger).await?;
+            let left_result = site.left.await_ends(&task.task.id).await;
+            let request = PackageRequest::new(site, task)?;
+            let result = match find_manager(site).await? {
+                Manager::Apt(database) => apt::check(site, &request, &database)?,
+                Manager::Dnf => Dnf::new(site, &task.task.id, &request).check().await?,
+            };
+            Ok(match (result, left_result) {
+                (CheckResult::Converged, Some(left)) => {
+                    CheckResult::Completed(ApplyResult { message: left.message, output: left.output, ..ApplyResult::default() })
+                }
+                (result, _) => result,
+            })
+        })
+    }
+
+    fn apply<'a>(&'a self, site: &'a Site, task: &'a HostTask) -> Pending<'a, Result<ApplyResult, TaskError>> {
+        Box::pin(async move {
+            let request = PackageRequest::new(site, task)?;
+            match find_manager(site).await.map_err(TaskError::without_effect)? {
+                Manager::Apt(_) => Apt::new(site, &task.task.id, &request).apply().await,
+                Manager::Dnf => Dnf::new(site, &task.task.id, &request).apply().await,
+            }
+        })
+    }
+}
+
+/// Returns the package manager of the host. dpkg comes first, because a Debian host may have the programs of rpm too.
+async fn find_manager(site: &Site) -> Result<Manager, TaskError> {
+    if let Some(database) = read_database(&*site.host, &site.memory.get()).await? {
+        return Ok(Manager::Apt(database));
+    }
+    if path_exists(&*site.host, "/usr/bin/rpm")? && path_exists(&*site.host, "/usr/bin/dnf")? {
+        return Ok(Manager::Dnf);
+    }
+    let message = "the host has neither dpkg (/var/lib/dpkg/status) nor dnf and rpm: nothing was changed";
+    Err(TaskError::new(message).without_effect())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,42 @@
+//! The commands of dnf, and the output of rpm.
+
+use std::time::Duration;
+
+use super::*;
+
+/// An output of `rpm -q` with [`QUERY_FORMAT`].
+const OUTPUT: &str = "bash\tx86_64\t5.2.26-1.fc39\npackage nginx is not installed\nkernel\tx86_64\t6.5.6-300.fc39\n\
+                      kernel\tx86_64\t6.10.6-100.fc39\nglibc\ti686\t2.38-18.fc39\nbind\tx86_64\t32:9.18.28-2.fc39\n";
+
+#[test]
+fn state_is_found_in_output_of_rpm() {
+    for (name, version) in [
+        ("bash", Some("5.2.26-1.fc39")),
+        ("nginx", None),
+        ("kernel", Some("6.10.6-100.fc39")),
+        ("glibc:i686", Some("2.38-18.fc39")),
+        ("glibc:x86_64", None),
+        ("bind", Some("32:9.18.28-2.fc39")),
+    ] {
+        assert_eq!(find_state(name, OUTPUT).version.as_deref(), version, "{name}");
+    }
+}
+
+#[test]
+fn dnf_installs_upgrades_or_removes_packages() {
+    let states = ["bash", "nginx"].map(|name| find_state(name, OUTPUT));
+    for (target, expected) in [
+        (PackageTarget::Present(VersionRule::Any), vec!["install nginx", "upgrade bash"]),
+        (PackageTarget::Present(VersionRule::AtLeast("9".into())), vec!["install nginx", "upgrade bash"]),
+        (PackageTarget::Present(VersionRule::Exact("1.2-3".into())), vec!["install bash-1.2-3 nginx-1.2-3"]),
+        (PackageTarget::Absent { purge: true }, vec!["remove bash nginx"]),
+    ] {
+        let (names, timeout) = (vec!["bash".to_owned(), "nginx".to_owned()], Duration::from_secs(1));
+        let request =
+            PackageRequest { names: names.clone(), target, hold: None, recommends: false, lock_timeout: timeout, timeout };
+        let commands = change_words(&request, &names, &states);
+        let commands: Vec<_> = commands.iter().map(|words| words[5..].join(" ")).collect();
+        assert_eq!(commands, expected);
+        assert!(change_words(&request, &names, &states)[0].contains(&"--setopt=install_weak_deps=False".to_owned()));
+    }
+}

@@ -1,0 +1,67 @@
+//! The rules about parameters of a `package` task that contradict or need each other.
+
+use serde_json::{Map, Value};
+
+/// Returns the errors of a `package` task whose parameters contradict each other, each as the path of the field and a
+/// message.
+pub(super) fn package_contradictions(values: &Map<String, Value>) -> Vec<(String, String)> {
+    let is_set = |name: &str| values.get(name).is_some_and(|value| !matches!(value, Value::Null | Value::Bool(false)));
+    let is_written = |name: &str| values.get(name).is_some_and(|value| !value.is_null());
+    let mut errors = Vec::new();
+    let mut add = |name: &str, message: String| errors.push((format!("parameters.{name}"), message));
+    if is_set("absent") {
+        for name in ["version", "min_version", "hold"].into_iter().filter(|name| is_written(name)) {
+            add(name, "contradicts absent: remove one of them".to_owned());
+        }
+        if is_set("recommends") {
+            add("recommends", "is only for packages that are installed: remove it, or `absent`".to_owned());
+        }
+    } else if is_set("purge") {
+        add(
+            "purge",
+            "removes configuration files together with their package: write `absent: true` too, or remove it".to_owned(),
+        );
+    }
+    if is_set("version") && is_set("min_version") {
+        add("min_version", "is set together with version: remove one of them".to_owned());
+    }
+    let names = values.get("name").and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
+    if names.len() > 1 {
+        for name in ["version", "min_version"].into_iter().filter(|name| is_set(name)) {
+            add(name, format!("is for a single package, and name has {}: write a task for each version", names.len()));
+        }
+    }
+    if let Some((index, name)) = names.iter().enumerate().find(|(index, name)| names[..*index].contains(name)) {
+        add("name", format!("item {index}: {name} is there twice: remove one"));
+    }
+    errors
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn package_contradictions_are_found_where_written() {
+        for (parameters, expected) in [
+            (json!({"name": "nginx"}), vec![]),
+            (json!({"name": ["a1", "b1"], "hold": false, "recommends": true}), vec![]),
+            (json!({"name": "nginx", "absent": true, "purge": true}), vec![]),
+            (json!({"name": "nginx", "absent": false, "version": "1"}), vec![]),
+            (json!({"name": "nginx", "absent": true, "version": null, "purge": false}), vec![]),
+            (json!({"name": "nginx", "absent": true, "version": "1", "hold": false}), vec!["version", "hold"]),
+            (json!({"name": "nginx", "absent": true, "min_version": "1", "recommends": true}), vec!["min_version", "recommends"]),
+            (json!({"name": "nginx", "purge": true}), vec!["purge"]),
+            (json!({"name": "nginx", "version": "1", "min_version": "1"}), vec!["min_version"]),
+            (json!({"name": ["a1", "b1"], "version": "1"}), vec!["version"]),
+            (json!({"name": ["a1"], "version": "1"}), vec![]),
+            (json!({"name": ["a1", "b1", "a1"]}), vec!["name"]),
+        ] {
+            let errors = package_contradictions(parameters.as_object().unwrap());
+            let fields: Vec<_> = errors.iter().map(|(field, _)| field.strip_prefix("parameters.").unwrap()).collect();
+            assert_eq!(fields, expected, "{parameters}: {errors:?}");
+        }
+    }
+}
