@@ -240,7 +240,7 @@ mod tests {
 
     /// The declaration does not change when the agent starts again, so the observation is not stored again.
     #[test]
-    fn check_in_declares_version_and_task_types() {
+    fn check_in_contains_version_and_task_types() {
         let declared_facts = || {
             let observation = Outbox::observe(&MemoryHost::new()).check_in(WireVersion::CURRENT).observation.unwrap();
             ["agent.version", "agent.task_types"].map(|path| observation.facts[path].clone())

@@ -79,7 +79,7 @@ pub mod rule {
         Info FIELD_IDLE "field.idle": "A field is set that nothing uses yet.";
         Info FINDINGS_LEFT_OFF "findings.left_off": "More findings than are listed.";
         Warning FLEET_WAITING "fleet.waiting": "The store was restored and waits, so nothing is sent to a node's host.";
-        Warning FUEL_UNTRANSLATED "fuel.untranslated": "An import has an expression that is not evaluated.";
+        Warning FUEL_UNTRANSLATED "fuel.untranslated": "A value of an imported task is not translated, for example an expression.";
         Error HOST_AHEAD "host.ahead": "A node's host holds a revision of another copy of the store, so nothing is sent to it.";
         Warning HOST_AWAITED "host.awaited": "A node's host has not checked in since the current epoch of the store began.";
         Info HOST_HELD "host.held": "A node is held on its host.";
