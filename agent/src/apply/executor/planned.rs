@@ -75,6 +75,22 @@ impl PlannedTask {
         )
     }
 
+    /// Returns the task, or `None` if it cannot run on this host.
+    pub(super) fn host_task(&self) -> Option<Rc<HostTask>> {
+        match &self.readiness {
+            Readiness::Runnable { task, .. } => Some(task.clone()),
+            Readiness::Refused(..) => None,
+        }
+    }
+
+    /// Returns the key of the tasks that one change can make together with this task. `None` if it is changed alone.
+    pub(super) fn batch_key(&self, site: &Site) -> Option<String> {
+        match &self.readiness {
+            Readiness::Runnable { applier, task, .. } => applier.batch_key(site, task),
+            Readiness::Refused(..) => None,
+        }
+    }
+
     /// Returns the path that the task writes, and whether a file exists at that path afterwards. Returns `None` if the
     /// task writes no path, or its path cannot be determined.
     fn written_path(&self, site: &Site) -> Option<(HostPath, PathContent)> {
