@@ -34,7 +34,7 @@ pub struct UnfinishedFile {
     attributes: Attributes,
 }
 
-/// A complete and durable file under a temporary name, which [`StagedFile::commit`] renames to its final name.
+/// A complete and durable file, or a symbolic link, under a temporary name, which [`StagedFile::commit`] renames to its final name.
 pub struct StagedFile {
     name: TemporaryName,
 }
@@ -173,6 +173,20 @@ impl StagedFile {
         staging.finish(dir)
     }
 
+    /// Creates a symbolic link to `link_target` under a temporary name in `dir`. The link will later replace the entry
+    /// `target` there.
+    ///
+    /// # Errors
+    /// [`HostError`] of a system call, with the path of the target.
+    pub fn link(host: &dyn Host, dir: &dyn Dir, target: &str, link_target: &str) -> Result<Self, HostError> {
+        let name = TemporaryName::new(host);
+        dir.make_link(&name.0, link_target).map_err(|error| match error {
+            HostError::NotReplaceable { .. } => dir.check_replaceable(target).err().unwrap_or(error),
+            error => error.for_target(&name.0, target),
+        })?;
+        Ok(Self { name })
+    }
+
     /// Returns the temporary name of the file.
     #[must_use]
     pub fn name(&self) -> &str {
@@ -248,7 +262,8 @@ pub fn sweep_where(host: &dyn Host, dir: &dyn Dir, may_be_own: &dyn Fn(&Stat) ->
                 && !(rest.starts_with(&session) && temporary_names().contains(&name))
                 && rest.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
         });
-        if is_unfinished && dir.stat(&name)?.is_some_and(|stat| stat.kind == FileKind::File && may_be_own(&stat)) {
+        let is_file_or_link = |stat: &Stat| matches!(stat.kind, FileKind::File | FileKind::Link);
+        if is_unfinished && dir.stat(&name)?.is_some_and(|stat| is_file_or_link(&stat) && may_be_own(&stat)) {
             match dir.remove(&name) {
                 Ok(()) => has_swept = true,
                 // The process that wrote the file has renamed it since the directory was read.

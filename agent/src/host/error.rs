@@ -134,7 +134,21 @@ pub enum HostError {
         #[source]
         source: io::Error,
     },
-    /// The name is not in `/etc/passwd` or `/etc/group` of this host, or it is a number that is too high.
+    /// It is not known whether a directory service has an account that is not in the local file.
+    #[error(
+        "cannot look up the {kind} {name:?}, which is not in {}: {reason}; let the directory service of the host (NSS) answer, or give a \
+         number; nothing was changed",
+        account_file(kind)
+    )]
+    NoDirectoryAnswer {
+        /// `user` or `group`.
+        kind: &'static str,
+        /// The requested name.
+        name: String,
+        /// The reason why there is no answer.
+        reason: String,
+    },
+    /// Neither the local file nor a directory service has the name, or it is a number that is too high.
     #[error("{}", no_account_message(kind, name))]
     NoAccount {
         /// `user` or `group`.
@@ -198,7 +212,11 @@ impl HostError {
             | Self::NotReplaceable { .. }
             | Self::ManyExtras { .. }
             | Self::BadWorkingDir { .. } => true,
-            Self::Extra { .. } | Self::NoAccount { .. } | Self::CommandLost { .. } | Self::Io { .. } => false,
+            Self::Extra { .. }
+            | Self::NoAccount { .. }
+            | Self::NoDirectoryAnswer { .. }
+            | Self::CommandLost { .. }
+            | Self::Io { .. } => false,
         }
     }
 
@@ -214,6 +232,7 @@ impl HostError {
             | Self::NotReplaceable { .. }
             | Self::ManyExtras { .. }
             | Self::NoAccount { .. }
+            | Self::NoDirectoryAnswer { .. }
             | Self::CommandLost { .. }
             | Self::BadWorkingDir { .. } => None,
         }
@@ -239,18 +258,24 @@ impl HostError {
     }
 }
 
+/// Returns the file with the local accounts of a kind, `user` or `group`.
+fn account_file(kind: &str) -> &'static str {
+    if kind == "group" { "/etc/group" } else { "/etc/passwd" }
+}
+
 /// Returns the message that a user or group does not exist on this host, with a remedy. `kind` is `user` or `group`. A
 /// `name` of digits can only fail because the number is too high.
 fn no_account_message(kind: &str, name: &str) -> String {
-    let file = if kind == "group" { "/etc/group" } else { "/etc/passwd" };
+    let file = account_file(kind);
     if !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_digit()) {
         return format!(
             "{name:?} is not a valid number of a {kind}: use one from 0 to {MAX_ACCOUNT_ID}, or a name in {file}; nothing was changed"
         );
     }
     format!(
-        "no {kind} {name:?} in {file}, and no other source is searched: use a name from that file, or a number, as for an account of a directory \
-         service (SSSD, LDAP); nothing was changed"
+        "no {kind} {name:?} in {file}, nor in a directory service of the host (NSS): use a name that `getent {}` finds, let an earlier task \
+         create it, or give a number; nothing was changed",
+        if kind == "group" { "group" } else { "passwd" }
     )
 }
 

@@ -14,6 +14,7 @@ pub mod extras;
 pub mod memory;
 pub mod path;
 pub mod real;
+pub mod system_units;
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -26,6 +27,7 @@ pub use command::{CommandPurpose, CommandResult, ExitKind, HostCommand, LeftComm
 pub use error::{HostError, NotADirectory, ReplaceBlocker};
 pub use extras::Extras;
 pub use path::{HostPath, PathRefused};
+pub use system_units::{NoSystemUnits, SystemUnits};
 
 /// A future that need not be `Send`, because the agent has one thread.
 pub type Pending<'a, T> = Pin<Box<dyn Future<Output = T> + 'a>>;
@@ -35,6 +37,47 @@ pub(crate) async fn or_pending<T>(future: Option<impl Future<Output = T>>) -> T 
     match future {
         Some(future) => future.await,
         None => std::future::pending().await,
+    }
+}
+
+/// Maximum size of a file with local accounts, such as `/etc/passwd`, in bytes.
+pub const MAX_ACCOUNT_FILE_BYTES: u64 = 16 * 1024 * 1024;
+
+/// The kind of an account.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum AccountKind {
+    /// A user.
+    User,
+    /// A group.
+    Group,
+}
+
+impl AccountKind {
+    /// Returns the kind as a word for a message.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::User => "user",
+            Self::Group => "group",
+        }
+    }
+
+    /// Returns the file with the local accounts of this kind.
+    #[must_use]
+    pub const fn file(self) -> &'static str {
+        match self {
+            Self::User => "/etc/passwd",
+            Self::Group => "/etc/group",
+        }
+    }
+
+    /// Returns the name of the database of NSS with the accounts of this kind.
+    #[must_use]
+    pub const fn database(self) -> &'static str {
+        match self {
+            Self::User => "passwd",
+            Self::Group => "group",
+        }
     }
 }
 
@@ -163,6 +206,11 @@ pub trait Host {
         false
     }
 
+    /// Returns the units of the system. This default is for hosts whose units the agent cannot manage.
+    fn system_units(&self) -> &dyn SystemUnits {
+        &NoSystemUnits
+    }
+
     /// Returns the path of a file on the real system, with the `--root` directory in front. A command needs this path,
     /// because commands are not confined to `--root`.
     fn system_path(&self, path: &HostPath) -> PathBuf;
@@ -170,17 +218,29 @@ pub trait Host {
     /// Returns the path of the `--root` directory on the real system, as commands and file events of the kernel use it.
     fn system_root(&self) -> PathBuf;
 
-    /// Returns the id of a user. `name` is a name in `/etc/passwd`, or any id in digits, even one that no user has.
+    /// Returns the id of a user. `name` is a name in `/etc/passwd` or of a directory service, or any id in digits, even one
+    /// that no user has.
     ///
     /// # Errors
-    /// [`HostError::NoAccount`] if no user has that name or the id is too high, [`HostError::Io`].
+    /// [`HostError::NoAccount`] if no user has that name or the id is too high, [`HostError::NoDirectoryAnswer`],
+    /// [`HostError::Io`].
     fn user_id(&self, name: &str) -> Result<u32, HostError>;
 
-    /// Returns the id of a group. `name` is a name in `/etc/group`, or any id in digits, even one that no group has.
+    /// Returns the id of a group, as [`Self::user_id`] does for a user and `/etc/passwd`.
     ///
     /// # Errors
-    /// [`HostError::NoAccount`] if no group has that name or the id is too high, [`HostError::Io`].
+    /// As [`Self::user_id`].
     fn group_id(&self, name: &str) -> Result<u32, HostError>;
+
+    /// Returns the entry of an account by its name, in the format of `/etc/passwd` or `/etc/group`, from a directory
+    /// service such as LDAP. Returns `None` if no service has the name. The caller has not found the name in the local file.
+    /// This default is for hosts without directory services.
+    ///
+    /// # Errors
+    /// [`HostError::NoDirectoryAnswer`] if it is not known whether a service has the name.
+    fn directory_entry(&self, _kind: AccountKind, _name: &str) -> Result<Option<String>, HostError> {
+        Ok(None)
+    }
 
     /// Acquires an exclusive lock on a file, which is created if it is missing. Returns the handle that holds the lock,
     /// or `None` if another process has the lock. The lock ends when the handle is dropped, this process closes another
@@ -240,6 +300,25 @@ pub trait Dir {
     /// # Errors
     /// [`HostError::Io`].
     fn stat(&self, name: &str) -> Result<Option<Stat>, HostError>;
+
+    /// Returns the metadata of this directory itself.
+    ///
+    /// # Errors
+    /// [`HostError::Io`].
+    fn own_stat(&self) -> Result<Stat, HostError>;
+
+    /// Returns the target of a symbolic link, with U+FFFD for bytes that are not UTF-8. Returns `None` if the entry does
+    /// not exist.
+    ///
+    /// # Errors
+    /// [`HostError::WrongKind`] if the entry is no symbolic link, [`HostError::Io`].
+    fn read_link(&self, name: &str) -> Result<Option<String>, HostError>;
+
+    /// Returns whether something is mounted at an entry. A symbolic link is not followed.
+    ///
+    /// # Errors
+    /// [`HostError::Io`].
+    fn is_mount_point(&self, name: &str) -> Result<bool, HostError>;
 
     /// Returns the version of an entry, or `None` if the entry does not exist. Two versions are equal only if the entry
     /// did not change in between, apart from the exception that [`FileVersion`] names.
@@ -319,6 +398,15 @@ pub trait Dir {
         Ok(Vec::new())
     }
 
+    /// Gives each entry whose name is not UTF-8 a name of `new_name`, so that the entry can be removed. This default,
+    /// for a test double on which all names are UTF-8, does nothing.
+    ///
+    /// # Errors
+    /// As [`Self::check_replaceable`].
+    fn rename_non_utf8_names(&self, _new_name: &mut dyn FnMut() -> String) -> Result<(), HostError> {
+        Ok(())
+    }
+
     /// Opens a subdirectory. Returns `None` if the entry does not exist.
     ///
     /// # Errors
@@ -343,6 +431,24 @@ pub trait Dir {
     /// # Errors
     /// [`HostError::Io`].
     fn set_mode(&self, mode: u32) -> Result<(), HostError>;
+
+    /// Sets owner and group of this directory itself. `None` leaves the owner or the group unchanged.
+    ///
+    /// # Errors
+    /// [`HostError::Io`].
+    fn set_owner(&self, user: Option<u32>, group: Option<u32>) -> Result<(), HostError>;
+
+    /// Creates a symbolic link to this target.
+    ///
+    /// # Errors
+    /// As [`Self::create`].
+    fn make_link(&self, name: &str, target: &str) -> Result<(), HostError>;
+
+    /// Removes an empty subdirectory.
+    ///
+    /// # Errors
+    /// As [`Self::check_replaceable`]. Also [`HostError::Io`] if the entry does not exist, is no directory, or is not empty.
+    fn remove_dir(&self, name: &str) -> Result<(), HostError>;
 
     /// Renames `from` to `to`, and replaces an existing `to`.
     ///

@@ -14,6 +14,7 @@ mod killed;
 mod lifecycle;
 mod machine;
 mod steps;
+mod system_units;
 mod units;
 
 use std::path::{Path, PathBuf};
@@ -68,6 +69,7 @@ const STEPS: &[(&str, Step)] = &[
     ("next_agent_waits_for_commands_of_killed_agent", units::find_commands_of_killed_agent),
     ("command_ends_while_agent_is_stopped", units::end_command_without_agent),
     ("package_is_not_removed_while_once_runs", units::refuse_removal_during_once),
+    ("service_task_restarts_unit_once_when_file_changes", system_units::manage_unit),
     ("agent_restarts_once_by_subscribed_command", units::restart_agent_by_subscriber),
     ("shutdown_waits_for_command", units::shut_down_during_command),
     ("command_ends_before_next_try_without_bus", units::lose_bus_at_time_limit),

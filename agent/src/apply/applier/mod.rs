@@ -3,14 +3,19 @@
 //! The crate `stemma_core` registers all types. This module lists those that this agent supports. Tasks of other types
 //! end as `unsupported`, and tasks that require them are not started.
 
+mod account;
+mod directory;
 mod file;
+mod link;
 mod marker;
 mod package;
+mod placement;
 mod shell;
+mod tree_removal;
+mod unit;
 
 use std::rc::Rc;
 
-pub use package::PackageCache;
 use stemma_core::task::{PathContent, TaskKind, TypedParameters, task_type};
 
 use super::task::{ApplyResult, CheckResult, HostTask, Site, TaskError};
@@ -100,16 +105,15 @@ pub trait Applier {
 pub fn applier(kind: TaskKind) -> Option<&'static dyn Applier> {
     match kind {
         TaskKind::File => Some(&file::FileApplier),
+        TaskKind::Directory => Some(&directory::DirectoryApplier),
+        TaskKind::Link => Some(&link::LinkApplier),
         TaskKind::Shell => Some(&shell::ShellApplier),
+        TaskKind::Service => Some(&unit::UnitApplier),
         TaskKind::Package => Some(&package::PackageApplier),
+        TaskKind::User => Some(&account::UserApplier),
+        TaskKind::GroupAccount => Some(&account::GroupApplier),
         TaskKind::Stage | TaskKind::Group | TaskKind::Skipped => Some(&marker::MarkerApplier),
-        TaskKind::CopyFiles
-        | TaskKind::Sync
-        | TaskKind::Service
-        | TaskKind::User
-        | TaskKind::GroupAccount
-        | TaskKind::Puppet
-        | TaskKind::Reboot => None,
+        TaskKind::CopyFiles | TaskKind::Sync | TaskKind::Puppet | TaskKind::Reboot => None,
     }
 }
 
@@ -122,7 +126,13 @@ pub fn written_path(site: &Site, task: &HostTask) -> Option<(HostPath, PathConte
     Some((applier(definition.kind)?.managed_path(site, task)?, content))
 }
 
-/// Parses the parameters of a task as the struct of its task type. Fails if a parameter is invalid.
+/// Parses the parameters of a task as the struct of its task type. Fails if a parameter is invalid, or if parameters
+/// contradict each other.
 fn parameters<T: TypedParameters>(task: &HostTask) -> Result<T, TaskError> {
-    T::parse(&task.task.parameters).map_err(|error| TaskError::new(format!("parameters: {error}")))
+    let parsed = T::parse(&task.task.parameters).map_err(|error| TaskError::new(format!("parameters: {error}")))?;
+    let errors = task_type(&task.task.kind).map(|kind| kind.combination_errors(&task.task.parameters)).unwrap_or_default();
+    match errors.into_iter().next() {
+        Some((field, message)) => Err(TaskError::new(format!("{field}: {message}; nothing was changed")).without_effect()),
+        None => Ok(parsed),
+    }
 }

@@ -186,8 +186,8 @@ fn is_applied_elsewhere(site: &Site, id: &str) -> bool {
     site.ledger.is_applied_elsewhere(id).unwrap_or(false)
 }
 
-/// Applies a task, and tries again after a failure as often as the task allows. A failure with an unknown effect is not
-/// retried. Returns `None` if the run had to end before another try, which the next run makes. Requests the subscribers to run again before the change.
+/// Applies a task, and tries again after a failure as often as the task allows. A failure with an unknown
+/// effect, or whose change continues, is not retried. Returns `None` if the run had to end before another try, which the next run makes. Requests the subscribers to run again before the change.
 async fn apply_with_retries(site: &Site, applier: &dyn Applier, task: &HostTask, call: &TaskCall) -> Option<PerformResult> {
     // The mark lets other processes on this host wait for the end of the task. It ends with this function.
     let _guard = site.ledger.mark_applying(&task.task.id);
@@ -211,11 +211,14 @@ async fn apply_with_retries(site: &Site, applier: &dyn Applier, task: &HostTask,
             _ => applier.apply(site, task),
         };
         let error = match change.await {
+            Ok(apply_result) if apply_result.is_unchanged && is_unchanged => {
+                return Some((changed_execution(apply_result), RefreshOutcome::Unchanged(new_requests)));
+            }
             Ok(apply_result) => return Some((changed_execution(apply_result), RefreshOutcome::Changed)),
             Err(error) => error,
         };
         is_unchanged &= error.effect == FailureEffect::Unchanged;
-        if error.effect == FailureEffect::Unknown || attempt == retries {
+        if matches!(error.effect, FailureEffect::Unknown | FailureEffect::Unfinished) || attempt == retries {
             let mut result = failed_execution(error);
             if attempt > 0 {
                 result.message = format!("{} (attempt {})", result.message, attempt + 1);
@@ -232,7 +235,8 @@ async fn apply_with_retries(site: &Site, applier: &dyn Applier, task: &HostTask,
 
 /// Converts the result of a successful change to the result of its task.
 fn changed_execution(result: ApplyResult) -> Execution {
-    Execution { output: result.output, diff: result.diff, ..Execution::with_message(Outcome::Changed, result.message) }
+    let outcome = if result.is_unchanged { Outcome::Unchanged } else { Outcome::Changed };
+    Execution { output: result.output, diff: result.diff, ..Execution::with_message(outcome, result.message) }
 }
 
 /// Converts the error of a task to its result: the outcome, the message and the output.

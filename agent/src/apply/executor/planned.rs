@@ -164,7 +164,7 @@ pub(super) fn link_subscribers(tasks: &mut [PlannedTask], graph: &mut TaskGraph)
 
 /// Returns whether a task can run on this host. A task is refused if its definition or an input cannot be read, if this
 /// agent has no applier for its type, or if the host's ceiling (the allowed task types in `agent.toml`) does not have
-/// the type. A file task that would run a command is also refused if the ceiling does not have `shell`.
+/// the type. A file or link task that would run a command is also refused if the ceiling does not have `shell`.
 fn readiness(site: &Site, ceiling: &Ceiling, desired: &Desired, profile: &ProfileTask) -> Readiness {
     let task = match HostTask::new(profile, &desired.task_set.inputs) {
         Ok(task) => task,
@@ -179,7 +179,7 @@ fn readiness(site: &Site, ceiling: &Ceiling, desired: &Desired, profile: &Profil
     if !ceiling.allows(type_def.name) && !ceiling.allows(&kind) {
         return refusal(format!("this host does not allow {kind} tasks"));
     }
-    if type_def.kind == TaskKind::File
+    if matches!(type_def.kind, TaskKind::File | TaskKind::Link)
         && !ceiling.allows("shell")
         && let Some(command) = command_run_by_file(site, applier, &task)
     {
@@ -190,7 +190,7 @@ fn readiness(site: &Site, ceiling: &Ceiling, desired: &Desired, profile: &Profil
     Readiness::Runnable { applier, is_exclusive, is_refreshed, task: Rc::new(task), blob }
 }
 
-/// Returns a text about the command that a file task would run: by `validate`, or by a hook that it writes. Returns
+/// Returns a text about the command that a file or link task would run: by `validate`, or by a hook that it writes. Returns
 /// `None` if the task would run no command.
 fn command_run_by_file(site: &Site, applier: &dyn Applier, task: &HostTask) -> Option<&'static str> {
     // If `validate` is present, only an empty list sets no command.

@@ -5,6 +5,7 @@
 //! also restores what was durable.
 
 mod tree;
+mod units;
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -14,10 +15,11 @@ use std::rc::Rc;
 use std::time::{Duration, SystemTime};
 
 use super::{
-    CommandPurpose, CommandResult, Dir, ExitKind, Extras, FileKind, Host, HostCommand, HostError, HostPath, LeftCommand,
-    LockHolder, Pending, ReplaceBlocker,
+    AccountKind, CommandPurpose, CommandResult, Dir, ExitKind, Extras, FileKind, Host, HostCommand, HostError, HostPath,
+    LeftCommand, LockHolder, Pending, ReplaceBlocker, SystemUnits,
 };
 use tree::MemoryDir;
+pub use units::{MemoryUnit, StartBehavior};
 
 /// A function that is called when the unit of a command is released.
 type ReleaseFunction = dyn Fn(&MemoryHost);
@@ -31,9 +33,16 @@ type CommandStub = dyn Fn(&MemoryHost, &HostCommand) -> CommandResult;
 /// the current content. `durable` is the synced content, which remains after a power cut.
 #[derive(Clone, Debug)]
 enum MemoryEntry {
-    File { now: Vec<u8>, durable: Vec<u8> },
-    Dir { now: NameTable, durable: NameTable },
-    Link,
+    File {
+        now: Vec<u8>,
+        durable: Vec<u8>,
+    },
+    Dir {
+        now: NameTable,
+        durable: NameTable,
+    },
+    /// A symbolic link with its target.
+    Link(String),
     Special,
 }
 
@@ -98,6 +107,11 @@ struct MachineState {
     fails_search: Cell<bool>,
     /// The results of the commands that an earlier agent left, by task.
     left_commands: RefCell<Vec<(String, Result<CommandResult, HostError>)>>,
+    /// The simulated units of the system.
+    units: RefCell<units::MemoryUnits>,
+    /// The entries of accounts of a directory service, and the number of look-ups.
+    directory_entries: RefCell<BTreeMap<(AccountKind, String), String>>,
+    directory_lookups: Cell<usize>,
     uptime: Cell<Duration>,
 }
 
@@ -131,7 +145,10 @@ impl MemoryHost {
             lock_holders: RefCell::default(),
             fails_search: Cell::new(false),
             left_commands: RefCell::default(),
+            units: RefCell::default(),
             stub: RefCell::new(Rc::new(|_, _| CommandResult { end: ExitKind::Status(0), output: String::new() })),
+            directory_entries: RefCell::default(),
+            directory_lookups: Cell::default(),
             uptime: Cell::new(Duration::from_secs(1)),
         }))
     }
@@ -169,6 +186,17 @@ impl MemoryHost {
             Some(holder) => holders.insert(path.to_owned(), holder),
             None => holders.remove(path),
         };
+    }
+
+    /// Adds an account of a directory service, as an entry in the format of `/etc/passwd` or `/etc/group`.
+    pub fn put_directory_entry(&self, kind: AccountKind, entry: &str) {
+        let name = entry.split(':').next().unwrap_or_default().to_owned();
+        self.0.directory_entries.borrow_mut().insert((kind, name), entry.to_owned());
+    }
+
+    /// Returns how often the directory service was asked.
+    pub fn directory_lookups(&self) -> usize {
+        self.0.directory_lookups.get()
     }
 
     /// Lets the next search for left commands fail.
@@ -277,7 +305,7 @@ impl MemoryHost {
             match &mut node.content {
                 MemoryEntry::File { now, durable } => now.clone_from(durable),
                 MemoryEntry::Dir { now, durable } => now.clone_from(durable),
-                MemoryEntry::Link | MemoryEntry::Special => {}
+                MemoryEntry::Link(_) | MemoryEntry::Special => {}
             }
         }
         self.restart();
@@ -294,10 +322,21 @@ impl MemoryHost {
         self.add(dir, &name, MemoryEntry::File { now: text.into(), durable: text.into() }, 0o644);
     }
 
-    /// Creates a symbolic link, which has no target.
+    /// Creates a symbolic link, whose target does not exist.
     pub fn put_link(&self, path: &str) {
+        self.put_link_to(path, "missing");
+    }
+
+    /// Creates a symbolic link with this target.
+    pub fn put_link_to(&self, path: &str, target: &str) {
         let (dir, name) = self.parent_and_name(path);
-        self.add(dir, &name, MemoryEntry::Link, 0o777);
+        self.add(dir, &name, MemoryEntry::Link(target.into()), 0o777);
+    }
+
+    /// Creates an empty directory. It is durable at once.
+    pub fn put_dir(&self, path: &str) {
+        let (dir, name) = self.parent_and_name(path);
+        self.add(dir, &name, new_dir().content, 0o755);
     }
 
     /// Creates a FIFO.
@@ -449,7 +488,7 @@ impl MemoryHost {
         let nodes = self.0.nodes.borrow();
         match &nodes[node].content {
             MemoryEntry::Dir { .. } => Ok(Box::new(MemoryDir { host: self.clone(), node, path: path.into() })),
-            MemoryEntry::Link => Err(HostError::Link { path: path.into(), at: path.into(), real: None }),
+            MemoryEntry::Link(_) => Err(HostError::Link { path: path.into(), at: path.into(), real: None }),
             other => Err(HostError::WrongKind {
                 path: path.into(),
                 wanted: FileKind::Directory.as_str(),
@@ -521,6 +560,10 @@ impl Host for MemoryHost {
         self.0.running_unit.borrow().as_deref() == Some(unit)
     }
 
+    fn system_units(&self) -> &dyn SystemUnits {
+        self
+    }
+
     fn system_path(&self, path: &HostPath) -> PathBuf {
         path.as_str().into()
     }
@@ -539,6 +582,11 @@ impl Host for MemoryHost {
 
     fn find_lock_holder(&self, path: &HostPath) -> Result<Option<LockHolder>, HostError> {
         Ok(self.0.lock_holders.borrow().get(path.as_str()).cloned())
+    }
+
+    fn directory_entry(&self, kind: AccountKind, name: &str) -> Result<Option<String>, HostError> {
+        self.0.directory_lookups.set(self.0.directory_lookups.get() + 1);
+        Ok(self.0.directory_entries.borrow().get(&(kind, name.to_owned())).cloned())
     }
 
     fn user_and_group(&self) -> (u32, u32) {
@@ -576,7 +624,7 @@ fn file_kind(content: &MemoryEntry) -> FileKind {
     match content {
         MemoryEntry::File { .. } => FileKind::File,
         MemoryEntry::Dir { .. } => FileKind::Directory,
-        MemoryEntry::Link => FileKind::Link,
+        MemoryEntry::Link(_) => FileKind::Link,
         MemoryEntry::Special => FileKind::Special,
     }
 }

@@ -6,7 +6,7 @@ use std::io;
 
 use super::{MemoryEntry, MemoryHost, MemoryNode, NameTable, file_kind, io_error, new_dir};
 use crate::host::extras::DEFAULT_ACL;
-use crate::host::{Dir, Extras, FileDetails, FileKind, FileVersion, HostError, NewFile, Stat};
+use crate::host::{Dir, Extras, FileDetails, FileKind, FileVersion, HostError, NewFile, ReplaceBlocker, Stat};
 
 /// An open directory of a machine in memory.
 pub(super) struct MemoryDir {
@@ -46,7 +46,9 @@ impl MemoryDir {
         match (&nodes[node].content, nodes[node].links) {
             (MemoryEntry::File { .. }, 1) => Ok(Some(node)),
             (MemoryEntry::File { .. }, links) => Err(HostError::HardLinks { path: self.child_path(name), links }),
-            (MemoryEntry::Link, _) => Err(HostError::Link { path: self.child_path(name), at: self.child_path(name), real: None }),
+            (MemoryEntry::Link(_), _) => {
+                Err(HostError::Link { path: self.child_path(name), at: self.child_path(name), real: None })
+            }
             (other, _) => Err(HostError::WrongKind {
                 path: self.child_path(name),
                 wanted: FileKind::File.as_str(),
@@ -65,6 +67,34 @@ impl Dir for MemoryDir {
             let size = if let MemoryEntry::File { now, .. } = &node.content { now.len() as u64 } else { 0 };
             Stat { kind: file_kind(&node.content), mode: node.mode, user: node.user, group: node.group, size, links: node.links }
         }))
+    }
+
+    fn own_stat(&self) -> Result<Stat, HostError> {
+        self.host.check_alive(&self.path)?;
+        let node = &self.host.0.nodes.borrow()[self.node];
+        let kind = file_kind(&node.content);
+        Ok(Stat { kind, mode: node.mode, user: node.user, group: node.group, size: 0, links: node.links })
+    }
+
+    fn read_link(&self, name: &str) -> Result<Option<String>, HostError> {
+        self.host.check_alive(&self.path)?;
+        let Some(node) = self.host.child(self.node, name) else { return Ok(None) };
+        match &self.host.0.nodes.borrow()[node].content {
+            MemoryEntry::Link(target) => Ok(Some(target.clone())),
+            other => Err(HostError::WrongKind {
+                path: self.child_path(name),
+                wanted: FileKind::Link.as_str(),
+                found: file_kind(other).as_str(),
+            }),
+        }
+    }
+
+    /// Returns whether a test set the blocker [`ReplaceBlocker::Mounted`] for the entry.
+    fn is_mount_point(&self, name: &str) -> Result<bool, HostError> {
+        self.host.check_alive(&self.path)?;
+        let nodes = self.host.0.nodes.borrow();
+        let node = self.host.child(self.node, name);
+        Ok(node.is_some_and(|node| nodes[node].blocker == Some(ReplaceBlocker::Mounted)))
     }
 
     /// Returns the version of an entry, which differs after each change of the entry. A node in memory has no change
@@ -177,7 +207,43 @@ impl Dir for MemoryDir {
         Ok(())
     }
 
+    fn set_owner(&self, user: Option<u32>, group: Option<u32>) -> Result<(), HostError> {
+        self.host.count_call(&self.path)?;
+        let node = &mut self.host.0.nodes.borrow_mut()[self.node];
+        node.user = user.unwrap_or(node.user);
+        node.group = group.unwrap_or(node.group);
+        Ok(())
+    }
+
+    /// Creates a symbolic link, but not durably. Fails if the name exists. The process may crash before.
+    fn make_link(&self, name: &str, target: &str) -> Result<(), HostError> {
+        if self.host.child(self.node, name).is_some() {
+            return Err(io_error("make", &self.child_path(name), io::ErrorKind::AlreadyExists));
+        }
+        let content = MemoryEntry::Link(target.into());
+        let node = self.host.add_node(MemoryNode { content, mode: 0o777, ..new_dir() });
+        self.update("make", |names| names.insert(name.into(), node).is_none().then_some(()))
+    }
+
+    /// Removes an empty subdirectory, but not durably. Fails for another kind of file and for a directory with entries.
+    /// The process may crash before.
+    fn remove_dir(&self, name: &str) -> Result<(), HostError> {
+        let node = self.host.child(self.node, name);
+        let error = match node.map(|node| self.host.0.nodes.borrow()[node].content.clone()) {
+            Some(MemoryEntry::Dir { now, .. }) if now.is_empty() => return self.remove(name),
+            Some(MemoryEntry::Dir { .. }) => io::ErrorKind::DirectoryNotEmpty,
+            Some(_) => io::ErrorKind::NotADirectory,
+            None => io::ErrorKind::NotFound,
+        };
+        Err(io_error("remove", &self.child_path(name), error))
+    }
+
     fn rename(&self, from: &str, to: &str) -> Result<(), HostError> {
+        if let Some(replaced) = self.host.child(self.node, to)
+            && file_kind(&self.host.0.nodes.borrow()[replaced].content) == FileKind::Directory
+        {
+            return Err(io_error("replace", &self.child_path(to), io::ErrorKind::IsADirectory));
+        }
         self.update("replace", |names| {
             let node = names.remove(from)?;
             names.insert(to.into(), node);

@@ -1,6 +1,5 @@
-//! Finds users and groups by name in `/etc/passwd` and `/etc/group`. The C library's name service (NSS) is not used,
-//! because NSS would load plug-ins as root and may wait for a network. So a manifest must name an account of a
-//! directory service, such as LDAP, by its number.
+//! Finds users and groups by name: first in `/etc/passwd` and `/etc/group`, then in the directory services of the machine
+//! ([`DirectoryLookup`]). A number is never looked up in a directory service, so it is valid while no service answers.
 //!
 //! A number without an entry in the file is a valid account. The only group of such an account has the same number. Any
 //! other group, such as the group of root, would give the account rights that nobody granted.
@@ -9,17 +8,26 @@ use std::path::Path;
 
 use stemma_core::task::MAX_ACCOUNT_ID;
 
-use crate::host::HostError;
+use crate::host::{AccountKind, HostError};
 
-/// Returns the id of the user or group `name` in a file in the format of `/etc/passwd` or `/etc/group`. If `name` is a
-/// valid id in digits, that id is returned without reading the file. `kind` is `user` or `group`, for the error.
-pub(super) fn find_number(kind: &'static str, file: &Path, name: &str) -> Result<u32, HostError> {
+/// Returns the id of the user or group `name` in a file in the format of `/etc/passwd` or `/etc/group`, or else in a
+/// directory service. If `name` is a valid id in digits, that id is returned without a look-up.
+pub(super) fn find_number(kind: AccountKind, file: &Path, directory: DirectoryLookup<'_>, name: &str) -> Result<u32, HostError> {
     if let Some(id) = parse_number(name) {
         return Ok(id);
     }
     let text = std::fs::read_to_string(file).map_err(HostError::io("read", file.display().to_string()))?;
-    parse_entry_number(&text, name).ok_or_else(|| HostError::NoAccount { kind, name: name.into() })
+    if let Some(id) = entry_number(&text, name) {
+        return Ok(id);
+    }
+    let entry = directory(kind, name)?;
+    let id = entry.and_then(|entry| parse_number(entry.split(':').nth(2)?));
+    id.ok_or_else(|| HostError::NoAccount { kind: kind.as_str(), name: name.into() })
 }
+
+/// A function that returns the entry of an account from the directory services of the machine, or `None` if they do not
+/// have the name.
+pub(super) type DirectoryLookup<'a> = &'a dyn Fn(AccountKind, &str) -> Result<Option<String>, HostError>;
 
 /// An account that a command runs as.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -32,11 +40,16 @@ pub(super) struct Account {
     pub(super) shell: String,
 }
 
-/// Returns the account with this name or number from a file in the format of `/etc/passwd`. A number without an entry
-/// gets an account with defaults. Fails if no entry has the name.
-pub(super) fn find_account(file: &Path, name: &str) -> Result<Account, HostError> {
+/// Returns the account with this name or number from a file in the format of `/etc/passwd`, or the account with this name
+/// from a directory service. A number without an entry in the file gets an account with defaults. Fails if no entry has the
+/// name.
+pub(super) fn find_account(file: &Path, directory: DirectoryLookup<'_>, name: &str) -> Result<Account, HostError> {
     let text = std::fs::read_to_string(file).map_err(HostError::io("read", file.display().to_string()))?;
     let account = parse_entry(&text, name).or_else(|| parse_number(name).map(|number| account_for_number(&text, number)));
+    let account = match account {
+        Some(account) => Some(account),
+        None => directory(AccountKind::User, name)?.and_then(|entry| parse_account(&entry)),
+    };
     account.ok_or_else(|| HostError::NoAccount { kind: "user", name: name.into() })
 }
 
@@ -65,6 +78,11 @@ fn account_for_number(text: &str, number: u32) -> Account {
 fn parse_entry(text: &str, name: &str) -> Option<Account> {
     let entry_by_name = text.lines().find(|line| line.split(':').next() == Some(name));
     let line = entry_by_name.or_else(|| text.lines().find(|line| line.split(':').nth(2) == Some(name)))?;
+    parse_account(line)
+}
+
+/// Returns the account of an entry in the format of `/etc/passwd`, or `None` if the entry is not well formed.
+fn parse_account(line: &str) -> Option<Account> {
     let fields: Vec<_> = line.split(':').collect();
     let [name, _, user, group, _, home, shell] = fields[..] else { return None };
     let or_default = |text: &str, default: &str| if text.is_empty() { default.to_owned() } else { text.to_owned() };
@@ -85,7 +103,7 @@ fn parse_number(text: &str) -> Option<u32> {
 }
 
 /// Returns the number in the third field of the entry with this name: the id of the user or group.
-fn parse_entry_number(text: &str, name: &str) -> Option<u32> {
+pub(super) fn entry_number(text: &str, name: &str) -> Option<u32> {
     text.lines().find_map(|line| {
         let mut fields = line.split(':');
         (fields.next() == Some(name)).then(|| parse_number(fields.nth(1)?)).flatten()
@@ -96,11 +114,14 @@ fn parse_entry_number(text: &str, name: &str) -> Option<u32> {
 mod tests {
     use super::*;
 
+    /// A machine without directory services.
+    const NO_DIRECTORY: DirectoryLookup<'_> = &|_, _| Ok(None);
+
     #[test]
-    fn parse_entry_number_matches_whole_name() {
+    fn entry_number_matches_whole_name() {
         let text = "root:x:0:0:root:/root:/bin/bash\nwww-data:x:33:33::/var/www:\n+::::::\n";
         for (name, number) in [("root", Some(0)), ("www-data", Some(33)), ("www", None), ("", None), ("+", None)] {
-            assert_eq!(parse_entry_number(text, name), number, "{name}");
+            assert_eq!(entry_number(text, name), number, "{name}");
         }
     }
 
@@ -130,17 +151,17 @@ mod tests {
             ("4294967294", account_without_entry(4_294_967_294)),
             ("7", account_without_entry(7)),
         ] {
-            assert_eq!(find_account(&file, name).unwrap(), expected);
+            assert_eq!(find_account(&file, NO_DIRECTORY, name).unwrap(), expected);
         }
         for name in ["9", "09", "news"] {
-            let account = find_account(&file, name).unwrap();
+            let account = find_account(&file, NO_DIRECTORY, name).unwrap();
             assert_eq!((account.user, account.group, account.name.as_deref()), (9, 13, Some("news")), "{name}");
         }
         for name in ["samu", "+5", "-1", "4294967295", "5 ", ""] {
-            let message = find_account(&file, name).unwrap_err().sentence();
+            let message = find_account(&file, NO_DIRECTORY, name).unwrap_err().sentence();
             assert!(message.contains("/etc/passwd") && message.contains("number"), "{name}: {message}");
         }
-        let message = find_number("group", &file, "utenti").unwrap_err().sentence();
+        let message = find_number(AccountKind::Group, &file, NO_DIRECTORY, "utenti").unwrap_err().sentence();
         assert!(message.contains("/etc/group") && message.contains("number"), "{message}");
     }
 
@@ -164,9 +185,9 @@ mod tests {
         std::fs::write(&file, "root:x:0:0:root:/root:/bin/bash\n4294967296:x:7:7::/:/bin/sh\n").unwrap();
         for name in ["4294967295", "04294967295", "18446744073709551616"] {
             for (error, kind, file_name) in [
-                (find_account(&file, name).unwrap_err(), "user", "/etc/passwd"),
-                (find_number("user", &file, name).unwrap_err(), "user", "/etc/passwd"),
-                (find_number("group", &file, name).unwrap_err(), "group", "/etc/group"),
+                (find_account(&file, NO_DIRECTORY, name).unwrap_err(), "user", "/etc/passwd"),
+                (find_number(AccountKind::User, &file, NO_DIRECTORY, name).unwrap_err(), "user", "/etc/passwd"),
+                (find_number(AccountKind::Group, &file, NO_DIRECTORY, name).unwrap_err(), "group", "/etc/group"),
             ] {
                 let expected = format!(
                     "{name:?} is not a valid number of a {kind}: use one from 0 to 4294967294, or a name in {file_name}; nothing was \
@@ -175,7 +196,36 @@ mod tests {
                 assert_eq!(error.sentence(), expected);
             }
         }
-        assert_eq!(find_account(&file, "4294967296").unwrap().user, 7, "an entry has this name");
-        assert_eq!(find_number("user", &file, "4294967294").unwrap(), 4_294_967_294);
+        assert_eq!(find_account(&file, NO_DIRECTORY, "4294967296").unwrap().user, 7, "an entry has this name");
+        assert_eq!(find_number(AccountKind::User, &file, NO_DIRECTORY, "4294967294").unwrap(), 4_294_967_294);
+    }
+
+    /// A local name takes precedence, a number needs no look-up, and a directory service has the other names.
+    #[test]
+    fn find_account_asks_directory_after_local_file() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("passwd");
+        std::fs::write(&file, "root:x:0:0:root:/root:/bin/bash\nnews:x:9:13::/n:/bin/n\n").unwrap();
+        let lookups = std::cell::Cell::new(0);
+        let directory = |kind: AccountKind, name: &str| {
+            lookups.set(lookups.get() + 1);
+            let user = "alice:*:70001:70002:Alice:/home/alice:/bin/zsh".to_owned();
+            Ok(match (kind, name) {
+                (AccountKind::User, "alice") => Some(user),
+                (AccountKind::Group, "staff") => Some("staff:*:70002:alice".to_owned()),
+                _ => None,
+            })
+        };
+        let account = find_account(&file, &directory, "alice").unwrap();
+        assert_eq!((account.name.as_deref(), account.user, account.group), (Some("alice"), 70001, 70002));
+        assert_eq!((account.home.as_str(), account.shell.as_str()), ("/home/alice", "/bin/zsh"));
+        assert_eq!(find_number(AccountKind::User, &file, &directory, "alice").unwrap(), 70001);
+        assert_eq!(find_number(AccountKind::Group, &file, &directory, "staff").unwrap(), 70002);
+        assert_eq!(lookups.take(), 3);
+        assert_eq!(find_account(&file, &directory, "news").unwrap().user, 9);
+        assert_eq!(find_account(&file, &directory, "70001").unwrap().name, None);
+        assert_eq!(find_number(AccountKind::User, &file, &directory, "70001").unwrap(), 70001);
+        assert_eq!(lookups.take(), 0);
+        assert!(find_account(&file, &directory, "bob").is_err() && lookups.take() == 1);
     }
 }

@@ -11,11 +11,9 @@ use rustix::fs::{MemfdFlags, OFlags, ResolveFlags};
 use rustix::io::Errno;
 
 use super::accounts::{self, Account};
-use super::process_setup::PASSWD;
+use super::directory_service::DirectoryService;
+use super::process_setup::{DEFAULT_PATH, PASSWD};
 use crate::host::{FileKind, HostCommand, HostError, HostPath, NotADirectory};
-
-/// The directories in which a program is searched if its name contains no slash and the task sets no other `PATH`.
-const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
 /// A command that is ready to be started.
 pub(super) struct CommandSetup {
@@ -30,10 +28,14 @@ pub(super) struct CommandSetup {
 /// Prepares a command to be started. `root` is the `--root` directory.
 ///
 /// # Errors
-/// [`HostError::NoAccount`], or [`HostError::Io`].
-pub(super) fn prepare(root: &Path, command: &HostCommand) -> Result<CommandSetup, HostError> {
+/// [`HostError::NoAccount`], [`HostError::NoDirectoryAnswer`], or [`HostError::Io`].
+pub(super) fn prepare(root: &Path, directory: &DirectoryService, command: &HostCommand) -> Result<CommandSetup, HostError> {
     let program = command.argv.first().map_or("", String::as_str);
-    let account = command.user.as_deref().map(|user| accounts::find_account(Path::new(PASSWD), user)).transpose()?;
+    let account = command
+        .user
+        .as_deref()
+        .map(|user| accounts::find_account(Path::new(PASSWD), &|kind, name| directory.find(kind, name), user))
+        .transpose()?;
     let mut env: BTreeMap<String, String> =
         [("PATH", DEFAULT_PATH), ("HOME", "/root"), ("LANG", "C.UTF-8")].map(|(name, value)| (name.into(), value.into())).into();
     env.insert("STEMMA_ROOT".into(), root.display().to_string());

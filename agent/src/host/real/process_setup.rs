@@ -48,6 +48,9 @@ const TERMINAL: &CStr = c"/dev/tty";
 /// process has.
 const TIMER_SLACK_NS: Option<NonZeroU64> = NonZeroU64::new(50_000);
 
+/// The directories in which a program is searched if its name contains no slash and the task sets no other `PATH`.
+pub(super) const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+
 /// The file of user accounts.
 pub(super) const PASSWD: &str = "/etc/passwd";
 

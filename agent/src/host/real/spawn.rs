@@ -14,6 +14,7 @@ use tokio::net::unix::pipe;
 use tokio::process::Child;
 use tokio::time::timeout;
 
+use super::directory_service::DirectoryService;
 use super::exec_error::exec_error;
 use super::prepare::{CommandSetup, open_working_dir, prepare};
 use super::process_setup::{OomScoreGuard, detach_command_terminal};
@@ -49,11 +50,16 @@ impl Drop for ProcessGroup {
 /// Runs a command until it exits or exceeds its time limit. Returns how the command ended and the end of its output.
 /// After the exit, the output is read only for [`OUTPUT_LINGER`], because a child that still runs may hold it open.
 /// Kills the other processes of the command's group, unless the command succeeded.
-pub(super) async fn run(root: &Path, root_fd: BorrowedFd<'_>, command: &HostCommand) -> Result<CommandResult, HostError> {
+pub(super) async fn run(
+    root: &Path,
+    root_fd: BorrowedFd<'_>,
+    directory: &DirectoryService,
+    command: &HostCommand,
+) -> Result<CommandResult, HostError> {
     let program = command.argv.first().map_or("", String::as_str);
     let io_error = |operation| HostError::io(operation, program);
     let (output_reader, output_writer) = io::pipe().map_err(io_error("open a pipe for"))?;
-    let mut prepared = child_command(prepare(root, command)?, output_writer).map_err(io_error("open a pipe for"))?;
+    let mut prepared = child_command(prepare(root, directory, command)?, output_writer).map_err(io_error("open a pipe for"))?;
     // The new process enters the directory by this file descriptor, so the descriptor must be open until `spawn`.
     let working_dir = command.cwd.as_ref().map(|cwd| open_working_dir(root_fd, cwd)).transpose()?;
     prepared.current_dir(working_dir.as_ref().map_or_else(|| root.to_owned(), fd_path));

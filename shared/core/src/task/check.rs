@@ -191,17 +191,17 @@ mod tests {
 
     #[test]
     fn w11_unsupported_type_is_one_finding_naming_tasks() {
-        // No agent runs `service` and `puppet` yet. Type `flie` is unknown, and other code reports it.
-        let kinds = ["service", "file", "puppet", "service", "stage", "skipped", "flie", "service", "service", "service"];
+        // No agent runs `puppet` and `reboot` yet. Type `flie` is unknown, and other code reports it.
+        let kinds = ["puppet", "file", "reboot", "puppet", "stage", "skipped", "flie", "puppet", "puppet", "puppet"];
         let tasks: Vec<Task> = (0..).zip(kinds).map(|(index, kind): (u32, _)| Task::new(format!("t{index}"), kind)).collect();
         let findings = unsupported_types(&"site@1".parse().unwrap(), &tasks);
         let texts: Vec<String> = findings.iter().map(ToString::to_string).collect();
         assert_eq!(
             texts,
             [
-                "warning task.type release/site@1 task t0 type: no agent runs type \"service\" yet: hosts report t0, t3, t7 and 2 more as \
+                "warning task.type release/site@1 task t0 type: no agent runs type \"puppet\" yet: hosts report t0, t3, t7 and 2 more as \
                  unsupported, and start nothing that requires it",
-                "warning task.type release/site@1 task t2 type: no agent runs type \"puppet\" yet: hosts report t2 as unsupported, and \
+                "warning task.type release/site@1 task t2 type: no agent runs type \"reboot\" yet: hosts report t2 as unsupported, and \
                  start nothing that requires it",
             ]
         );

@@ -16,7 +16,11 @@ use super::path::{ancestors, canonical_path, is_at_or_below, spellings};
 pub enum PathContent {
     /// A file.
     File,
-    /// No file. The task deletes an existing file.
+    /// A symbolic link.
+    Link,
+    /// A directory, in which other tasks may write.
+    Directory,
+    /// No file and no directory. The task deletes an existing one.
     Absent,
 }
 
@@ -34,12 +38,14 @@ pub struct PathClaim<T> {
 /// The paths that the tasks of a host claim. `T` identifies a task.
 #[derive(Debug)]
 pub struct PathClaims<T> {
-    /// The claims of tasks that write a file, by each spelling of the path. The spellings of a path are all paths that
+    /// The claims of tasks that write a file or a link, by each spelling of the path. The spellings of a path are all paths that
     /// name the same file through known links, such as `/run/x` and `/var/run/x`.
     file_claims: BTreeMap<String, PathClaim<T>>,
     /// The claims of tasks that delete a file, by each spelling of the path. The spellings of a path are all paths that
     /// name the same file through known links, such as `/run/x` and `/var/run/x`.
     absent_claims: BTreeMap<String, PathClaim<T>>,
+    /// The claims of tasks that make a directory, by each spelling of the path. Other tasks may write below it.
+    directories: BTreeMap<String, PathClaim<T>>,
 }
 
 /// The error for a path that a task cannot claim, because an earlier task claimed this path, a directory above it, or a
@@ -54,7 +60,7 @@ pub struct PathConflict<T> {
 
 impl<T> Default for PathClaims<T> {
     fn default() -> Self {
-        Self { file_claims: BTreeMap::new(), absent_claims: BTreeMap::new() }
+        Self { file_claims: BTreeMap::new(), absent_claims: BTreeMap::new(), directories: BTreeMap::new() }
     }
 }
 
@@ -64,14 +70,15 @@ impl<T: Clone> PathClaims<T> {
     ///
     /// # Errors
     /// Fails with [`PathConflict`] if an earlier task claimed the path, or a path above or below it. Two tasks that
-    /// both delete a file do not conflict.
+    /// both delete a file do not conflict. A directory does not conflict with what lies below it.
     pub fn claim(&mut self, owner: T, path: &str, content: PathContent) -> Result<(), PathConflict<T>> {
         let spellings = spellings(path);
         if let Some(earlier_claim) = self.conflicting_claim(&spellings, content) {
             return Err(PathConflict { first_claim: earlier_claim.clone(), path: path.to_owned() });
         }
         let claims = match content {
-            PathContent::File => &mut self.file_claims,
+            PathContent::File | PathContent::Link => &mut self.file_claims,
+            PathContent::Directory => &mut self.directories,
             PathContent::Absent => &mut self.absent_claims,
         };
         let claim = PathClaim { owner, path: path.to_owned(), content };
@@ -82,12 +89,23 @@ impl<T: Clone> PathClaims<T> {
     }
 
     /// Returns the earlier claim that conflicts with a path. `spellings` are all paths that name the same file through
-    /// known links. A task that deletes a file conflicts only with tasks that write a file.
+    /// known links. A task that deletes a file conflicts only with tasks that write a file or a directory.
     fn conflicting_claim(&self, spellings: &[String], content: PathContent) -> Option<&PathClaim<T>> {
-        let file_claim = claim_at_spellings(&self.file_claims, spellings);
+        let Self { file_claims: files, absent_claims: absent, directories } = self;
+        // A directory claim above the path does not conflict.
+        let directory = || {
+            let mut paths = spellings.iter();
+            paths.find_map(|path| directories.get(path).or_else(|| claim_below(directories, path)))
+        };
         match content {
-            PathContent::File => file_claim.or_else(|| claim_at_spellings(&self.absent_claims, spellings)),
-            PathContent::Absent => file_claim,
+            PathContent::File | PathContent::Link => {
+                claim_around(files, spellings).or_else(|| claim_around(absent, spellings)).or_else(directory)
+            }
+            PathContent::Absent => claim_around(files, spellings).or_else(directory),
+            PathContent::Directory => spellings.iter().find_map(|path| {
+                let above = claim_at_or_above(files, path).or_else(|| claim_at_or_above(absent, path));
+                above.or_else(|| directories.get(path))
+            }),
         }
     }
 }
@@ -115,7 +133,8 @@ impl<T> PathConflict<T> {
             format!("{path} is a directory above {}, the path of task {first_id}", earlier_claim.path)
         };
         let effect = match earlier_claim.content {
-            PathContent::File => "writes it",
+            PathContent::File | PathContent::Link => "writes it",
+            PathContent::Directory => "keeps a directory there",
             PathContent::Absent => "keeps it absent",
         };
         format!(
@@ -127,18 +146,20 @@ impl<T> PathConflict<T> {
 
 /// Returns a claim whose path is equal to one of these spellings of a path, or is above or below one of them. Tries the
 /// spellings in order. Returns `None` if no claim has such a path.
-fn claim_at_spellings<'a, T>(claims: &'a BTreeMap<String, PathClaim<T>>, spellings: &[String]) -> Option<&'a PathClaim<T>> {
-    spellings.iter().find_map(|spelling| claim_at_or_around(claims, spelling))
+fn claim_around<'a, T>(claims: &'a BTreeMap<String, PathClaim<T>>, spellings: &[String]) -> Option<&'a PathClaim<T>> {
+    spellings.iter().find_map(|path| claim_at_or_above(claims, path).or_else(|| claim_below(claims, path)))
 }
 
-/// Returns the claim of a path. If there is none, returns the claim of the nearest path above it, or else of the first
-/// path below it in the order of names.
-fn claim_at_or_around<'a, T>(claims: &'a BTreeMap<String, PathClaim<T>>, path: &str) -> Option<&'a PathClaim<T>> {
-    ancestors(path).find_map(|ancestor| claims.get(ancestor)).or_else(|| {
-        let prefix = format!("{path}/");
-        let (_, claim) = claims.range(prefix.clone()..).next().filter(|(claimed_path, _)| claimed_path.starts_with(&prefix))?;
-        Some(claim)
-    })
+/// Returns the claim of a path. If there is none, returns the claim of the nearest path above it.
+fn claim_at_or_above<'a, T>(claims: &'a BTreeMap<String, PathClaim<T>>, path: &str) -> Option<&'a PathClaim<T>> {
+    ancestors(path).find_map(|ancestor| claims.get(ancestor))
+}
+
+/// Returns the claim of the first path below a path, in the order of names.
+fn claim_below<'a, T>(claims: &'a BTreeMap<String, PathClaim<T>>, path: &str) -> Option<&'a PathClaim<T>> {
+    let prefix = format!("{path}/");
+    let (_, claim) = claims.range(prefix.clone()..).next().filter(|(claimed_path, _)| claimed_path.starts_with(&prefix))?;
+    Some(claim)
 }
 
 #[cfg(test)]
@@ -212,6 +233,37 @@ mod tests {
         }
     }
 
+    #[test]
+    fn y01_directory_claim_allows_paths_below() {
+        use PathContent::{Absent, Directory, File, Link};
+        for (first, second, is_refused) in [
+            (("/srv/a", Directory), ("/srv/a", Directory), true),
+            (("/srv/a", Directory), ("/srv/a/b", Directory), false),
+            (("/srv/a/b", Directory), ("/srv/a", Directory), false),
+            (("/srv/a", Directory), ("/srv/a", File), true),
+            (("/srv/a", File), ("/srv/a", Directory), true),
+            (("/srv/a", Directory), ("/srv/a/f", File), false),
+            (("/srv/a/f", File), ("/srv/a", Directory), false),
+            (("/srv/a", Directory), ("/srv/a/f", Absent), false),
+            (("/srv/a/f", Absent), ("/srv/a", Directory), false),
+            (("/srv/a", File), ("/srv/a/b", Directory), true),
+            (("/srv/a/b", Directory), ("/srv/a", File), true),
+            (("/srv/a", Absent), ("/srv/a/b", Directory), true),
+            (("/srv/a/b", Directory), ("/srv/a", Absent), true),
+            (("/srv/a", Directory), ("/srv/a", Absent), true),
+            (("/srv/a", Absent), ("/srv/a", Directory), true),
+            (("/srv/a", Link), ("/srv/a/f", File), true),
+            (("/srv/a", Link), ("/srv/a", Link), true),
+            (("/srv/a", Link), ("/srv/a", Absent), true),
+            (("/srv/a", Directory), ("/srv/a/l", Link), false),
+            (("/var/run/a", Directory), ("/run/a", Directory), true),
+            (("/var/run/a", Directory), ("/run/a/f", File), false),
+        ] {
+            let expected = if is_refused { vec![(1, 0)] } else { vec![] };
+            assert_eq!(conflicting_pairs(&[first, second]), expected, "{first:?} {second:?}");
+        }
+    }
+
     /// The claim of `/a` is rejected, because `/a/b` is below it. So the later claim of `/a/c` is accepted.
     #[test]
     fn y01_rejected_claim_reserves_no_path() {
@@ -230,6 +282,11 @@ mod tests {
         for (first, second, expected) in [
             (("/z", PathContent::File), "/z", "/z is the path of task a too, which comes first and writes it: "),
             (("/z", PathContent::Absent), "/z", "/z is the path of task a too, which comes first and keeps it absent: "),
+            (
+                ("/z", PathContent::Directory),
+                "/z",
+                "/z is the path of task a too, which comes first and keeps a directory there: ",
+            ),
             (("/run/z", PathContent::File), "/var/run/z", "/var/run/z is /run/z by a link, the path of task a, which "),
             (("/z", PathContent::File), "/z/y", "/z/y lies below /z, the path of task a, which comes first and writes it: "),
             (("/var", PathContent::File), "/var/run/z", "/var/run/z lies below /var, the path of task a, which comes first and "),

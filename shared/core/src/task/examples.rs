@@ -20,9 +20,58 @@ pub(super) const SHELL: &str = "\
     creates: /etc/app/host_key
 ";
 
+pub(super) const SERVICE: &str = "\
+- id: cron
+  type: service
+  parameters:
+    unit: cron
+    state: running
+    enabled: true
+";
+
 pub(super) const PACKAGE: &str = "\
 - id: web-packages
   type: package
   parameters:
     name: [nginx, libnginx-mod-stream]
+";
+
+pub(super) const USER: &str = "\
+- id: app-user
+  type: user
+  parameters:
+    name: app
+    system: true
+    group: app
+    groups: [adm]
+    home: /var/lib/app
+    create_home: true
+    shell: /usr/sbin/nologin
+    comment: The application
+";
+
+pub(super) const GROUP_ACCOUNT: &str = "\
+- id: app-group
+  type: group_account
+  parameters:
+    name: app
+    system: true
+";
+
+pub(super) const DIRECTORY: &str = "\
+- id: site-data
+  type: directory
+  parameters:
+    path: /srv/site
+    owner: www-data
+    group: www-data
+    mode: \"0750\"
+";
+
+pub(super) const LINK: &str = "\
+- id: site-enabled
+  type: link
+  parameters:
+    path: /srv/current
+    target: releases/v7
 ";

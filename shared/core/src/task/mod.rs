@@ -5,6 +5,7 @@
 //! defines the meaning of each type of task, and which of its parameters are templates. The parser, the documentation
 //! and the agent's dispatch are derived from this registry.
 
+mod account_parameters;
 mod any_tag;
 mod check;
 mod claim;
@@ -16,18 +17,21 @@ mod parameter_type;
 mod parameters;
 mod path;
 mod system_parameters;
+pub mod tree_rules;
 mod types;
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
+pub use account_parameters::{CONTROLLER_ACCOUNT, GroupAccountParameters, UserParameters};
 pub(crate) use any_tag::{ANY_TAG, ANY_TAG_INPUT};
 pub use check::{SECRET_EXPOSED, check_release_tasks, check_task};
 pub(crate) use check::{paths_through_links, template_tags_in_content, unsupported_types};
 pub use claim::{PathClaim, PathClaims, PathConflict, PathContent};
 pub use package_version::{compare_debian_versions, compare_rpm_versions};
 pub use parameter_type::{
-    MAX_ACCOUNT_ID, NamedResource, ParameterType as ParameterForm, check_argument, check_variable, check_words, parse_file_mode,
+    MAX_ACCOUNT_ID, NamedResource, ParameterType as ParameterForm, account_reference_error, check_argument, check_variable,
+    check_words, parse_file_mode,
 };
 pub use parameters::{
     FileParameters, NameList, Parameter, ParameterPresence, ParameterTable, ShellParameters, TEMPLATE_FILE, TypedParameters,
@@ -39,8 +43,7 @@ pub use path::{
 };
 pub(crate) use path::{ancestors, known_directories, spellings};
 pub use system_parameters::{
-    DirectoryParameters, GroupAccountParameters, LinkParameters, PackageParameters, SERVICE_STATES, ServiceParameters,
-    UserParameters,
+    AGENT_ENDS_ITSELF, DirectoryParameters, LinkParameters, PackageParameters, SERVICE_STATES, ServiceParameters,
 };
 pub use types::{
     CombinationRule, Concurrency, ResourceText, TASK_TYPES, TaskKind, TaskType, TemplateText, WriteTarget, task_type,

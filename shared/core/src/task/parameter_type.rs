@@ -167,7 +167,9 @@ impl ParameterType {
             }
             (Self::Script | Self::WordsOrText, Value::String(text)) => check_argument(checkable_text(text)).err(),
             (Self::ShellText, Value::String(text)) => check_argument(text).err(),
-            (Self::Text, Value::String(_)) | (Self::Flag, Value::Bool(_)) | (Self::Always, Value::Bool(true)) => None,
+            (Self::Text, Value::String(_)) | (Self::Flag | Self::Switch, Value::Bool(_)) | (Self::Always, Value::Bool(true)) => {
+                None
+            }
             (Self::Always, Value::Bool(false)) => Some("accepts only true, since it is always so: remove it".to_owned()),
             (Self::File, Value::String(text)) => path_error(text, PathUse::Write),
             (Self::Path, Value::String(text)) => path_error(text, PathUse::Read),
@@ -175,10 +177,7 @@ impl ParameterType {
             (Self::Account, Value::String(text)) if is_template(text) => Some(
                 "cannot be a template, and hosts would look for an account of that name: write its name or number".to_owned(),
             ),
-            (Self::Account, Value::String(text)) if has_account_characters(text) => account_error(text),
-            (Self::Account, Value::String(_)) => {
-                Some(format!("takes the name or number of an account, not {}", display_value(value)))
-            }
+            (Self::Account, Value::String(text)) => account_reference_error(text),
             (Self::Mode, Value::String(text)) if parse_file_mode(text).is_some() => None,
             (Self::Words | Self::WordsOrText, Value::Array(items)) if !items.is_empty() => {
                 let words: Option<Vec<&str>> = items.iter().map(|item| item.as_str().map(checkable_text)).collect();
@@ -202,10 +201,11 @@ impl ParameterType {
             (Self::PackageNames, value) => {
                 self.names_error(value, |text| authored_text_error(text, name_rules::package_name_error))
             }
-            (Self::AccountNames, value) => self.names_error(value, |text| Self::Account.value_error(&Value::from(text))),
+            // The empty list is that of a user in no other group.
+            (Self::AccountNames, Value::Array(items)) if items.is_empty() => None,
+            (Self::AccountNames, value) => self.names_error(value, |text| authored_text_error(text, account_reference_error)),
             (Self::Patterns, value) => self.names_error(value, name_rules::pattern_error),
             (Self::Choice(texts), Value::String(text)) if texts.contains(&text.as_str()) => None,
-            (Self::Switch, Value::Bool(_)) => None,
             (Self::Seconds, value) if value.is_u64() => value.as_u64().and_then(timeout_error).map(str::to_owned),
             (Self::Count, value) if value.is_u64() => None,
             _ => Some(self.wrong_type_message(value)),
@@ -223,21 +223,19 @@ impl ParameterType {
     /// Returns a description of the type in words, such as `an absolute path`.
     pub fn description(self) -> &'static str {
         match self {
-            Self::Text | Self::Account => "a text",
+            Self::Text | Self::Account | Self::AccountName | Self::Comment | Self::PackageVersion => "a text",
             Self::Script | Self::ShellText => "a shell text",
             Self::File | Self::Path | Self::Directory => "an absolute path",
             Self::Words => "a list of texts",
             Self::WordsOrText => "a list of texts or a shell text",
             Self::Env => "a map of texts",
             Self::Mode => "octal digits as text, \"0644\"",
-            Self::Flag => "true or false",
+            Self::Flag | Self::Switch => "true or false",
             Self::Always => "true",
             Self::Count => "a whole number from 0",
             Self::Seconds | Self::AccountId => "a whole number from 1",
-            Self::AccountName | Self::Comment | Self::PackageVersion => "a text",
             Self::AccountNames | Self::PackageNames | Self::Patterns => "a text or a list of texts",
             Self::Choice(_) => "one of these texts",
-            Self::Switch => "true or false",
             Self::Unit => "the name of a unit",
             Self::LinkTarget => "a path",
         }
@@ -337,6 +335,14 @@ fn dropped_variable_error(name: &str) -> Option<String> {
 /// contains NUL the result is NUL, which fails.
 fn checkable_text(text: &str) -> &str {
     if is_template(text) { text.matches('\0').next().unwrap_or("{{") } else { text }
+}
+
+/// Returns the error message for a text that cannot be the name or id of an existing account, or `None` if it can.
+pub fn account_reference_error(text: &str) -> Option<String> {
+    if has_account_characters(text) {
+        return account_error(text);
+    }
+    Some(format!("takes the name or number of an account, not {:?}", truncated(text)))
 }
 
 /// Returns whether the characters of a text are allowed in the name or id of an account. [`account_error`] checks more.

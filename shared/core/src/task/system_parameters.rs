@@ -1,6 +1,9 @@
-//! The parameters of the task types that manage parts of the operating system: units, packages, accounts, directories
-//! and links.
+//! The parameters of the task types that manage parts of the operating system: units, packages, directories and
+//! links.
 
+use serde_json::{Map, Value};
+
+use super::name_rules::unit_name;
 use super::parameter_type::ParameterType;
 use super::parameters::{NameList, Parameter, ParameterPresence, ParameterTable, TypedParameters, parameters};
 
@@ -18,6 +21,34 @@ parameters! {
     timeout, Seconds Optional: "The maximum duration of a start, stop, restart or reload, in seconds: 90 by default.";
 }
 
+/// The unit of the agent.
+const AGENT_UNIT: &str = "stemma-agent.service";
+
+/// The error message of a `service` task that would end the agent.
+pub const AGENT_ENDS_ITSELF: &str = "the agent does not stop, disable or mask itself, because nothing would start it again: run `stemma-agent leave` on the \
+    host, or set the mode of the node to observe";
+
+/// Returns the errors of parameters of a `service` task that contradict each other.
+pub(super) fn service_contradictions(values: &Map<String, Value>) -> Vec<(String, String)> {
+    let has = |name: &str, value: Value| values.get(name) == Some(&value);
+    let (is_running, is_stopped) = (has("state", "running".into()), has("state", "stopped".into()));
+    let is_masked = has("masked", true.into());
+    let unit = ["unit", "name"].iter().find_map(|name| values.get(*name)?.as_str()).map(unit_name);
+    let ends_agent = unit.as_deref() == Some(AGENT_UNIT) && (is_stopped || is_masked || has("enabled", false.into()));
+    let rules = [
+        (ends_agent, "unit", AGENT_ENDS_ITSELF),
+        (is_masked && is_running, "masked", "a masked unit cannot run: remove it, or write `state: stopped`"),
+        (is_masked && has("enabled", true.into()), "masked", "a masked unit cannot be enabled: remove it, or `enabled: true`"),
+        (
+            is_stopped && has("reload", true.into()),
+            "reload",
+            "a stopped unit is not reloaded: remove it, or write `state: running`",
+        ),
+    ];
+    let errors = rules.into_iter().filter(|(is_violated, ..)| *is_violated);
+    errors.map(|(_, name, message)| (format!("parameters.{name}"), message.to_owned())).collect()
+}
+
 parameters! {
     /// The parameters of `package`.
     PackageParameters:
@@ -30,33 +61,6 @@ parameters! {
     recommends, Flag Optional: "True if recommended packages are installed too.";
     lock_timeout, Seconds Optional: "The maximum time to wait for another package manager, in seconds: 600 by default.";
     timeout, Seconds Optional: "The maximum duration of the transaction, in seconds: 1800 by default.";
-}
-
-parameters! {
-    /// The parameters of `user`.
-    UserParameters:
-    name, AccountName Needed: "The name of the user.";
-    absent, Flag Optional: "True if the user must not exist. Its home directory is kept.";
-    remove_home, Flag Optional: "True if the removal of the user also removes its home directory and mail. Only with `absent`.";
-    uid, AccountId Optional: "The number of the user. Without it, the system chooses one.";
-    group, Account Optional: "The primary group. Without it, a new user gets a group of its own name.";
-    groups, AccountNames Optional: "Other groups of the user. The user may be in more groups, unless `exact_groups` is true.";
-    exact_groups, Flag Optional: "True if the user is removed from groups that `groups` does not list.";
-    home, Path Optional: "The home directory.";
-    create_home, Switch Optional: "Whether a missing home directory is created: by default true, and false for a system account.";
-    shell, Path Optional: "The login shell.";
-    comment, Comment Optional: "The full name or purpose of the user (the GECOS field).";
-    system, Flag Optional: "True if a new user gets a number of the range for system accounts.";
-    locked, Switch Optional: "Whether the password is locked and the account expired, so that nobody can log in. Without it, this is not changed.";
-}
-
-parameters! {
-    /// The parameters of `group_account`.
-    GroupAccountParameters:
-    name, AccountName Needed: "The name of the group.";
-    absent, Flag Optional: "True if the group must not exist.";
-    gid, AccountId Optional: "The number of the group. Without it, the system chooses one.";
-    system, Flag Optional: "True if a new group gets a number of the range for system accounts.";
 }
 
 parameters! {
@@ -78,4 +82,71 @@ parameters! {
     target, LinkTarget OneOf: "The path to which the link points: absolute, or relative to the directory of the link.";
     absent, Flag OneOf: "True if the link must not exist.";
     dir_mode or "dir_permissions", Mode Optional: "The file mode of directories that are created for the link.";
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use crate::condition::testing::OneSecret;
+    use crate::task::{Task, check_task};
+
+    /// Returns the errors of a task of this type with these parameters, one in each line.
+    fn errors(kind: &str, parameters: serde_json::Value) -> String {
+        let serde_json::Value::Object(parameters) = parameters else { return "no parameters".to_owned() };
+        let errors = check_task(&Task { parameters, ..Task::new("t", kind) }, &OneSecret);
+        errors.into_iter().map(|(field, message)| format!("{field}: {message}")).collect::<Vec<_>>().join("\n")
+    }
+
+    #[test]
+    fn service_parameters_must_not_contradict() {
+        let masked_error = "parameters.masked: a masked unit cannot run: remove it, or write `state: stopped`";
+        let enabled_error = "parameters.masked: a masked unit cannot be enabled: remove it, or `enabled: true`";
+        let reload_error = "parameters.reload: a stopped unit is not reloaded: remove it, or write `state: running`";
+        for (parameters, expected) in [
+            (json!({"unit": "a", "masked": true, "state": "running"}), masked_error.to_owned()),
+            (json!({"unit": "a", "masked": true, "enabled": true}), enabled_error.to_owned()),
+            (
+                json!({"name": "a", "masked": true, "enabled": true, "state": "running"}),
+                format!("{masked_error}\n{enabled_error}"),
+            ),
+            (json!({"unit": "a", "state": "stopped", "reload": true}), reload_error.to_owned()),
+            (
+                json!({"unit": "stemma-agent", "enabled": false}),
+                "parameters.unit: the agent does not stop, disable or mask itself, because nothing would start it again: run `stemma-agent leave` on the \
+                 host, or set the mode of the node to observe"
+                    .to_owned(),
+            ),
+            (json!({"unit": "stemma-agent", "state": "running"}), String::new()),
+            (json!({"unit": "a", "state": "stopped", "reload": false, "enabled": true}), String::new()),
+            (json!({"unit": "a", "state": "stopped", "masked": true, "enabled": false}), String::new()),
+            (json!({"unit": "a", "state": "running", "masked": false, "enabled": true}), String::new()),
+            (json!({"unit": "a", "state": null, "masked": true}), String::new()),
+            (json!({"unit": "a@{{ labels.b }}.service", "reload": true}), String::new()),
+        ] {
+            assert_eq!(errors("service", parameters.clone()), expected, "{parameters}");
+        }
+    }
+
+    #[test]
+    fn service_parameters_are_checked_where_written() {
+        for (parameters, expected) in [
+            (json!({}), "parameters: unit is missing"),
+            (json!({"unit": "a", "state": "started"}), "parameters.state: takes one of running, stopped, not \"started\""),
+            (json!({"unit": "a", "enabled": "yes"}), "parameters.enabled: takes true or false, not \"yes\""),
+            (json!({"unit": "a", "reload": 1}), "parameters.reload: takes true or false, not 1"),
+            (
+                json!({"unit": "a", "timeout": 0}),
+                "parameters.timeout: is not a valid timeout: write at least 1 second, or remove it",
+            ),
+            (json!({"unit": "a", "unit_name": "b"}), "parameters.unit_name: is not a parameter of this type"),
+            (json!({"unit": "a.slice"}), "parameters.unit: \"a.slice\" is not a unit that a task can manage"),
+            (json!({"unit": "app@.service"}), "parameters.unit: \"app@.service\" is a template of units"),
+            (json!({"unit": "../a"}), "parameters.unit: \"../a\" is not the name of a unit"),
+            (json!({"unit": "a {{ secret('db') }}"}), "parameters.unit: reads a secret"),
+        ] {
+            let errors = errors("service", parameters.clone());
+            assert!(errors.starts_with(expected), "{parameters}: {errors}");
+        }
+    }
 }

@@ -7,12 +7,16 @@
 
 use serde_json::{Map, Value};
 
+use super::account_parameters::{GroupAccountParameters, UserParameters, group_contradictions, user_contradictions};
 use super::claim::PathContent;
 use super::examples;
 use super::package_rules::package_contradictions;
 use super::parameter_type::NamedResource;
 use super::parameters::{FileParameters, Parameter, ParameterTable, ShellParameters, TEMPLATE_FILE, TypedParameters};
-use super::system_parameters::PackageParameters;
+use super::system_parameters::{
+    DirectoryParameters, LinkParameters, PackageParameters, ServiceParameters, service_contradictions,
+};
+use super::tree_rules::directory_contradictions;
 use crate::condition::{AuthorError, TemplateParser, TemplateReads};
 
 /// The properties of one task type: a row of the registry.
@@ -58,6 +62,8 @@ pub struct WriteTarget {
     pub path: &'static str,
     /// The name of the parameter that is true if the task deletes the file.
     pub absent: &'static str,
+    /// The content of the path, if the task does not delete it.
+    pub content: PathContent,
 }
 
 /// The rule whether a task shares its host with other tasks while it runs.
@@ -118,11 +124,24 @@ task_types! {
     File "a file from content, a template or a blob": TaskType {
         aliases: &["upload_file", "upload_files"],
         parameters: Some(&FileParameters::TABLE),
-        write_target: Some(WriteTarget { path: "path", absent: "absent" }),
+        write_target: Some(WriteTarget { path: "path", absent: "absent", content: PathContent::File }),
         example: examples::FILE,
         ..ordinary_type("file", &["path", "template", "validate"])
     };
     CopyFiles "files of the release, copied to the host": ordinary_type("copy_files", &[]);
+    Directory "a directory: owner and mode, or its removal": TaskType {
+        parameters: Some(&DirectoryParameters::TABLE),
+        write_target: Some(WriteTarget { path: "path", absent: "absent", content: PathContent::Directory }),
+        combination_rule: Some(directory_contradictions),
+        example: examples::DIRECTORY,
+        ..ordinary_type("directory", &["path"])
+    };
+    Link "a symbolic link": TaskType {
+        parameters: Some(&LinkParameters::TABLE),
+        write_target: Some(WriteTarget { path: "path", absent: "absent", content: PathContent::Link }),
+        example: examples::LINK,
+        ..ordinary_type("link", &["path", "target"])
+    };
     Sync "a directory tree, with delete": ordinary_type("sync", &["dst"]);
     Shell "a command without a shell, or a shell text": TaskType {
         parameters: Some(&ShellParameters::TABLE),
@@ -130,15 +149,31 @@ task_types! {
         example: examples::SHELL,
         ..ordinary_type("shell", &["command", "script", "creates", "unless", "only_if", "cwd", "env"])
     };
-    Service "a systemd unit: enabled, masked, running": ordinary_type("service", &["unit"]);
+    Service "a systemd unit: enabled, masked, running": TaskType {
+        parameters: Some(&ServiceParameters::TABLE),
+        combination_rule: Some(service_contradictions),
+        is_refreshed: true,
+        example: examples::SERVICE,
+        ..ordinary_type("service", &["unit"])
+    };
     Package "packages by apt or dnf: present, absent, a version": TaskType {
         parameters: Some(&PackageParameters::TABLE),
         combination_rule: Some(package_contradictions),
         example: examples::PACKAGE,
         ..exclusive_type("package", &["name", "version", "min_version"])
     };
-    User "a system user": ordinary_type("user", &["name", "home", "shell", "comment", "groups"]);
-    GroupAccount "a system group": ordinary_type("group_account", &["name"]);
+    User "a user account of the system": TaskType {
+        parameters: Some(&UserParameters::TABLE),
+        combination_rule: Some(user_contradictions),
+        example: examples::USER,
+        ..ordinary_type("user", &["name", "home", "shell", "comment", "groups"])
+    };
+    GroupAccount "a group of the system": TaskType {
+        parameters: Some(&GroupAccountParameters::TABLE),
+        combination_rule: Some(group_contradictions),
+        example: examples::GROUP_ACCOUNT,
+        ..ordinary_type("group_account", &["name"])
+    };
     Puppet "a manifest, run by the host's own puppet apply":
         exclusive_type("puppet", &["puppet_manifest", "puppet_modules", "hiera"]);
     Reboot "a reboot, always or when required": exclusive_type("reboot", &[]);
@@ -199,7 +234,7 @@ impl TaskType {
     pub fn written_path<'a>(&self, parameters: &'a Map<String, Value>) -> Option<(&'a str, PathContent)> {
         let write_target = self.write_target?;
         let is_absent = parameters.get(write_target.absent) == Some(&Value::Bool(true));
-        let content = if is_absent { PathContent::Absent } else { PathContent::File };
+        let content = if is_absent { PathContent::Absent } else { write_target.content };
         Some((parameters.get(write_target.path)?.as_str()?, content))
     }
 
@@ -279,6 +314,10 @@ mod tests {
         for kind in ["file", "upload_file"] {
             assert_eq!(written_path(kind), Some(("/z", PathContent::Absent)), "{kind}");
         }
+        assert_eq!(written_path("directory"), Some(("/z", PathContent::Absent)));
+        let link_parameters = json!({"path": "/z", "target": "/y"});
+        let link_path = task_type("link").unwrap().written_path(link_parameters.as_object().unwrap());
+        assert_eq!(link_path, Some(("/z", PathContent::Link)));
         assert_eq!(written_path("shell"), None, "the parameter `creates` is not a written path");
         // The task deletes the file only if `absent` is true.
         for file_parameters in

@@ -105,6 +105,7 @@ fields! {
     from: "what it was before";
     group: "a node group, as CLUSTER/GROUP";
     hash: "the hash that names a profile or blob";
+    holder: "the process that holds a lock";
     host_epoch: "the epoch of what a host holds";
     host_revision: "the revision of what a host holds";
     kind: "the kind of an object or message";

@@ -11,15 +11,15 @@ use std::time::Duration;
 
 use sha2::{Digest as _, Sha256};
 use stemma_core::digest::sha256;
-use stemma_core::task::{FileParameters, check_not_agent_path, check_words, check_writable, parse_file_mode};
+use stemma_core::task::{FileParameters, check_words};
 use stemma_wire::message::Hash;
 
+use super::placement::{apply_default_acl, is_trusted_dir, open_parent, owner_uid, parse_mode};
 use super::{Applier, parameters};
 use crate::apply::ledger::UndoNote;
 use crate::apply::rendering::TaskTemplates;
 use crate::apply::task::{ApplyResult, CheckResult, HostTask, Site, TaskError};
 use crate::host::atomic::{Attributes, StagedFile, UnfinishedFile, check_creatable, ensure_dir};
-use crate::host::extras::mode_under_acl;
 use crate::host::{CommandPurpose, Dir, Extras, FileDetails, FileVersion, Host, HostCommand, HostError, HostPath, Pending, Stat};
 
 /// Maximum size of a file that a task writes or reads, in bytes. It is the maximum size of a blob.
@@ -128,7 +128,7 @@ impl Applier for FileApplier {
                 Some(desired_file) => replace_file(site, task, &state, desired_file).await?,
                 None => remove_file(site, task, &state)?,
             };
-            Ok(ApplyResult { message: state.loss_message(), output, diff })
+            Ok(ApplyResult { message: state.loss_message(), output, diff, ..ApplyResult::default() })
         })
     }
 }
@@ -261,15 +261,6 @@ fn read_state(site: &Site, task: &HostTask) -> Result<FileState, TaskError> {
     Ok(FileState { path, parent, version, present, desired, dir_mode, validate, is_secret })
 }
 
-/// Opens the parent directory of a file, or returns `None` if the directory does not exist. Fails if tasks must not
-/// write the path, if the agent itself manages it, or if a directory of the path is a link or another kind of file.
-fn open_parent(site: &Site, path: &HostPath) -> Result<Option<Box<dyn Dir>>, TaskError> {
-    check_writable(path.as_str())
-        .and_then(|()| check_not_agent_path(path.as_str(), site.label_map.as_str()))
-        .map_err(|error| TaskError::new(format!("parameters.path: {error}")))?;
-    Ok(site.host.parent_dir(path)?)
-}
-
 /// Fails if no task can manage a file at a path: if tasks may not write there, if a directory of the path is a link or
 /// another kind of file, or if the path has something other than a plain file with one hard link.
 fn check_path(site: &Site, path: &HostPath) -> Result<(), TaskError> {
@@ -297,12 +288,6 @@ fn validate_command(texts: &TaskTemplates<'_>, items: &[String]) -> Result<Vec<S
 /// Renders the template of the path of the file that the task manages, and returns the path.
 fn render_path(texts: &TaskTemplates<'_>, parameters: &FileParameters) -> Result<HostPath, TaskError> {
     texts.path("parameters.path", parameters.path.as_deref().unwrap_or_default())
-}
-
-/// Parses the file mode that an author wrote.
-fn parse_mode(field: &str, text: &str) -> Result<u32, TaskError> {
-    parse_file_mode(text)
-        .ok_or_else(|| TaskError::new(format!("parameters.{field}: {text:?} is not a file mode; write octal digits as \"0644\"")))
 }
 
 /// Reads the file that exists at a path. A large file is hashed instead of held in memory. A file that is to be deleted
@@ -426,13 +411,6 @@ fn new_file_attributes(
     Ok(Attributes { extras, ..Attributes::with_mode(mode) })
 }
 
-/// Returns a mode that no author set, restricted to the rights in the directory's default access control list, if there
-/// is one. `has_list` is true if the new file or directory inherits the list.
-fn apply_default_acl(site: &Site, path: &HostPath, mode: u32, has_list: bool) -> Result<u32, HostError> {
-    let list = site.host.default_acl(path)?;
-    Ok(list.map_or(mode, |list| mode_under_acl(&list, mode, has_list)))
-}
-
 /// Returns a mask of the mode bits that may stay when owner or group change. The former owner then belongs to "group"
 /// or "others", and the former group to "others". Neither must get more rights than before. Setuid and setgid are
 /// removed if the owner or the group changes, as in chown(2). Otherwise the new group could run, or the new owner
@@ -470,21 +448,6 @@ fn unrequested_changes(stat: &Stat, attributes: &Attributes, parameters: &FilePa
         }
     }
     changes
-}
-
-/// Returns whether only root and the agent's user can write the directory of a file and each of its parent directories.
-fn is_trusted_dir(site: &Site, path: &HostPath) -> Result<bool, HostError> {
-    path.parent().map_or(Ok(true), |parent| Ok(site.host.first_untrusted_dir(&parent)?.is_none()))
-}
-
-/// Returns the uid of the owner that the author set. Fails if this is not the agent's own user and the agent is not
-/// root.
-fn owner_uid(site: &Site, owner: &str) -> Result<u32, TaskError> {
-    let (user, (agent_user, _)) = (site.host.user_id(owner)?, site.host.user_and_group());
-    if agent_user != 0 && user != agent_user {
-        return Err(TaskError::new(format!("parameters.owner: {owner} is another user, and the agent is not root")));
-    }
-    Ok(user)
 }
 
 /// Returns the content of the blob that `source` names: its bytes, or hash and size if it is large. Fails if the blob

@@ -86,7 +86,8 @@ fn version_of(host: &MemoryHost, name: &str) -> String {
 fn set_package(host: &MemoryHost, name: &str, status: &str, version: &str) {
     let text = host.text(STATUS_PATH).unwrap();
     let start = format!("Package: {name}\n");
-    let mut stanzas: Vec<String> = text.trim_end().split("\n\n").filter(|stanza| !stanza.starts_with(&start)).map(str::to_owned).collect();
+    let mut stanzas: Vec<String> =
+        text.trim_end().split("\n\n").filter(|stanza| !stanza.starts_with(&start)).map(str::to_owned).collect();
     stanzas.push(format!("{start}Status: {status}\nArchitecture: amd64\nVersion: {version}"));
     host.put(STATUS_PATH, &stanzas.join("\n\n"));
 }
@@ -265,7 +266,7 @@ fn lists_are_refreshed_when_needed_once_in_run() {
     assert!(error.message.starts_with("apt knows no package curl") && error.effect == FailureEffect::Unchanged, "{error:?}");
     block_on(PackageApplier.apply(&site, &task)).unwrap_err();
     assert_eq!(commands(&host).len(), 4, "the run has refreshed the lists already");
-    site.packages.begin_run();
+    site.memory.begin_run();
     block_on(PackageApplier.apply(&site, &task)).unwrap_err();
     assert_eq!(commands(&host).len(), 7);
 

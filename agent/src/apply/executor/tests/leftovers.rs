@@ -32,10 +32,13 @@ fn x05_run_removes_leftovers_near_file_but_check_does_not() {
         host.put("/etc/f", "x");
         host.put(&format!("{dir}/{LEFTOVER_NAME}"), "secret");
         // These names and objects resemble unfinished files but are not, so the run must not remove them.
-        let (short, upper, link) = (".stemma-0123456789abcde", ".stemma-0123456789ABCDEF", ".stemma-1111111111111111");
+        let (short, upper, subdir) = (".stemma-0123456789abcde", ".stemma-0123456789ABCDEF", ".stemma-1111111111111111");
         for name in [short, upper] {
             host.put(&format!("{dir}/{name}"), "theirs");
         }
+        host.put_dir(&format!("{dir}/{subdir}"));
+        // A task of type `link` may have left this link.
+        let link = ".stemma-2222222222222222";
         host.put_link(&format!("{dir}/{link}"));
         let leftover_exists = || host.text(&format!("{dir}/{LEFTOVER_NAME}")).is_some();
         run_with(&host, &file_set(&parameters), &Ceiling::default(), RunPurpose::Check);
@@ -49,7 +52,9 @@ fn x05_run_removes_leftovers_near_file_but_check_does_not() {
             assert_eq!(host.text(&format!("{dir}/{name}")).as_deref(), Some("theirs"));
         }
         // `MemoryHost::list` cannot list the root directory.
-        assert!(dir.is_empty() || host.list(dir).iter().any(|listed| listed == link), "{name}: a link is not an unfinished file");
+        let is_listed = |name: &str| dir.is_empty() || host.list(dir).iter().any(|listed| listed == name);
+        assert!(is_listed(subdir), "{name}: a directory is not an unfinished file");
+        assert!(dir.is_empty() || !is_listed(link), "{name}: an unfinished link is removed");
     }
 }
 

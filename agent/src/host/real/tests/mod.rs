@@ -1,14 +1,20 @@
 //! Tests of the real machine below a temporary root: hostile paths, and replacement of files.
 
 use std::cell::Cell;
+use std::ffi::CStr;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::{fs, io};
 
+use rustix::fs::{IFlags, XattrFlags};
+
+use super::swaps::{PROC_SWAPS, swap_files};
+use super::tree::RealDir;
 use super::*;
 use crate::host::atomic::{Attributes, StagedFile, UnfinishedFile, ensure_dir, replace, sweep};
 use crate::host::extras::mode_under_acl;
+use crate::host::{Extras, FileDetails, FileVersion, NewFile, ReplaceBlocker, Stat};
 
 mod processes;
 
@@ -228,6 +234,30 @@ impl Dir for SweptDir<'_> {
 
     fn version(&self, name: &str) -> Result<Option<FileVersion>, HostError> {
         self.dir.version(name)
+    }
+
+    fn own_stat(&self) -> Result<Stat, HostError> {
+        self.dir.own_stat()
+    }
+
+    fn read_link(&self, name: &str) -> Result<Option<String>, HostError> {
+        self.dir.read_link(name)
+    }
+
+    fn is_mount_point(&self, name: &str) -> Result<bool, HostError> {
+        self.dir.is_mount_point(name)
+    }
+
+    fn set_owner(&self, user: Option<u32>, group: Option<u32>) -> Result<(), HostError> {
+        self.dir.set_owner(user, group)
+    }
+
+    fn make_link(&self, name: &str, target: &str) -> Result<(), HostError> {
+        self.dir.make_link(name, target)
+    }
+
+    fn remove_dir(&self, name: &str) -> Result<(), HostError> {
+        self.dir.remove_dir(name)
     }
 
     fn read_chunks(

@@ -7,6 +7,7 @@
 
 mod name;
 mod output;
+mod system;
 mod systemd;
 
 use std::cell::{Cell, RefCell};
@@ -27,6 +28,7 @@ use self::name::{ProcessId, owned_units, owner, unit_name};
 use self::output::CommandOutput;
 use self::systemd::{Systemd, UnitChanges, UnitEnd, UnitRequest, has_bus, is_refusal, start_error};
 use super::AGENT_UNIT;
+use super::directory_service::DirectoryService;
 use super::exec_error::{exec_error, find_exec_error, is_executable};
 use super::prepare::{CommandSetup, memory_file, open_working_dir, prepare};
 use super::spawn::TERMINATE_GRACE;
@@ -151,6 +153,7 @@ impl Units {
         &self,
         root: &Path,
         root_fd: BorrowedFd<'_>,
+        directory: &DirectoryService,
         command: &HostCommand,
         unit: &str,
         record: &dyn Fn() -> Result<(), HostError>,
@@ -158,7 +161,7 @@ impl Units {
         let program = command.argv.first().map_or("", String::as_str);
         let io_error = |operation| HostError::io(operation, program);
         self.sweep_kept().await;
-        let prepared = prepare(root, command)?;
+        let prepared = prepare(root, directory, command)?;
         let working_dir = command.cwd.as_ref().map_or("/", |cwd| cwd.as_str());
         if let Some(cwd) = &command.cwd {
             // The error names the part of the path that is missing. The error of systemd would be only a status.

@@ -17,13 +17,13 @@ use crate::host::real::AGENT_UNIT;
 /// The name of systemd on the bus.
 const SYSTEMD: &str = "org.freedesktop.systemd1";
 /// The object of systemd itself.
-const MANAGER_PATH: &str = "/org/freedesktop/systemd1";
+pub(super) const MANAGER_PATH: &str = "/org/freedesktop/systemd1";
 /// The prefix of the objects of units.
 const UNITS_PATH: &str = "/org/freedesktop/systemd1/unit/";
-const MANAGER: &str = "org.freedesktop.systemd1.Manager";
-const UNIT: &str = "org.freedesktop.systemd1.Unit";
-const SERVICE: &str = "org.freedesktop.systemd1.Service";
-const PROPERTIES: &str = "org.freedesktop.DBus.Properties";
+pub(super) const MANAGER: &str = "org.freedesktop.systemd1.Manager";
+pub(super) const UNIT: &str = "org.freedesktop.systemd1.Unit";
+pub(super) const SERVICE: &str = "org.freedesktop.systemd1.Service";
+pub(super) const PROPERTIES: &str = "org.freedesktop.DBus.Properties";
 
 /// The socket of the system bus.
 const BUS_SOCKET: &str = "/run/dbus/system_bus_socket";
@@ -147,6 +147,16 @@ impl Systemd {
         timeout(CALL_TIMEOUT, connected).await.map_err(|error| Error::from(std::io::Error::from(error))).flatten()
     }
 
+    /// Returns the connection to the bus.
+    pub(super) const fn connection(&self) -> &Connection {
+        &self.connection
+    }
+
+    /// Returns the unique name of systemd on the bus.
+    pub(super) fn owner(&self) -> OwnedUniqueName {
+        self.owner.clone()
+    }
+
     /// Returns whether the connection has ended.
     pub(super) fn is_closed(&self) -> bool {
         self.connection.is_closed()
@@ -157,7 +167,8 @@ impl Systemd {
         name_owner(&self.connection).await.is_ok_and(|current| current == self.owner)
     }
 
-    async fn call<B: serde::Serialize + DynamicType>(
+    /// Calls a method of an object of systemd.
+    pub(super) async fn call<B: serde::Serialize + DynamicType>(
         &self,
         path: &str,
         interface: &str,
@@ -167,12 +178,19 @@ impl Systemd {
         self.connection.call_method(Some(SYSTEMD), path, Some(interface), method, body).await
     }
 
-    async fn call_manager<B: serde::Serialize + DynamicType>(&self, method: &str, body: &B) -> Result<Message> {
+    /// Calls a method of systemd itself.
+    pub(super) async fn call_manager<B: serde::Serialize + DynamicType>(&self, method: &str, body: &B) -> Result<Message> {
         self.call(MANAGER_PATH, MANAGER, method, body).await
     }
 
     /// Reads a property of an object, and returns what `read` takes from its value.
-    async fn property<T>(&self, path: &str, interface: &str, name: &str, read: impl FnOnce(&Variant<'_>) -> T) -> Result<T> {
+    pub(super) async fn property<T>(
+        &self,
+        path: &str,
+        interface: &str,
+        name: &str,
+        read: impl FnOnce(&Variant<'_>) -> T,
+    ) -> Result<T> {
         let reply = self.call(path, PROPERTIES, "Get", &(interface, name)).await?;
         let body = reply.body();
         Ok(read(&body.deserialize::<Variant<'_>>()?))
@@ -357,12 +375,12 @@ async fn name_owner(connection: &Connection) -> Result<OwnedUniqueName> {
 }
 
 /// Returns whether a property has this text.
-fn is_text(value: &Variant<'_>, text: &str) -> bool {
+pub(super) fn is_text(value: &Variant<'_>, text: &str) -> bool {
     matches!(value, Variant::Str(value) if value.as_str() == text)
 }
 
 /// Returns the id and the object path of a job, from the property `Job` of a unit. The id is 0 if there is no job.
-fn job(value: &Variant<'_>) -> Option<(u32, String)> {
+pub(super) fn job(value: &Variant<'_>) -> Option<(u32, String)> {
     let Variant::Structure(fields) = value else { return None };
     match fields.fields() {
         [Variant::U32(id), Variant::ObjectPath(path)] => Some((*id, path.to_string())),
@@ -410,7 +428,7 @@ fn properties<'a>(request: &UnitRequest<'a>) -> Vec<(&'static str, Variant<'a>)>
 
 /// Returns the object path of a unit. Characters other than letters and digits are written as `_` and their code in
 /// hexadecimal.
-fn unit_path(name: &str) -> String {
+pub(super) fn unit_path(name: &str) -> String {
     let mut path = UNITS_PATH.to_owned();
     for byte in name.bytes() {
         if byte.is_ascii_alphanumeric() {

@@ -140,5 +140,5 @@ fn write_task_type(page: &mut String, kind: &TaskType) {
         };
         let _ = writeln!(page, "| {names} | {type_text} | {} | {meaning} |", presence.description());
     }
-    let _ = writeln!(page, "\n```yaml\n{}```", kind.example);
+    let _ = writeln!(page, "\n```yaml\nkind: Release\nname: example-{}\ntasks:\n{}```", kind.name, kind.example);
 }

@@ -4,7 +4,7 @@ use serde_json::{Map, Value, json};
 
 use super::{KindFields, child_path, field_meaning, kinds};
 use crate::field::{FieldDef, FieldType};
-use crate::task::{MAX_ACCOUNT_ID, Parameter, ParameterForm, ParameterPresence, TASK_TYPES, TaskType};
+use crate::task::{Parameter, ParameterForm, ParameterPresence, TASK_TYPES, TaskType};
 
 /// Returns the JSON Schema of one document of a manifest. Editors use it to check and complete manifests.
 pub fn schema() -> Value {
@@ -152,12 +152,12 @@ fn parameter_schema(parameter_type: ParameterForm) -> Value {
         ParameterForm::File | ParameterForm::Path => path_schema(""),
         ParameterForm::Directory => path_schema("^/$|"),
         ParameterForm::Words => json!({"type": ["array", "null"], "items": {"type": "string"}, "minItems": 1}),
-        ParameterForm::WordsOrText => {
+        ParameterForm::WordsOrText | ParameterForm::PackageNames | ParameterForm::Patterns => {
             json!({"type": ["array", "string", "null"], "items": {"type": "string"}, "minItems": 1})
         }
         ParameterForm::Env => json!({"type": ["object", "null"], "additionalProperties": {"type": "string"}}),
         ParameterForm::Mode => json!({"type": ["string", "null"], "pattern": "^0?[0-7]{3,4}$"}),
-        ParameterForm::Flag => json!({"type": ["boolean", "null"]}),
+        ParameterForm::Flag | ParameterForm::Switch => json!({"type": ["boolean", "null"]}),
         ParameterForm::Always => json!({"enum": [true, null]}),
         ParameterForm::Count => json!({"type": ["integer", "null"], "minimum": 0}),
         ParameterForm::AccountName
@@ -165,16 +165,12 @@ fn parameter_schema(parameter_type: ParameterForm) -> Value {
         | ParameterForm::Unit
         | ParameterForm::PackageVersion
         | ParameterForm::LinkTarget => {
-            json!({"type": ["string", "null"], "minLength": 1})
+            json!({"type": ["string", "null"], "pattern": "."})
         }
-        ParameterForm::AccountNames | ParameterForm::PackageNames | ParameterForm::Patterns => {
-            json!({"type": ["array", "string", "null"], "items": {"type": "string"}, "minItems": 1})
-        }
-        ParameterForm::AccountId => json!({"type": ["integer", "null"], "minimum": 1, "maximum": MAX_ACCOUNT_ID}),
+        ParameterForm::AccountNames => json!({"type": ["array", "string", "null"], "items": {"type": "string"}}),
         ParameterForm::Choice(texts) => {
             json!({"enum": texts.iter().map(|text| json!(text)).chain([Value::Null]).collect::<Vec<_>>()})
         }
-        ParameterForm::Switch => json!({"type": ["boolean", "null"]}),
-        ParameterForm::Seconds => json!({"type": ["integer", "null"], "minimum": 1}),
+        ParameterForm::Seconds | ParameterForm::AccountId => json!({"type": ["integer", "null"], "minimum": 1}),
     }
 }

@@ -441,7 +441,7 @@ fn check_names_parameter_when_invalid() {
         (json!({"path": "/f", "content": "", "mode": 644}), "parameters: invalid type: integer `644`"),
         (
             json!({"path": "/f", "content": "", "owner": "nobody-here"}),
-            "no user \"nobody-here\" in /etc/passwd, and no other source is searched",
+            "no user \"nobody-here\" in /etc/passwd, nor in a directory service",
         ),
         (json!({"path": "/f", "content": "", "contents": ""}), "parameters: unknown field `contents`"),
         (json!({"path": "/f", "data": {"yaql_exp": "$"}}), "parameters: invalid type: map"),

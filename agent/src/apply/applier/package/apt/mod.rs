@@ -9,6 +9,7 @@ use log::{info, warn};
 use stemma_core::task::compare_debian_versions;
 
 use super::apt_output::{explain_failure, find_candidate, has_lock_error, may_have_old_lists, warnings};
+use super::begin_refresh;
 use super::command::CommandRunner;
 use super::dpkg::{Database, read_database};
 use super::locks::{APT_LOCKS, find_holder, holder_text, wait_for_locks};
@@ -152,8 +153,8 @@ impl<'a> Apt<'a> {
             return Err(TaskError { output, ..TaskError::new(message.trim_end()) });
         }
         let new = snapshot(self.request, &database);
-        let message = done_message(self.request, changes, &new);
-        Ok(ApplyResult { message, output, diff: diff_snapshots(old, &new, ignored) })
+        let (message, diff) = (done_message(self.request, changes, &new), diff_snapshots(old, &new, ignored));
+        Ok(ApplyResult { message, output, diff, ..ApplyResult::default() })
     }
 
     /// Makes the changes of several tasks in one transaction, as far as nothing prevents it. Returns the results of the tasks
@@ -195,7 +196,7 @@ impl<'a> Apt<'a> {
 
     async fn database(&self) -> Result<Rc<Database>, TaskError> {
         let site = self.runner.site;
-        let database = read_database(&*site.host, &site.packages).await?;
+        let database = read_database(&*site.host, &site.memory.get()).await?;
         database.ok_or_else(|| TaskError::new("/var/lib/dpkg/status is missing"))
     }
 
@@ -281,7 +282,7 @@ impl<'a> Apt<'a> {
     /// error, because the lists of other sources may be enough.
     async fn refresh_lists(&self) -> Result<bool, TaskError> {
         let site = self.runner.site;
-        if !site.packages.begin_refresh() {
+        if !begin_refresh(site) {
             return Ok(false);
         }
         info!(task = self.runner.task; "apt refreshes its lists of packages");

@@ -1,0 +1,166 @@
+//! The home directory of a user: created from `/etc/skel`, and removed.
+
+use stemma_core::task::check_writable;
+
+use super::database::{LocalAccounts, UserRecord, read_text};
+use super::plan::{AccountPlan, ToolCall};
+use crate::apply::task::TaskError;
+use crate::host::{FileKind, Host, HostError, HostPath};
+
+/// The lowest number of a user whose missing home directory is created by default (`UID_MIN` of Debian and Fedora).
+pub(super) const DEFAULT_MIN_UID: u32 = 1000;
+
+/// The number of the user `nobody`.
+pub(super) const NOBODY_UID: u32 = 65_534;
+
+/// The home directory of users without one, by convention.
+const NONEXISTENT: &str = "/nonexistent";
+
+/// The configuration of the shadow tools.
+const LOGIN_DEFS: &str = "/etc/login.defs";
+
+/// The directory with the files that each new home directory gets.
+const SKELETON: &str = "/etc/skel";
+
+/// The directories of a path that are part of the system, so that a home directory is at least one level below.
+const MIN_HOME_DEPTH: usize = 2;
+
+/// Creates a home directory: `$1` is a temporary name next to it, `$2` the directory, `$3` the skeleton, `$4` owner and
+/// group, `$5` the mode. The directory gets its name when it is complete. Its files get the labels of
+/// `SELinux`, if the host has it.
+const CREATE_SCRIPT: &str = "set -e
+mkdir -p -- \"${2%/*}/\"
+rm -rf -- \"$1\"
+mkdir -m 0700 -- \"$1\"
+if [ -d \"$3\" ]; then cp -RP --preserve=mode,timestamps,links -- \"$3/.\" \"$1/\"; fi
+chown -hRP \"$4\" -- \"$1\"
+chmod \"$5\" -- \"$1\"
+mv -nT -- \"$1\" \"$2\"
+[ ! -e \"$1\" ]
+if [ -e /sys/fs/selinux/enforce ] && command -v restorecon >/dev/null; then restorecon -R -- \"$2\"; fi";
+
+/// The rule whether a missing home directory is created.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Creation {
+    /// The task does not create it.
+    Never,
+    /// The task creates it, unless the path leads through a link.
+    IfPossible,
+    /// The task creates it, or fails.
+    Required,
+}
+
+/// Compares the home directory with the task. Returns the tool that creates it. `path` is the directory that the user
+/// will have.
+pub(super) fn creation(
+    host: &dyn Host,
+    path: &str,
+    user: &UserRecord,
+    rule: Creation,
+    plan: &mut AccountPlan,
+) -> Result<Option<ToolCall>, TaskError> {
+    if rule == Creation::Never || path == "/" || (path == NONEXISTENT && rule == Creation::IfPossible) {
+        return Ok(None);
+    }
+    let Ok(home) = HostPath::parse(path) else { return Ok(None) };
+    match entry_kind(host, &home) {
+        Ok(None) => {}
+        Ok(Some(FileKind::Directory | FileKind::Link)) => return Ok(None),
+        Ok(Some(kind)) => {
+            plan.add("home directory", &path);
+            plan.refusal.get_or_insert(format!("the home directory {path} is {}: move it away", kind.as_str()));
+            return Ok(None);
+        }
+        Err(HostError::Link { .. }) if rule == Creation::IfPossible => return Ok(None),
+        Err(error) => return Err(error.into()),
+    }
+    plan.add("home directory", &path);
+    let refusal = match check_writable(path) {
+        Ok(()) => untrusted_parent(host, &home)?,
+        Err(error) => Some(error.to_string()),
+    };
+    if let Some(reason) = refusal {
+        plan.refusal.get_or_insert(format!("the home directory {path} cannot be created: {reason}"));
+        return Ok(None);
+    }
+    let parent = home.parent().map_or_else(String::new, |parent| parent.to_string());
+    let temporary = HostPath::parse(&format!("{parent}/.{}.stemma-new", home.name()));
+    let temporary = temporary.map_err(|error| TaskError::new(error.to_string()))?;
+    let system_path = |path: &HostPath| host.system_path(path).display().to_string();
+    let mut argv: Vec<String> = ["/bin/sh", "-c", CREATE_SCRIPT, "create-home"].map(str::to_owned).to_vec();
+    argv.extend([system_path(&temporary), system_path(&home), system_path(&HostPath::from_static(SKELETON))]);
+    argv.extend([format!("{}:{}", user.uid, user.gid), format!("{:04o}", home_mode(host)?)]);
+    Ok(Some(ToolCall { argv, is_shadow_tool: false, note: String::new() }))
+}
+
+/// Returns the tool that removes the home directory of a user, or `None` if it does not exist. The plan gets the reason if
+/// the directory must not be removed.
+pub(super) fn removal(
+    host: &dyn Host,
+    accounts: &LocalAccounts,
+    user: &UserRecord,
+    plan: &mut AccountPlan,
+) -> Result<Option<ToolCall>, TaskError> {
+    let Ok(home) = HostPath::parse(&user.home) else { return Ok(None) };
+    if entry_kind(host, &home)?.is_none() {
+        return Ok(None);
+    }
+    plan.remove("home directory", &user.home);
+    if let Some(reason) = removal_refusal(host, accounts, user, &home)? {
+        let refusal = format!("the home directory {home} is not removed: {reason}; remove it yourself, or remove `remove_home`");
+        plan.refusal.get_or_insert(refusal);
+    }
+    let argv = ["rm", "-rf", "--one-file-system", "--", &host.system_path(&home).display().to_string()];
+    Ok(Some(ToolCall { argv: argv.map(str::to_owned).to_vec(), is_shadow_tool: false, note: String::new() }))
+}
+
+/// Returns the reason why a home directory must not be removed.
+fn removal_refusal(
+    host: &dyn Host,
+    accounts: &LocalAccounts,
+    user: &UserRecord,
+    home: &HostPath,
+) -> Result<Option<String>, TaskError> {
+    if home.names().count() < MIN_HOME_DEPTH {
+        return Ok(Some("it is a directory of the system".to_owned()));
+    }
+    if check_writable(home.as_str()).is_err() {
+        return Ok(Some("it belongs to the agent or to the kernel".to_owned()));
+    }
+    let is_inside = |path: &str| path == home.as_str() || path.starts_with(&format!("{home}/"));
+    if let Some(other) = accounts.users().find(|other| other.name != user.name && is_inside(&other.home)) {
+        return Ok(Some(format!("the home directory of {} is in it", other.name)));
+    }
+    let stat = host.parent_dir(home)?.map(|dir| dir.stat(home.name())).transpose()?.flatten();
+    match stat {
+        Some(stat) if stat.kind != FileKind::Directory => return Ok(Some(format!("it is {}", stat.kind.as_str()))),
+        Some(stat) if stat.user != user.uid => return Ok(Some(format!("it belongs to the user with the number {}", stat.user))),
+        _ => {}
+    }
+    untrusted_parent(host, home)
+}
+
+/// Returns the reason why the directories above a home directory cannot be trusted: another user could replace them.
+fn untrusted_parent(host: &dyn Host, home: &HostPath) -> Result<Option<String>, TaskError> {
+    let Some(parent) = home.parent() else { return Ok(None) };
+    let untrusted = host.first_untrusted_dir(&parent)?;
+    Ok(untrusted.map(|(dir, _)| format!("users other than root can write {dir}, which is above it")))
+}
+
+/// Returns the kind of the file at a path, or `None` if it does not exist.
+fn entry_kind(host: &dyn Host, path: &HostPath) -> Result<Option<FileKind>, HostError> {
+    Ok(host.parent_dir(path)?.map(|dir| dir.stat(path.name())).transpose()?.flatten().map(|stat| stat.kind))
+}
+
+/// Returns the mode of new home directories, as `useradd` determines it from `/etc/login.defs`.
+fn home_mode(host: &dyn Host) -> Result<u32, TaskError> {
+    let text = read_text(host, LOGIN_DEFS)?.unwrap_or_default();
+    let octal = |name: &str| {
+        let mut values = text.lines().filter_map(|line| {
+            let mut words = line.split_whitespace();
+            (words.next() == Some(name)).then(|| words.next()).flatten()
+        });
+        values.find_map(|value| u32::from_str_radix(value, 8).ok()).filter(|mode| *mode <= 0o777)
+    };
+    Ok(octal("HOME_MODE").unwrap_or_else(|| 0o777 & !octal("UMASK").unwrap_or(0o022)))
+}

@@ -1,0 +1,427 @@
+//! `user`: a local user.
+//!
+//! The order of the tools leaves no account open that must be locked: `useradd` creates the account without a password and,
+//! if it must be locked, as expired. A lock is the first change of an existing account, and an unlock the last.
+
+use std::collections::BTreeSet;
+
+use stemma_core::task::name_rules::comment_error;
+use stemma_core::task::{CONTROLLER_ACCOUNT, NamedResource, UserParameters, account_reference_error, is_template};
+
+use super::database::{GroupRecord, LocalAccounts, UserRecord};
+use super::home::{self, DEFAULT_MIN_UID, NOBODY_UID};
+use super::plan::{AccountPlan, ToolCall, converge};
+use super::{await_left_commands, directory_refusal, parameters, rendered_name, rendered_text};
+use crate::apply::applier::Applier;
+use crate::apply::rendering::TaskTemplates;
+use crate::apply::task::{ApplyResult, CheckResult, HostTask, Site, TaskError};
+use crate::host::{AccountKind, Host, HostPath, Pending};
+
+/// The date with which an account is expired: the first day after 1970-01-01, which has the number 0 and means "never" to
+/// some programs.
+const EXPIRED: &str = "1970-01-02";
+
+/// Seconds in a day.
+const DAY_SECONDS: u64 = 86_400;
+
+/// Maximum number of processes that a message names.
+const MAX_LISTED_PROCESSES: usize = 5;
+
+/// The applier of `user` tasks.
+pub(in crate::apply::applier) struct UserApplier;
+
+/// A user as its task describes it.
+struct WantedUser {
+    name: String,
+    home: Option<String>,
+    shell: Option<String>,
+    comment: Option<String>,
+    /// Names and numbers of supplementary groups.
+    groups: Option<Vec<String>>,
+    parameters: UserParameters,
+}
+
+impl Applier for UserApplier {
+    fn check<'a>(&'a self, site: &'a Site, task: &'a HostTask) -> Pending<'a, Result<CheckResult, TaskError>> {
+        Box::pin(async move {
+            await_left_commands(site, task).await?;
+            let wanted = WantedUser::new(site, task)?;
+            Ok(wanted.plan(site)?.check_result(&wanted.label()))
+        })
+    }
+
+    fn apply<'a>(&'a self, site: &'a Site, task: &'a HostTask) -> Pending<'a, Result<ApplyResult, TaskError>> {
+        Box::pin(async move {
+            let wanted = WantedUser::new(site, task).map_err(TaskError::without_effect)?;
+            converge(site, task, &wanted.label(), || wanted.plan(site)).await
+        })
+    }
+}
+
+impl WantedUser {
+    /// Reads the parameters of a task, and renders their templates.
+    fn new(site: &Site, task: &HostTask) -> Result<Self, TaskError> {
+        let mut parameters: UserParameters = parameters(task)?;
+        let templates = TaskTemplates::new(site, task);
+        let name = rendered_name(&templates, parameters.name.take())?;
+        let path = |field: &str, template: Option<String>| -> Result<Option<String>, TaskError> {
+            let Some(template) = template else { return Ok(None) };
+            let text = rendered_text(&templates, field, &template, comment_error)?;
+            // A home directory may be `/`, which is a valid directory and not a valid file.
+            NamedResource::Directory.check_rendered(&text).map_err(|error| TaskError::new(format!("{field}: {error}")))?;
+            Ok(Some(text))
+        };
+        let home = path("parameters.home", parameters.home.take())?;
+        let shell = path("parameters.shell", parameters.shell.take())?;
+        let comment = parameters.comment.take();
+        let comment = comment.map(|text| rendered_text(&templates, "parameters.comment", &text, comment_error)).transpose()?;
+        let groups = parameters.groups.take().map(|groups| groups.0.into_iter().enumerate());
+        let group = |(index, text): (usize, String)| {
+            let rule = if is_template(&text) { account_reference_error } else { |_: &str| None };
+            rendered_text(&templates, &format!("parameters.groups[{index}]"), &text, rule)
+        };
+        let groups = groups.map(|groups| groups.map(group).collect()).transpose()?;
+        Ok(Self { name, home, shell, comment, groups, parameters })
+    }
+
+    /// Returns the kind and the name of the account.
+    fn label(&self) -> String {
+        format!("user {}", self.name)
+    }
+
+    /// Compares the user of the host with the task.
+    fn plan(&self, site: &Site) -> Result<AccountPlan, TaskError> {
+        let host = &*site.host;
+        let accounts = LocalAccounts::read(host, self.parameters.locked.is_some())?;
+        match (accounts.user(&self.name), self.parameters.absent) {
+            (Some(user), true) => self.removal_plan(host, &accounts, &user),
+            (Some(user), false) => self.change_plan(host, &accounts, &user),
+            (None, is_absent) => {
+                let entry = host.directory_entry(AccountKind::User, &self.name)?;
+                match entry.as_deref().and_then(UserRecord::parse) {
+                    Some(user) => self.directory_plan(host, &accounts, &user),
+                    None if is_absent => Ok(AccountPlan::default()),
+                    None => self.creation_plan(host, &accounts),
+                }
+            }
+        }
+    }
+
+    /// Compares a user of a directory service with the task. The task cannot change such a user.
+    fn directory_plan(&self, host: &dyn Host, accounts: &LocalAccounts, user: &UserRecord) -> Result<AccountPlan, TaskError> {
+        let refusal = directory_refusal(AccountKind::User, &self.name);
+        let mut plan = AccountPlan { refusal: Some(refusal), ..AccountPlan::default() };
+        if self.parameters.absent {
+            plan.remove("user", &self.name);
+            return Ok(plan);
+        }
+        self.compare_entry(host, accounts, user, &mut plan)?;
+        self.compare_groups(host, accounts, user, &mut plan)?;
+        if let Some(is_locked) = self.parameters.locked {
+            plan.add("locked", &is_locked);
+        }
+        Ok(plan)
+    }
+
+    /// Returns the plan for a user that does not exist. Its groups and home directory are part of the plans after it.
+    fn creation_plan(&self, host: &dyn Host, accounts: &LocalAccounts) -> Result<AccountPlan, TaskError> {
+        let mut plan = AccountPlan::default();
+        plan.add("user", &self.name);
+        let mut words: Vec<String> = vec!["useradd".into(), "--no-create-home".into()];
+        let mut add = |option: &str, value: String| words.extend([option.to_owned(), value]);
+        if let Some(uid) = self.parameters.uid {
+            plan.add("uid", &uid);
+            plan.refusal = self.used_number_refusal(accounts, uid);
+            add("--uid", uid.to_string());
+        }
+        if let Some(group) = &self.parameters.group {
+            plan.add("group", group);
+            if self.primary_group_id(host, accounts, &mut plan)?.is_some() {
+                add("--gid", group.clone());
+            }
+        }
+        for (attribute, option, value) in
+            [("home", "--home-dir", &self.home), ("shell", "--shell", &self.shell), ("comment", "--comment", &self.comment)]
+        {
+            if let Some(value) = value {
+                plan.add(attribute, value);
+                add(option, value.clone());
+            }
+        }
+        if self.parameters.locked == Some(true) {
+            plan.add("locked", &true);
+            add("--expiredate", EXPIRED.to_owned());
+        }
+        if let Some(groups) = &self.groups {
+            plan.add("groups", &groups.join(","));
+            self.resolve_groups(host, accounts, &mut plan)?;
+        }
+        if self.parameters.system {
+            words.push("--system".into());
+        }
+        if self.parameters.group.is_none() {
+            // A group of this name may exist, perhaps from a task before this one. Then `useradd` must not create it.
+            let own_group = accounts.group(&self.name).map(|_| ["--gid".to_owned(), self.name.clone()].to_vec());
+            words.extend(own_group.unwrap_or_else(|| vec!["--user-group".into()]));
+        }
+        words.push(self.name.clone());
+        plan.step = Some(ToolCall::shadow(&words));
+        Ok(plan)
+    }
+
+    /// Returns the plan for a user that exists and must exist.
+    fn change_plan(&self, host: &dyn Host, accounts: &LocalAccounts, user: &UserRecord) -> Result<AccountPlan, TaskError> {
+        let mut plan = AccountPlan::default();
+        let usermod = self.compare_entry(host, accounts, user, &mut plan)?;
+        plan.refusal = plan.refusal.take().or_else(|| self.change_refusal(host, accounts, user, &plan));
+        let home = home::creation(host, self.home.as_deref().unwrap_or(&user.home), user, self.creates_home(user), &mut plan)?;
+        let groups = self.compare_groups(host, accounts, user, &mut plan)?;
+        let (lock, unlock) = self.compare_lock(host, accounts, user, &mut plan);
+        plan.step = lock.or(usermod).or(home).or(groups).or(unlock);
+        Ok(plan)
+    }
+
+    /// Compares the entry of `/etc/passwd` with the task. Returns the tool that changes it.
+    fn compare_entry(
+        &self,
+        host: &dyn Host,
+        accounts: &LocalAccounts,
+        user: &UserRecord,
+        plan: &mut AccountPlan,
+    ) -> Result<Option<ToolCall>, TaskError> {
+        let (mut words, mut notes): (Vec<String>, Vec<String>) = (vec!["usermod".into()], Vec::new());
+        if let Some(uid) = self.parameters.uid.filter(|uid| *uid != user.uid) {
+            plan.compare("uid", &user.uid, &uid);
+            words.extend(["--uid".into(), uid.to_string()]);
+            notes.push(format!(
+                "files outside of its home directory keep the number {}: `find / -xdev -uid {}` lists them",
+                user.uid, user.uid
+            ));
+        }
+        if let Some(gid) = self.primary_group_id(host, accounts, plan)?.filter(|gid| *gid != user.gid) {
+            let group = self.parameters.group.clone().unwrap_or_default();
+            let old_group = accounts.group_with_id(user.gid).map_or_else(|| user.gid.to_string(), |group| group.name);
+            plan.compare("group", &format!("{old_group} ({})", user.gid), &format!("{group} ({gid})"));
+            words.extend(["--gid".into(), group]);
+            notes.push(format!("files outside of its home directory keep the group {}", user.gid));
+        } else if let Some(missing) = &plan.missing {
+            let missing = missing.clone();
+            plan.compare("group", &user.gid, &missing);
+        }
+        if let Some(home) = self.home.as_ref().filter(|home| **home != user.home) {
+            plan.compare("home", &user.home, home);
+            words.extend(["--home".into(), home.clone()]);
+            notes.push(format!("the files in {} stay there", user.home));
+        }
+        for (attribute, option, old, new) in
+            [("shell", "--shell", &user.shell, &self.shell), ("comment", "--comment", &user.comment, &self.comment)]
+        {
+            if let Some(new) = new.as_ref().filter(|new| *new != old) {
+                plan.compare(attribute, old, new);
+                words.extend([option.into(), new.clone()]);
+            }
+        }
+        if words.len() == 1 {
+            return Ok(None);
+        }
+        words.push(self.name.clone());
+        Ok(Some(ToolCall { note: notes.join("; "), ..ToolCall::shadow(&words) }))
+    }
+
+    /// Returns the number of the primary group of the task. A group that does not exist is added to the plan as missing.
+    fn primary_group_id(
+        &self,
+        host: &dyn Host,
+        accounts: &LocalAccounts,
+        plan: &mut AccountPlan,
+    ) -> Result<Option<u32>, TaskError> {
+        let Some(name) = &self.parameters.group else { return Ok(None) };
+        if let Ok(gid) = name.parse() {
+            return Ok(Some(gid));
+        }
+        if let Some(group) = accounts.group(name) {
+            return Ok(Some(group.gid));
+        }
+        let entry = host.directory_entry(AccountKind::Group, name)?;
+        let gid = entry.as_deref().and_then(GroupRecord::parse).map(|group| group.gid);
+        if gid.is_none() {
+            plan.missing = Some(missing_group("parameters.group", name));
+        }
+        Ok(gid)
+    }
+
+    /// Compares the supplementary groups of a user with the task. Returns the tool that changes them.
+    fn compare_groups(
+        &self,
+        host: &dyn Host,
+        accounts: &LocalAccounts,
+        user: &UserRecord,
+        plan: &mut AccountPlan,
+    ) -> Result<Option<ToolCall>, TaskError> {
+        let Some(wanted) = self.resolve_groups(host, accounts, plan)? else { return Ok(None) };
+        let mut current = accounts.groups_with_member(&self.name);
+        // The user is in its primary group anyway.
+        let primary = accounts.group_with_id(self.primary_group_id(host, accounts, plan)?.unwrap_or(user.gid));
+        let primary = primary.map(|group| group.name).unwrap_or_default();
+        let wanted: BTreeSet<_> = wanted.into_iter().filter(|group| *group != primary).collect();
+        current.remove(&primary);
+        let is_exact = self.parameters.exact_groups;
+        let target: BTreeSet<_> = if is_exact { wanted.clone() } else { current.union(&wanted).cloned().collect() };
+        let join = |groups: &BTreeSet<String>| groups.iter().map(String::as_str).collect::<Vec<_>>().join(",");
+        if target == current {
+            return Ok(None);
+        }
+        plan.compare("groups", &join(&current), &join(&target));
+        if is_exact {
+            return Ok(Some(ToolCall::shadow(&["usermod", "--groups", &join(&target), &self.name])));
+        }
+        let added = wanted.difference(&current).cloned().collect();
+        Ok(Some(ToolCall::shadow(&["usermod", "--append", "--groups", &join(&added), &self.name])))
+    }
+
+    /// Returns the names of the local groups that the task lists. A group of a directory service is left out if it lists
+    /// the user as a member, and otherwise refused. A group that does not exist is added to the plan as missing.
+    fn resolve_groups(
+        &self,
+        host: &dyn Host,
+        accounts: &LocalAccounts,
+        plan: &mut AccountPlan,
+    ) -> Result<Option<BTreeSet<String>>, TaskError> {
+        let Some(groups) = &self.groups else { return Ok(None) };
+        let mut names = BTreeSet::new();
+        for (index, text) in groups.iter().enumerate() {
+            let field = format!("parameters.groups[{index}]");
+            let local = text.parse().map_or_else(|_| accounts.group(text), |gid| accounts.group_with_id(gid));
+            if let Some(group) = local {
+                names.insert(group.name);
+                continue;
+            }
+            match host.directory_entry(AccountKind::Group, text)?.as_deref().and_then(GroupRecord::parse) {
+                Some(group) if group.members.contains(&self.name) => {}
+                Some(_) => {
+                    plan.add("groups", text);
+                    let reason = directory_refusal(AccountKind::Group, text);
+                    plan.refusal.get_or_insert(format!("{field}: {reason}, and add {} to it", self.name));
+                }
+                None => {
+                    if !plan.has("groups") {
+                        plan.add("groups", text);
+                    }
+                    plan.missing.get_or_insert(missing_group(&field, text));
+                }
+            }
+        }
+        Ok(Some(names))
+    }
+
+    /// Compares the lock of a user with the task. Returns the tool that locks the user, or the one that unlocks it.
+    fn compare_lock(
+        &self,
+        host: &dyn Host,
+        accounts: &LocalAccounts,
+        user: &UserRecord,
+        plan: &mut AccountPlan,
+    ) -> (Option<ToolCall>, Option<ToolCall>) {
+        let state = accounts.login_state(user);
+        let today = i64::try_from(host.unix_seconds() / DAY_SECONDS).unwrap_or(i64::MAX);
+        match self.parameters.locked {
+            Some(true) if !state.is_locked(today) => {
+                plan.compare("locked", &false, &true);
+                (Some(ToolCall::shadow(&["usermod", "--lock", "--expiredate", EXPIRED, &self.name])), None)
+            }
+            Some(false) if state.has_locked_password() => {
+                plan.compare("locked", &true, &false);
+                (None, Some(ToolCall::shadow(&["usermod", "--unlock", "--expiredate", "", &self.name])))
+            }
+            Some(false) if state.is_expired(today) => {
+                plan.compare("locked", &true, &false);
+                let note = "the account has no password of its own that was locked, and its password is left as it is: only its expiry was removed";
+                let step = ToolCall::shadow(&["usermod", "--expiredate", "", &self.name]);
+                (None, Some(ToolCall { note: note.to_owned(), ..step }))
+            }
+            _ => (None, None),
+        }
+    }
+
+    /// Returns whether a missing home directory of the user is created, or `None` if the task does not say so and the
+    /// directory is created only where that is possible.
+    fn creates_home(&self, user: &UserRecord) -> home::Creation {
+        let uid = self.parameters.uid.unwrap_or(user.uid);
+        match self.parameters.create_home {
+            Some(true) => home::Creation::Required,
+            None if !self.parameters.system && uid >= DEFAULT_MIN_UID && uid != NOBODY_UID => home::Creation::IfPossible,
+            Some(false) | None => home::Creation::Never,
+        }
+    }
+
+    /// Returns the reason why no task may change the number, the group or the lock of a user.
+    fn change_refusal(&self, host: &dyn Host, accounts: &LocalAccounts, user: &UserRecord, plan: &AccountPlan) -> Option<String> {
+        let is_protected = user.uid == 0 || self.name == CONTROLLER_ACCOUNT;
+        let owner = if user.uid == 0 { "is an account of root" } else { "is the account of the controller of Stemma" };
+        if is_protected && (plan.has("uid") || plan.has("group") || self.parameters.locked == Some(true)) {
+            return Some(format!("user {} {owner}: no task changes its number or primary group, or locks it", self.name));
+        }
+        if let Some(uid) = self.parameters.uid.filter(|_| plan.has("uid")) {
+            let used = self.used_number_refusal(accounts, uid);
+            return used.or_else(|| self.process_refusal(host, user));
+        }
+        if plan.has("home") { self.process_refusal(host, user) } else { None }
+    }
+
+    /// Returns the plan for a user that exists and must not exist.
+    fn removal_plan(&self, host: &dyn Host, accounts: &LocalAccounts, user: &UserRecord) -> Result<AccountPlan, TaskError> {
+        let mut plan = AccountPlan::default();
+        plan.remove("user", &self.name);
+        plan.step = Some(ToolCall::shadow(&["userdel", &self.name]));
+        if user.uid == 0 || self.name == CONTROLLER_ACCOUNT {
+            let needed_by = if user.uid == 0 { "the system" } else { "the controller of Stemma" };
+            plan.refusal = Some(format!("user {} is needed by {needed_by}: remove the task", self.name));
+            return Ok(plan);
+        }
+        plan.refusal = self.process_refusal(host, user);
+        if self.parameters.remove_home {
+            // The directory is removed first. If the agent is killed between both, the account still names it.
+            let home_step = home::removal(host, accounts, user, &mut plan)?;
+            plan.step = Some(home_step.unwrap_or_else(|| ToolCall::shadow(&["userdel", "--remove", &self.name])));
+        }
+        Ok(plan)
+    }
+
+    /// Returns the reason why the user cannot get a number, if another user has it.
+    fn used_number_refusal(&self, accounts: &LocalAccounts, uid: u32) -> Option<String> {
+        let other = accounts.users().find(|user| user.uid == uid && user.name != self.name)?;
+        Some(format!("parameters.uid: the user {} has the number {uid}: write another one", other.name))
+    }
+
+    /// Returns the reason why the user cannot be changed or removed, if processes of the user run. The tools refuse that
+    /// too, and do not name the processes.
+    fn process_refusal(&self, host: &dyn Host, user: &UserRecord) -> Option<String> {
+        let processes = user_processes(host, user.uid);
+        if processes.is_empty() {
+            return None;
+        }
+        let more = processes.len().saturating_sub(MAX_LISTED_PROCESSES);
+        let listed = processes.iter().take(MAX_LISTED_PROCESSES).cloned().collect::<Vec<_>>().join(", ");
+        let more = if more == 0 { String::new() } else { format!(" and {more} more") };
+        Some(format!("user {} has running processes, {listed}{more}: end them first", self.name))
+    }
+}
+
+/// Returns the name and the number of each process of a user. Returns none if the host has no `/proc`.
+fn user_processes(host: &dyn Host, uid: u32) -> Vec<String> {
+    let Ok(Some(proc)) = host.dir(&HostPath::from_static("/proc")) else { return Vec::new() };
+    let names = proc.names().unwrap_or_default();
+    let processes = names.iter().filter(|name| name.bytes().all(|byte| byte.is_ascii_digit()));
+    let is_of_user = |name: &&String| proc.stat(name).is_ok_and(|stat| stat.is_some_and(|stat| stat.user == uid));
+    let describe = |number: &String| {
+        let comm = proc.dir(number).ok().flatten().and_then(|dir| dir.read("comm", 4096).ok().flatten());
+        let comm = comm.map(|bytes| String::from_utf8_lossy(&bytes).trim().to_owned()).filter(|comm| !comm.is_empty());
+        format!("{} ({number})", comm.as_deref().unwrap_or("process"))
+    };
+    processes.filter(is_of_user).map(describe).collect()
+}
+
+/// Returns the reason why a group cannot be used, because it does not exist.
+fn missing_group(field: &str, name: &str) -> String {
+    format!("{field}: there is no group {name} on this host: let a task before this one create it (`group_account`)")
+}
