@@ -19,6 +19,8 @@ mod sync;
 mod tree_removal;
 mod unit;
 
+use std::rc::Rc;
+
 use stemma_core::task::{PathContent, TaskKind, TypedParameters, task_type, tree_rules};
 
 use super::ledger::{ObjectKey, ObjectKind};
@@ -39,6 +41,29 @@ pub trait Applier {
     /// default this is [`Self::apply`].
     fn refresh<'a>(&'a self, site: &'a Site, task: &'a HostTask) -> Pending<'a, Result<ApplyResult, TaskError>> {
         self.apply(site, task)
+    }
+
+    /// Returns a key that is equal for tasks that one change can make together ([`Self::apply_together`]). Returns `None` for a
+    /// task that is changed alone.
+    fn batch_key(&self, site: &Site, task: &HostTask) -> Option<String> {
+        let _ = (site, task);
+        None
+    }
+
+    /// Makes the changes of several tasks with the same [`Self::batch_key`], as [`Self::apply`] does for one. Returns the result
+    /// of each task, in their order.
+    fn apply_together<'a>(
+        &'a self,
+        site: &'a Site,
+        tasks: &'a [Rc<HostTask>],
+    ) -> Pending<'a, Vec<Result<ApplyResult, TaskError>>> {
+        Box::pin(async move {
+            let mut results = Vec::new();
+            for task in tasks {
+                results.push(self.apply(site, task).await);
+            }
+            results
+        })
     }
 
     /// Returns whether a refresh makes the task act although its check finds no difference. By default, this is so if the

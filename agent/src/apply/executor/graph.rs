@@ -129,6 +129,25 @@ impl TaskGraph {
         }
     }
 
+    /// Records as running the waiting tasks that could start now if no other task ran, and for which `select` is true. Returns
+    /// them. The caller runs them together with an exclusive task that it has started.
+    pub fn start_together(
+        &mut self,
+        open: &BTreeSet<Barrier>,
+        held_back: &BTreeSet<usize>,
+        select: impl Fn(usize) -> bool,
+    ) -> Vec<usize> {
+        let can_start = |index: &usize| {
+            let vertex = &self.vertices[*index];
+            vertex.state == TaskState::Waiting && vertex.is_exclusive && self.is_ready(*index, open, held_back)
+        };
+        let started: Vec<usize> = (0..self.vertices.len()).filter(can_start).filter(|index| select(*index)).collect();
+        for index in &started {
+            self.vertices[*index].state = TaskState::Running;
+        }
+        started
+    }
+
     /// Returns the step for one task: `Stop` if a required task blocks its dependants, `Start` if nothing prevents the
     /// task from running, or `None` if the task must wait or has started already.
     fn step_for(&self, index: usize, open: &BTreeSet<Barrier>, held_back: &BTreeSet<usize>) -> Option<NextStep> {
@@ -139,12 +158,18 @@ impl TaskGraph {
         if let Some(cause) = self.root_failure(index) {
             return Some(NextStep::Stop { at: index, by: cause });
         }
-        let is_ready = self.clean_ups.clone().take_while(|clean_up| *clean_up != index).all(|clean_up| self.is_over(clean_up))
-            && vertex.requires.iter().all(|&requirement| self.is_over(requirement))
+        let can_start = self.is_ready(index, open, held_back) && (vertex.is_marker || self.has_room(vertex.is_exclusive));
+        can_start.then_some(NextStep::Start(index))
+    }
+
+    /// Returns whether a task has all that it waits for: its requirements, its barriers and its blob. None of its requirements
+    /// prevents it from running.
+    fn is_ready(&self, index: usize, open: &BTreeSet<Barrier>, held_back: &BTreeSet<usize>) -> bool {
+        let vertex = &self.vertices[index];
+        self.clean_ups.clone().take_while(|clean_up| *clean_up != index).all(|clean_up| self.is_over(clean_up))
+            && vertex.requires.iter().all(|&requirement| self.is_over(requirement) && !self.blocks_dependants(requirement))
             && vertex.barriers.iter().all(|barrier| open.contains(barrier))
             && !held_back.contains(&index)
-            && (vertex.is_marker || self.has_room(vertex.is_exclusive));
-        is_ready.then_some(NextStep::Start(index))
     }
 
     /// Returns whether one more task may run now. `is_exclusive` is true if that task may only run while no other task

@@ -3,6 +3,7 @@
 //! The executor runs a task set to its end. It does not need to know what changed in the task set. A restart, a
 //! check for drift and the first deployment are the same run: a task that is already converged costs one check.
 
+mod batch;
 pub mod graph;
 pub mod perform;
 mod planned;
@@ -31,9 +32,10 @@ use super::task::{Execution, HostTask, Site};
 use crate::config::Ceiling;
 use crate::host::command::truncate_front;
 use crate::host::{HostError, HostPath, Pending};
+use batch::Batch;
 use graph::{NextStep, TaskGraph};
 pub use perform::AllowedAction;
-use perform::{PerformResult, RefreshOutcome, TaskCall, check_exclusively, perform};
+use perform::{BatchPlace, PerformResult, RefreshOutcome, TaskCall, check_exclusively, perform};
 use planned::{PlannedTask, Readiness, assign_paths, link_subscribers};
 pub use planned::{is_marker, is_observed, is_topologically_sorted};
 use refreshes::PendingRefreshes;
@@ -246,7 +248,7 @@ impl TaskRun {
                     let reason = format!("Not run: {}, which it requires, {}.", self.tasks[by].id, self.graph.outcome_text(by));
                     self.record_end(task_index, Execution::with_message(Outcome::DependencyFailed, reason), AllowedAction::Check);
                 }
-                NextStep::Start(task_index) => self.start_task(task_index)?,
+                NextStep::Start(task_index) => self.start_batch(task_index, open, &held_back)?,
             }
         }
         Ok(())
@@ -263,9 +265,27 @@ impl TaskRun {
         Ok(local.paused || local.parked.is_some())
     }
 
+    /// Starts a task and, if one change can make several tasks together, the other tasks of that change that could start too.
+    fn start_batch(&mut self, index: usize, open: &BTreeSet<Barrier>, held_back: &BTreeSet<usize>) -> Result<(), HostError> {
+        let is_change = self.purpose == RunPurpose::Converge && self.mode == Mode::Apply;
+        let key = if is_change { self.tasks[index].batch_key(&self.site) } else { None };
+        let Some(key) = key else { return self.start_task(index, None) };
+        let (site, tasks) = (&self.site, &self.tasks);
+        let others = self.graph.start_together(open, held_back, |other| tasks[other].batch_key(site).as_ref() == Some(&key));
+        let indexes: Vec<usize> = std::iter::once(index).chain(others).collect();
+        if indexes.len() == 1 {
+            return self.start_task(index, None);
+        }
+        let batch_tasks: Rc<[Rc<HostTask>]> = indexes.iter().filter_map(|index| self.tasks[*index].host_task()).collect();
+        for (index, member) in indexes.into_iter().zip(Batch::members(batch_tasks.len())) {
+            self.start_task(index, Some((Rc::new(member), batch_tasks.clone())))?;
+        }
+        Ok(())
+    }
+
     /// Starts a task with the action that is allowed for it now. Ends the task at once if it cannot run on this host. A
     /// started task makes progress only when [`Self::advance`] or [`Self::finish_running`] polls it.
-    fn start_task(&mut self, index: usize) -> Result<(), HostError> {
+    fn start_task(&mut self, index: usize, batch: Option<BatchPlace>) -> Result<(), HostError> {
         match &self.tasks[index].readiness {
             Readiness::Refused(outcome, reason) => {
                 let execution = Execution::with_message(*outcome, reason.clone());
@@ -285,7 +305,7 @@ impl TaskRun {
                 let (site, applier, task) = (self.site.clone(), *applier, task.clone());
                 let (refreshes, staging) = (self.tasks[index].refreshes.clone(), self.staging.clone());
                 let ending = self.ending.subscribe();
-                let call = TaskCall { allowed: action, is_refresh, subscribers: refreshes, staging, ending };
+                let call = TaskCall { allowed: action, is_refresh, subscribers: refreshes, batch, staging, ending };
                 let future: Pending<'static, Option<PerformResult>> = match self.purpose {
                     RunPurpose::Converge => Box::pin(async move { perform(&site, applier, &task, &call).await }),
                     RunPurpose::Check => {

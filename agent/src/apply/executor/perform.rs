@@ -9,9 +9,11 @@ use stemma_wire::message::observed::Outcome;
 use tokio::sync::watch;
 use tokio::time::timeout;
 
+use super::batch::BatchMember;
 use crate::apply::applier::Applier;
 use crate::apply::leftovers::{StagingDirs, record_dirs};
 use crate::apply::task::{ApplyResult, CheckResult, Execution, FailureEffect, HostTask, Site, TaskError};
+use crate::host::Pending;
 
 /// Message of a contended task: one that is not mended now, because something else changes the host back.
 const CONTENDED_MESSAGE: &str = "contended: it was mended three times within an hour, and something else changes it again";
@@ -49,8 +51,11 @@ const POLL_INTERVAL: Duration = Duration::from_millis(50);
 /// Message of a check of a task that must run again only because a task that it subscribes to has changed something.
 const REFRESHED_MESSAGE: &str = "a task that it subscribes to has changed something since it last succeeded";
 
+/// The place of a task among tasks that one change makes together, and all these tasks.
+pub type BatchPlace = (Rc<BatchMember>, Rc<[Rc<HostTask>]>);
+
 /// The parameters of the run of one task.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct TaskCall {
     /// The action that is allowed for the task.
     pub allowed: AllowedAction,
@@ -59,6 +64,8 @@ pub struct TaskCall {
     pub is_refresh: bool,
     /// Ids of the tasks that must run again if this task changes something.
     pub subscribers: Vec<String>,
+    /// `None` if the task is changed alone.
+    pub batch: Option<BatchPlace>,
     /// Directories in which the tasks of the run may leave unfinished files.
     pub staging: Rc<StagingDirs>,
     /// True as soon as the run must end. Then no task begins a change, or tries one again.
@@ -226,7 +233,11 @@ async fn apply_with_retries(site: &Site, applier: &dyn Applier, task: &HostTask,
     let (retries, interval) = applier.retry_policy(task);
     let (mut attempt, mut is_unchanged, mut ending) = (0, true, call.ending.clone());
     loop {
-        let change = if call.is_refresh { applier.refresh(site, task) } else { applier.apply(site, task) };
+        let change: Pending<'_, _> = match &call.batch {
+            Some((member, tasks)) if !call.is_refresh => Box::pin(member.apply(site, applier, tasks)),
+            _ if call.is_refresh => applier.refresh(site, task),
+            _ => applier.apply(site, task),
+        };
         let error = match change.await {
             Ok(apply_result) if apply_result.is_unchanged && is_unchanged => {
                 return Some(PerformResult::Ended(changed_execution(apply_result), RefreshOutcome::Unchanged(new_requests)));

@@ -105,6 +105,22 @@ impl PlannedTask {
         Ok((vertex(&clean_up.task, &planned.readiness, state, mode), planned))
     }
 
+    /// Returns the task, or `None` if it cannot run on this host.
+    pub(super) fn host_task(&self) -> Option<Rc<HostTask>> {
+        match &self.readiness {
+            Readiness::Runnable { task, .. } => Some(task.clone()),
+            Readiness::Refused(..) => None,
+        }
+    }
+
+    /// Returns the key of the tasks that one change can make together with this task. `None` if it is changed alone.
+    pub(super) fn batch_key(&self, site: &Site) -> Option<String> {
+        match &self.readiness {
+            Readiness::Runnable { applier, task, .. } => applier.batch_key(site, task),
+            Readiness::Refused(..) => None,
+        }
+    }
+
     /// Returns the paths that the task writes, each with what is there afterwards, and the patterns of what it ignores
     /// below. Returns no path if the task writes none, or its path cannot be determined.
     fn written_paths(&self, site: &Site) -> (Vec<(String, PathContent)>, PathPatterns) {

@@ -14,7 +14,10 @@ mod rpm;
 mod state;
 
 use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
+
+use log::info;
 
 use super::{Applier, ManagedObject};
 use crate::apply::ledger::{ObjectKey, ObjectKind};
@@ -99,9 +102,53 @@ impl Applier for PackageApplier {
     /// A package of a host without dpkg counts as installed, because only a process could check it. So does each package
     /// while dpkg changes its database.
     fn has_object(&self, site: &Site, (_, name): &ObjectKey) -> Result<bool, HostError> {
-        let database = read_database_once(&*site.host, &site.packages)?;
+        let database = read_database_once(&*site.host, &site.memory.get())?;
         Ok(database.is_none_or(|database| database.is_installed(name)))
     }
+
+    fn batch_key(&self, site: &Site, task: &HostTask) -> Option<String> {
+        PackageRequest::new(site, task).ok().map(|request| apt::batch_key(&request))
+    }
+
+    fn apply_together<'a>(
+        &'a self,
+        site: &'a Site,
+        tasks: &'a [Rc<HostTask>],
+    ) -> Pending<'a, Vec<Result<ApplyResult, TaskError>>> {
+        Box::pin(apply_together(site, tasks))
+    }
+}
+
+/// Applies tasks with the same batch key in one transaction of apt. A task for which this is not possible is applied alone, and
+/// so are all tasks if the transaction fails: an error then belongs to the task that causes it.
+async fn apply_together(site: &Site, tasks: &[Rc<HostTask>]) -> Vec<Result<ApplyResult, TaskError>> {
+    let requests: Result<Vec<_>, _> = tasks.iter().map(|task| PackageRequest::new(site, task)).collect();
+    let mut results = BTreeMap::new();
+    if let Ok(requests) = requests
+        && !have_common_name(&requests)
+        && matches!(find_manager(site).await, Ok(Manager::Apt(_)))
+    {
+        let apts: Vec<Apt<'_>> =
+            tasks.iter().zip(&requests).map(|(task, request)| Apt::new(site, &task.task.id, request)).collect();
+        results = Apt::apply_together(&apts).await.unwrap_or_else(|error| {
+            info!(error = error.message.as_str(); "the packages of several tasks are installed or removed one task after another");
+            BTreeMap::new()
+        });
+    }
+    let mut ordered = Vec::new();
+    for (index, task) in tasks.iter().enumerate() {
+        ordered.push(match results.remove(&index) {
+            Some(result) => result,
+            None => PackageApplier.apply(site, task).await,
+        });
+    }
+    ordered
+}
+
+/// Returns whether two tasks name the same package.
+fn have_common_name(requests: &[PackageRequest]) -> bool {
+    let mut names = BTreeSet::new();
+    requests.iter().flat_map(|request| &request.names).any(|name| !names.insert(name))
 }
 
 /// Returns the package manager of the host. dpkg comes first, because a Debian host may have the programs of rpm too.

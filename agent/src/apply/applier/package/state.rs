@@ -172,8 +172,9 @@ pub(super) struct PackageSnapshot {
     pub(super) installed: BTreeMap<String, String>,
 }
 
-/// Returns a diff of all packages that were installed, removed or changed. The packages that the task names come first.
-pub(super) fn diff_snapshots(old: &PackageSnapshot, new: &PackageSnapshot) -> String {
+/// Returns a diff of all packages that were installed, removed or changed. The packages that the task names come first. Of the
+/// others, the diff has those that are not in `ignored`, and none if `ignored` is `None`.
+pub(super) fn diff_snapshots(old: &PackageSnapshot, new: &PackageSnapshot, ignored: Option<&[String]>) -> String {
     let mut text = String::new();
     let mut add = |name: &str, old: &str, new: &str| {
         if old != new {
@@ -186,8 +187,9 @@ pub(super) fn diff_snapshots(old: &PackageSnapshot, new: &PackageSnapshot) -> St
         add(&old_state.name, held_text(old_state.is_held), held_text(new_state.is_held));
     }
     let is_named = |name: &str| old.named.iter().any(|state| state.name == name);
+    let is_ignored = |name: &String| ignored.is_none_or(|ignored| ignored.contains(name));
     let names: BTreeSet<&String> = old.installed.keys().chain(new.installed.keys()).collect();
-    let is_other_change = |name: &&String| !is_named(name) && old.installed.get(*name) != new.installed.get(*name);
+    let is_other_change = |name: &&String| !is_named(name) && !is_ignored(name) && old.installed.get(*name) != new.installed.get(*name);
     let others: Vec<&String> = names.into_iter().filter(is_other_change).collect();
     let version =
         |snapshot: &PackageSnapshot, name: &str| snapshot.installed.get(name).cloned().unwrap_or_else(|| "absent".to_owned());

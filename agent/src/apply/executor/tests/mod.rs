@@ -519,6 +519,7 @@ fn files_containing(dir: &dyn Dir, dir_path: &str, text: &str) -> Vec<String> {
     paths
 }
 
+mod batch;
 mod clean_ups;
 mod ending;
 mod hostile;

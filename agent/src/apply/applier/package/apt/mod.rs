@@ -1,7 +1,9 @@
 //! Changes of packages by apt.
 
 use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::rc::Rc;
+use std::time::Duration;
 
 use log::{info, warn};
 use stemma_core::task::compare_debian_versions;
@@ -109,22 +111,36 @@ impl<'a> Apt<'a> {
 
     /// Brings the packages into the state that the task requires.
     pub(super) async fn apply(&self) -> Result<ApplyResult, TaskError> {
-        self.wait_for_locks().await?;
-        let database = self.database().await.map_err(TaskError::without_effect)?;
-        let (old, changes) = (snapshot(self.request, &database), compare(self.request, &database));
-        if let Some(message) = find_blocker(self.request, &database, &changes) {
-            return Err(TaskError::new(message).without_effect());
-        }
+        self.wait_for_locks(self.request.lock_timeout).await?;
+        let (old, changes) = self.plan(&*self.database().await.map_err(TaskError::without_effect)?)?;
         if changes.is_empty() {
-            return Ok(ApplyResult {
-                message: "another package manager has made the change".to_owned(),
-                ..ApplyResult::default()
-            });
+            return Ok(ApplyResult { message: "another package manager has made the change".to_owned(), ..ApplyResult::default() });
         }
         let mut output = String::new();
         if !changes.packages.is_empty() {
             output = self.change_unheld(&changes).await?.output;
         }
+        self.finish(&old, &changes, output, Some(&[])).await
+    }
+
+    /// Returns the packages before the change, and what must change. Fails if something prevents the changes.
+    fn plan(&self, database: &Database) -> Result<(PackageSnapshot, PackageChanges), TaskError> {
+        let changes = compare(self.request, database);
+        match find_blocker(self.request, database, &changes) {
+            Some(message) => Err(TaskError::new(message).without_effect()),
+            None => Ok((snapshot(self.request, database), changes)),
+        }
+    }
+
+    /// Sets or clears holds after a transaction. Then checks that the packages are as the task requires, and returns what has
+    /// changed. The diff has the packages that no task names, without `ignored`. It has none of them if `ignored` is `None`.
+    async fn finish(
+        &self,
+        old: &PackageSnapshot,
+        changes: &PackageChanges,
+        output: String,
+        ignored: Option<&[String]>,
+    ) -> Result<ApplyResult, TaskError> {
         let remaining_changes = compare(self.request, &*self.database().await?);
         if !remaining_changes.hold.is_empty() {
             self.mark(self.request.hold == Some(true), &remaining_changes.hold).await?;
@@ -137,12 +153,45 @@ impl<'a> Apt<'a> {
             return Err(TaskError { output, ..TaskError::new(message.trim_end()) });
         }
         let new = snapshot(self.request, &database);
-        let (message, diff) = (done_message(self.request, &changes, &new), diff_snapshots(&old, &new));
+        let (message, diff) = (done_message(self.request, changes, &new), diff_snapshots(old, &new, ignored));
         Ok(ApplyResult { message, output, diff, ..ApplyResult::default() })
     }
 
-    async fn wait_for_locks(&self) -> Result<(), TaskError> {
-        wait_for_locks(self.runner.site, APT_LOCKS, self.request.lock_timeout).await
+    /// Makes the changes of several tasks in one transaction, as far as nothing prevents it. Returns the results of the tasks
+    /// that were in the transaction, by the index of the task. The caller applies the others alone, and all tasks if the
+    /// transaction fails. The tasks name different packages.
+    pub(super) async fn apply_together(tasks: &[Self]) -> Result<BTreeMap<usize, Result<ApplyResult, TaskError>>, TaskError> {
+        let Some(first) = tasks.first() else { return Ok(BTreeMap::new()) };
+        first.wait_for_locks(tasks.iter().map(|task| task.request.lock_timeout).max().unwrap_or_default()).await?;
+        let database = first.database().await?;
+        let mut planned = Vec::new();
+        for (index, task) in tasks.iter().enumerate() {
+            // A package that is held must first be released, so its task is alone.
+            if let Ok((old, changes)) = task.plan(&database)
+                && !changes.packages.is_empty()
+                && changes.held.is_empty()
+                && task.prepare().await.is_ok()
+            {
+                planned.push((index, task, old, changes));
+            }
+        }
+        if planned.len() < 2 {
+            return Ok(BTreeMap::new());
+        }
+        let changes: Vec<_> = planned.iter().map(|(_, task, _, changes)| (task.request, changes.packages.as_slice())).collect();
+        let output = first.run_fresh(&change_words(&changes)).await?.output;
+        let names: Vec<String> = planned.iter().flat_map(|(_, task, ..)| task.request.names.clone()).collect();
+        let mut results = BTreeMap::new();
+        for (index, task, old, changes) in &planned {
+            // Packages that no task names are in the diff of the first task only.
+            let ignored = results.is_empty().then_some(names.as_slice());
+            results.insert(*index, task.finish(old, changes, output.clone(), ignored).await);
+        }
+        Ok(results)
+    }
+
+    async fn wait_for_locks(&self, limit: Duration) -> Result<(), TaskError> {
+        wait_for_locks(self.runner.site, APT_LOCKS, limit).await
     }
 
     async fn database(&self) -> Result<Rc<Database>, TaskError> {
@@ -167,13 +216,23 @@ impl<'a> Apt<'a> {
     }
 
     async fn change(&self, changes: &PackageChanges) -> Result<CommandResult, TaskError> {
-        if matches!(self.request.target, PackageTarget::Present(_)) {
-            if !self.has_lists()? {
-                self.refresh_lists().await?;
-            }
-            self.check_candidate().await?;
+        self.prepare().await?;
+        self.run_fresh(&change_words(&[(self.request, &changes.packages)])).await
+    }
+
+    /// Refreshes the lists of available packages if an installation needs it. Fails if apt has no version that the task allows.
+    async fn prepare(&self) -> Result<(), TaskError> {
+        if matches!(self.request.target, PackageTarget::Absent { .. }) {
+            return Ok(());
         }
-        let words = change_words(self.request, &changes.packages);
+        if !self.has_lists()? {
+            self.refresh_lists().await?;
+        }
+        self.check_candidate().await
+    }
+
+    /// Runs a command, again with fresh lists of available packages if they may be too old.
+    async fn run_fresh(&self, words: &[String]) -> Result<CommandResult, TaskError> {
         let words: Vec<&str> = words.iter().map(String::as_str).collect();
         loop {
             let result = self.run(&words).await?;
@@ -197,7 +256,7 @@ impl<'a> Apt<'a> {
                 return Ok(result);
             }
             attempt += 1;
-            self.wait_for_locks().await?;
+            self.wait_for_locks(self.request.lock_timeout).await?;
         }
     }
 
@@ -259,26 +318,30 @@ impl<'a> Apt<'a> {
     }
 }
 
-/// Returns the command that installs or removes packages.
-fn change_words(request: &PackageRequest, packages: &[String]) -> Vec<String> {
-    let recommends = format!("APT::Install-Recommends={}", request.recommends);
+/// Returns the command that installs or removes packages of one or more tasks. The tasks have the same [`batch_key`].
+fn change_words(changes: &[(&PackageRequest, &[String])]) -> Vec<String> {
     let mut words: Vec<String> = APT_GET.iter().map(|word| (*word).to_owned()).collect();
-    let mut names = packages.to_vec();
-    match &request.target {
-        PackageTarget::Absent { .. } => {}
-        PackageTarget::Present(rule) => {
-            words.extend(["-o".to_owned(), recommends, "--no-remove".to_owned()]);
-            if let VersionRule::Exact(version) = rule {
-                words.push("--allow-downgrades".to_owned());
-                for name in &mut names {
-                    *name = format!("{name}={version}");
-                }
-            }
+    let Some((first, _)) = changes.first() else { return words };
+    if let PackageTarget::Present(rule) = &first.target {
+        words.extend(["-o".to_owned(), format!("APT::Install-Recommends={}", first.recommends), "--no-remove".to_owned()]);
+        if matches!(rule, VersionRule::Exact(_)) {
+            words.push("--allow-downgrades".to_owned());
         }
     }
-    words.push(request.target.verb().to_owned());
-    words.extend(names);
+    words.push(first.target.verb().to_owned());
+    for (request, packages) in changes {
+        words.extend(packages.iter().map(|name| match &request.target {
+            PackageTarget::Present(VersionRule::Exact(version)) => format!("{name}={version}"),
+            _ => name.clone(),
+        }));
+    }
     words
+}
+
+/// Returns a key that is equal for tasks whose packages one command can install or remove.
+pub(super) fn batch_key(request: &PackageRequest) -> String {
+    let is_exact = matches!(request.target, PackageTarget::Present(VersionRule::Exact(_)));
+    format!("{} recommends={} exact={is_exact} timeout={}", request.target.verb(), request.recommends, request.timeout.as_secs())
 }
 
 /// Returns what a task has changed, in one sentence.

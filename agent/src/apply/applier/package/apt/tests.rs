@@ -10,7 +10,7 @@ fn last_words(target: PackageTarget, recommends: bool) -> Vec<String> {
     let timeout = Duration::from_secs(1);
     let names = vec!["nginx".to_owned(), "curl".to_owned()];
     let request = PackageRequest { names: names.clone(), target, hold: None, recommends, lock_timeout: timeout, timeout };
-    let mut words = change_words(&request, &names);
+    let mut words = change_words(&[(&request, &names)]);
     let rest = words.split_off(APT_GET.len());
     assert_eq!(words, APT_GET);
     rest

@@ -70,7 +70,7 @@ impl<'a> Dnf<'a> {
         Ok(ApplyResult {
             message: format!("{verb} {}", list(&changes.packages)),
             output,
-            diff: diff_snapshots(&snapshot(old), &snapshot(new)),
+            diff: diff_snapshots(&snapshot(old), &snapshot(new), None),
             ..ApplyResult::default()
         })
     }
