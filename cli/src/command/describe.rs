@@ -4,6 +4,7 @@
 use anyhow::{Result, bail};
 use serde_json::{Map, Value};
 use stemma_core::status::stopping_task;
+use stemma_core::task::CLEAN_UP_PREFIX;
 use stemma_wire::endpoint::Endpoint;
 
 use crate::api::ApiClient;
@@ -260,9 +261,13 @@ fn failure_lines(node: &str, results: &[&Value]) -> Option<String> {
         }
     }
     let task = cell_text(first.get("task"));
-    text.push_str(&format!(
-        "\n  next: stemma explain node {node} task {task} shows how to fix it; on the host: stemma-agent status, stemma-agent check"
-    ));
+    // A clean-up is a task of an earlier task set, so `explain` does not know it.
+    let explain = if task.starts_with(CLEAN_UP_PREFIX) {
+        String::new()
+    } else {
+        format!("stemma explain node {node} task {task} shows how to fix it; ")
+    };
+    text.push_str(&format!("\n  next: {explain}on the host: stemma-agent status, stemma-agent check"));
     Some(text)
 }
 

@@ -204,7 +204,7 @@ pub(crate) fn released_task_set_digests(model: &Model, node: Uuid) -> Vec<PartDi
 /// released task set.
 fn summarize_tasks(model: &Model, node: Uuid, task_set_digests: &[PartDigest]) -> TaskSummary {
     let results = model.results.get(&node);
-    let clean_ups = || results.into_iter().flat_map(|results| results.clean_ups(task_set_digests));
+    let clean_ups = move || results.into_iter().flat_map(move |results| results.clean_ups(task_set_digests));
     let outcomes = |released| {
         let outcome = move |task: &str| Some(results?.result_for(task_set_digests, task)?.result.outcome.to_task_outcome());
         let clean_up_outcomes = clean_ups().map(|(_, stored)| Some(stored.result.outcome.to_task_outcome()));

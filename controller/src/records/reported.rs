@@ -83,9 +83,12 @@ impl ResultsRecord {
     /// Returns the last results of clean-ups that ran under the current task set. A clean-up is the task that runs once when
     /// the task that names it in `on_unassign` is no longer placed on the node. `task_set` lists the digests of the current
     /// set, one for each wire version.
-    pub fn clean_ups<'a>(&'a self, task_set: &'a [PartDigest]) -> impl Iterator<Item = (&'a str, &'a StoredResult)> {
+    pub fn clean_ups<'a, 'b>(
+        &'a self,
+        task_set: &'b [PartDigest],
+    ) -> impl Iterator<Item = (&'a str, &'a StoredResult)> + use<'a, 'b> {
         let results = self.tasks.range(CLEAN_UP_PREFIX.to_owned()..).take_while(|(id, _)| id.starts_with(CLEAN_UP_PREFIX));
-        results.filter(|(_, stored)| task_set.contains(&stored.result.task_set)).map(|(id, stored)| (id.as_str(), stored))
+        results.filter(move |(_, stored)| task_set.contains(&stored.result.task_set)).map(|(id, stored)| (id.as_str(), stored))
     }
 
     /// Returns the number of dropped results, and the number of results whose texts were cut or dropped.

@@ -89,7 +89,7 @@ pub trait Applier {
         None
     }
 
-    /// Returns the objects of the host that the task manages, as [`super::orphans`] records and reports them. By default, this
+    /// Returns the objects of the host that the task manages, as the module `orphans` records and reports them. By default, this
     /// is the file, link or directory of [`Self::managed_path`]. Returns `None` if they cannot be determined, for example
     /// because a template fails. A task of a type with other objects (packages, units, accounts) overrides this, and
     /// [`Self::has_object`].

@@ -3,7 +3,7 @@
 
 use stemma_core::task::{check_not_agent_path, check_writable, parse_file_mode};
 
-use crate::apply::task::{Site, TaskError};
+use crate::apply::task::{HostTask, Site, TaskError};
 use crate::host::command::escape_controls;
 use crate::host::extras::mode_under_acl;
 use crate::host::{Dir, HostError, HostPath};
@@ -48,4 +48,21 @@ pub(super) fn owner_uid(site: &Site, owner: &str) -> Result<u32, TaskError> {
 /// Returns a path or name as one line for a diff or message, with control characters escaped.
 pub(super) fn one_line(text: &str) -> String {
     escape_controls(text).replace('\n', "\\n").replace('\t', "\\t")
+}
+
+/// Notes that a task is about to create the missing directories of a path, so that they can be removed with what the task
+/// leaves in them.
+///
+/// # Errors
+/// [`HostError`]. The caller must then not create the directories.
+pub(super) fn note_created_parents(site: &Site, task: &HostTask, dir: &HostPath) -> Result<(), HostError> {
+    let mut next_dir = Some(dir.clone());
+    while let Some(dir) = next_dir {
+        if site.host.dir(&dir)?.is_some() {
+            break;
+        }
+        site.ledger.note_creation(&task.task.id, dir.as_str())?;
+        next_dir = dir.parent();
+    }
+    Ok(())
 }

@@ -173,23 +173,6 @@ pub fn left_records(site: &Site, task: &HostTask) -> Vec<(ObjectKey, LeftObject)
     left_objects(site, task).into_iter().map(record).collect()
 }
 
-/// Notes that a task is about to create the missing directories of a path, so that they can be removed with what the task
-/// leaves in them.
-///
-/// # Errors
-/// [`HostError`]. The caller must then not create the directories.
-pub fn note_created_parents(site: &Site, task: &HostTask, dir: &HostPath) -> Result<(), HostError> {
-    let mut next_dir = Some(dir.clone());
-    while let Some(dir) = next_dir {
-        if site.host.dir(&dir)?.is_some() {
-            break;
-        }
-        site.ledger.note_creation(&task.task.id, dir.as_str())?;
-        next_dir = dir.parent();
-    }
-    Ok(())
-}
-
 /// Returns the orphans: the recorded objects that still exist and that no task of this desired state manages.
 ///
 /// # Errors

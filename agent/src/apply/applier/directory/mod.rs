@@ -5,10 +5,9 @@
 use stemma_core::task::DirectoryParameters;
 use stemma_core::task::tree_rules::{agent_parent_error, system_dir_error};
 
-use super::placement::{apply_default_acl, is_trusted_dir, one_line, open_parent, owner_uid, parse_mode};
+use super::placement::{apply_default_acl, is_trusted_dir, note_created_parents, one_line, open_parent, owner_uid, parse_mode};
 use super::tree_removal::{TreeContent, list_tree, remove_tree};
 use super::{Applier, parameters};
-use crate::apply::orphans::note_created_parents;
 use crate::apply::rendering::TaskTemplates;
 use crate::apply::task::{ApplyResult, CheckResult, HostTask, Site, TaskError};
 use crate::host::atomic::{check_creatable, ensure_dir};

@@ -14,10 +14,9 @@ use stemma_core::digest::sha256;
 use stemma_core::task::{FileParameters, check_words};
 use stemma_wire::message::Hash;
 
-use super::placement::{apply_default_acl, is_trusted_dir, open_parent, owner_uid, parse_mode};
+use super::placement::{apply_default_acl, is_trusted_dir, note_created_parents, open_parent, owner_uid, parse_mode};
 use super::{Applier, parameters};
 use crate::apply::ledger::UndoNote;
-use crate::apply::orphans::note_created_parents;
 use crate::apply::rendering::TaskTemplates;
 use crate::apply::task::{ApplyResult, CheckResult, HostTask, Site, TaskError};
 use crate::host::atomic::{Attributes, StagedFile, UnfinishedFile, check_creatable, ensure_dir};

@@ -7,9 +7,8 @@ use stemma_core::digest::sha256;
 use stemma_core::task::LinkParameters;
 use stemma_core::task::name_rules::link_target_error;
 
-use super::placement::{apply_default_acl, one_line, open_parent, parse_mode};
+use super::placement::{apply_default_acl, note_created_parents, one_line, open_parent, parse_mode};
 use super::{Applier, parameters};
-use crate::apply::orphans::note_created_parents;
 use crate::apply::rendering::TaskTemplates;
 use crate::apply::task::{ApplyResult, CheckResult, HostTask, Site, TaskError};
 use crate::host::atomic::{StagedFile, check_creatable, ensure_dir};

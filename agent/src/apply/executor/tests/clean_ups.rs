@@ -163,7 +163,7 @@ fn clean_up_is_not_due_when_condition_leaves_task_out() {
 /// In each round, the power is cut before another of the calls of a run in which a task falls away. After the next run,
 /// the command has run once, unless the power was cut while it was recorded as begun: then a person must decide.
 #[test]
-fn clean_up_runs_once_when_power_is_cut_at_any_call() {
+fn clean_up_runs_once_when_power_is_cut() {
     let start_host = || {
         let host = MemoryHost::new();
         converge(&host, &set_with_conf());

@@ -177,7 +177,7 @@ fn removal_deletes_links_and_empty_directories_of_tasks() {
 
 /// The agent is killed before each call of a run that removes orphans. The next agent removes the rest, and nothing else.
 #[test]
-fn removal_continues_when_power_is_cut_at_any_call() {
+fn removal_continues_when_power_is_cut() {
     let controller = TestController::new();
     let set = base_set().removing_orphans();
     let host = host_with_orphans(&controller);
