@@ -7,7 +7,6 @@
 use std::sync::{Mutex, PoisonError};
 
 use bytes::Bytes;
-use serde_json::Value;
 use stemma_core::object::{Kind, Node, NodeSpec};
 use stemma_core::resolve::Resolution;
 use stemma_core::status::{BOOT_FACT, Liveness};
@@ -53,13 +52,13 @@ pub(super) async fn request_reboot(api: &Api, request: &HttpRequest) -> HandlerR
         // The mark orders this write and a deletion of the node.
         let mark = key::reference_mark(Kind::Node, &uuid);
         work.draft().add_op(Op::Put { key: mark.into(), value: Bytes::new() });
-        work.finish(StoredAnswer::json(202, Value::Null))
+        work.finish(StoredAnswer::empty(202))
     };
     let answer = api.registry.write(&caller, decide).await?;
     let decided = decided.into_inner().unwrap_or_else(PoisonError::into_inner);
     if let Some((node, boot_id)) = decided.filter(|_| !caller.dry_run) {
-        // The revision of the store is at least that of the audit event. So it is later than that of any earlier lease.
-        let revision = Revision(api.registry.store().stats().revision());
+        // The model contains the commit of the audit event, so this revision is later than that of any earlier lease.
+        let revision = Revision(api.model().revision.get());
         desired.grant_reboot(node, boot_id.into_bytes(), revision);
     }
     Ok(HttpResponse::from_answer(answer, &request.base_url))
