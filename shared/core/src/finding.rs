@@ -127,7 +127,7 @@ pub mod rule {
         Error TASK_PARAMETERS "task.parameters": "A task has parameters that its type does not accept.";
         Error TASK_PATH "task.path": "A task writes a path of another task of the node, or has a path or a program that no host accepts.";
         Warning TASK_PATTERN "task.pattern": "A pattern matches no task.";
-        Warning TASK_TYPE "task.type": "A task has a type that no agent runs, or a type or parameter that the agents of some of its hosts do not know.";
+        Warning TASK_TYPE "task.type": "A task has a type or parameter that the agents of some of its hosts do not know.";
         Warning TASK_UNASSIGN "task.unassign": "The `on_unassign` task of a task that is no longer placed on a node has not succeeded.";
         Info TASK_UNPLACED "task.unplaced": "A task runs on no node.";
         Warning TRAIT_REFUSED "trait.refused": "A host reports traits that are not accepted.";

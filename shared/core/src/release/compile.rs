@@ -20,7 +20,6 @@ use crate::object::{ReleaseSpec, RoleMatching};
 use crate::task::tree_rules::ignored_patterns;
 use crate::task::{
     CrossEntry, CrossSelector, Task, TaskKind, check_release_tasks, paths_through_links, task_type, template_tags_in_content,
-    unsupported_types,
 };
 use crate::unimplemented;
 
@@ -514,7 +513,6 @@ impl Compiler<'_> {
         self.findings.extend(unimplemented::findings(&object, spec));
         let task_by_id = |id: &str| library.tasks.get(id).map(|task| &**task);
         self.findings.extend(unimplemented::group_order_findings(&object, &spec.tasks, task_by_id));
-        self.findings.extend(unsupported_types(self.name, &spec.tasks));
         let roles = spec.extensions.iter().flat_map(|extension| &extension.roles);
         for role in roles.filter(|role| !library.roles.contains_key(*role)) {
             let message = format!("an extension decides the tags of role {role}, which the release does not declare");

@@ -90,24 +90,6 @@ fn reevaluated_value_errors(kind: &TaskType, task: &Task, parser: &dyn TemplateP
     kind.template_texts(&task.parameters).into_iter().flat_map(text_errors).collect()
 }
 
-/// Returns a finding for each type of task that a release's own tasks have and that Stemma knows, but that no agent
-/// runs yet. The finding names the first tasks of this type.
-pub(crate) fn unsupported_types(release: &ReleaseRef, tasks: &[Task]) -> Vec<Finding> {
-    let is_supported = |kind: &TaskType| kind.parameters.is_some() || kind.is_marker;
-    let type_finding = |kind: &TaskType| {
-        let has_type = |task: &&Task| !task.is_untranslated() && task_type(&task.kind).is_some_and(|item| item.name == kind.name);
-        let task_ids = || tasks.iter().filter(has_type).map(|task| task.id.as_str());
-        let first_id = task_ids().next()?;
-        let message = format!(
-            "no agent runs type {:?} yet: hosts report {} as unsupported, and start nothing that requires it",
-            kind.name,
-            join_first(task_ids(), MAX_NAMES)
-        );
-        Some(Finding::new(rule::TASK_TYPE, format!("release/{release} task {first_id} type"), message))
-    };
-    TASK_TYPES.iter().filter(|kind| !is_supported(kind)).filter_map(type_finding).collect()
-}
-
 /// Returns one finding about all file tasks whose `content` contains a template tag such as `{{`. Hosts do not render
 /// `content`, so the author may have meant the parameter `template`. A task from Fuel has its content under the name
 /// `data`.
@@ -187,28 +169,6 @@ mod tests {
         // This number is 2^53 + 1, which a float cannot hold exactly.
         task.parameters.insert("a".to_owned(), serde_json::json!([{"b": 9_007_199_254_740_993_u64}]));
         assert_eq!(inexact_number_errors(&task).map(|(path, _)| path).collect::<Vec<_>>(), ["parameters.a[0].b"]);
-    }
-
-    #[test]
-    fn w11_unsupported_type_is_one_finding_naming_tasks() {
-        // No agent runs `copy_files` and `sync` yet. Type `flie` is unknown, and other code reports it.
-        let kinds = ["sync", "file", "copy_files", "sync", "stage", "skipped", "flie", "sync", "sync", "sync"];
-        let tasks: Vec<Task> = (0..).zip(kinds).map(|(index, kind): (u32, _)| Task::new(format!("t{index}"), kind)).collect();
-        let findings = unsupported_types(&"site@1".parse().unwrap(), &tasks);
-        let texts: Vec<String> = findings.iter().map(ToString::to_string).collect();
-        assert_eq!(
-            texts,
-            [
-                "warning task.type release/site@1 task t0 type: no agent runs type \"sync\" yet: hosts report t0, t3, t7 and 2 more as \
-                 unsupported, and start nothing that requires it",
-                "warning task.type release/site@1 task t2 type: no agent runs type \"copy_files\" yet: hosts report t2 as unsupported, and \
-                 start nothing that requires it",
-            ]
-        );
-        // A task that the import from Fuel could not translate is not reported.
-        let mut untranslated_task = Task::new("t", "sync");
-        untranslated_task.foreign.insert("untranslated".into(), serde_json::json!(["parameters.cmd"]));
-        assert_eq!(unsupported_types(&"site@1".parse().unwrap(), &[untranslated_task]), []);
     }
 
     /// Regression test: no finding reported a path that is a known link (such as `/bin`) or leads through one, so only

@@ -125,12 +125,7 @@ fn joined_names(name: &str, aliases: &[&str]) -> String {
 /// sentence instead: no agent of this version runs it. A marker, such as `stage`, has neither.
 fn write_task_type(page: &mut String, kind: &TaskType) {
     let _ = writeln!(page, "\n{}: {}.", joined_names(kind.name, kind.aliases), kind.summary);
-    let Some(parameters) = kind.manifest_parameters() else {
-        if !kind.is_marker {
-            page.push_str("No agent of this version runs it.\n");
-        }
-        return;
-    };
+    let Some(parameters) = kind.manifest_parameters() else { return };
     page.push_str("\n| parameter | type | | meaning |\n|---|---|---|---|\n");
     for Parameter { name, alias, parameter_type: value_type, presence, meaning } in parameters {
         let names = joined_names(name, alias.as_slice());
