@@ -34,8 +34,8 @@ pub struct TaskType {
     pub summary: &'static str,
     /// The parameters whose texts are templates. In lists and maps, the texts at any depth are templates.
     pub templates: &'static [&'static str],
-    /// The parameters of the type. `None` if no agent of this version runs the type, or if its tasks run nothing
-    /// (`is_marker`). Only templates and numbers in the parameters of its tasks are then checked.
+    /// The parameters of the type. `None` if its tasks run nothing (`is_marker`). Only templates and numbers in the parameters
+    /// of its tasks are then checked.
     pub parameters: Option<&'static ParameterTable>,
     /// The names of the parameters with the path that a task of the type writes. `None` if the type writes no path, or
     /// if no agent of this version runs the type. No other task of the host may write to that path.

@@ -121,8 +121,8 @@ fn joined_names(name: &str, aliases: &[&str]) -> String {
     }
 }
 
-/// Appends the description of a task type and a table of its parameters. A type without defined parameters has a
-/// sentence instead: no agent of this version runs it. A marker, such as `stage`, has neither.
+/// Appends the description of a task type, and a table of its parameters with an example. A marker, such as `stage`, has
+/// no parameters.
 fn write_task_type(page: &mut String, kind: &TaskType) {
     let _ = writeln!(page, "\n{}: {}.", joined_names(kind.name, kind.aliases), kind.summary);
     let Some(parameters) = kind.manifest_parameters() else { return };
