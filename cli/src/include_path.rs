@@ -87,7 +87,6 @@ fn files_at(path: PathBuf) -> Vec<PathBuf> {
     }
     files
 }
-}
 
 /// Returns the file names in the parameters of a task: the file of its template, its sources, and its directory of files.
 fn task_paths(task: &Value) -> impl Iterator<Item = &str> {

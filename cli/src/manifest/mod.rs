@@ -626,7 +626,9 @@ fn add_directory(
             continue;
         }
         if !metadata.is_file() {
-            bail!("{path}: it is a link or a special file, and only files and directories are sent: remove it, or name the files one by one (files)");
+            bail!(
+                "{path}: it is a link or a special file, and only files and directories are sent: remove it, or name the files one by one (files)"
+            );
         }
         *total_bytes += metadata.len();
         if files.len() == MAX_TREE_FILES || *total_bytes > MAX_TREE_BYTES {

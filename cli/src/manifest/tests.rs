@@ -256,14 +256,12 @@ fn resolve_includes_adds_content_of_included_files() {
 /// `source_dir` becomes a map with each file at any depth. Names in `files` are replaced too, but not those of the host.
 #[test]
 fn resolve_includes_expands_directory_of_files() {
-    let dir = temp_dir(&[
-        (
-            "site.yaml",
-            "kind: Release\nname: r\ntasks:\n- {id: a, type: sync, parameters: {dst: /srv/a, source_dir: pages/}}\n\
+    let dir = temp_dir(&[(
+        "site.yaml",
+        "kind: Release\nname: r\ntasks:\n- {id: a, type: sync, parameters: {dst: /srv/a, source_dir: pages/}}\n\
              - {id: b, type: copy_files, parameters: {files: [{src: pages/x, dst: /srv/b}, {src: /opt/x, dst: /srv/c}]}}\n\
              - {id: c, type: sync, parameters: {dst: /srv/c, files: {y: pages/css/y}}}\n",
-        ),
-    ]);
+    )]);
     std::fs::create_dir_all(dir.path().join("pages/css")).unwrap();
     std::fs::write(dir.path().join("pages/x"), "abc").unwrap();
     std::fs::write(dir.path().join("pages/css/y"), "").unwrap();

@@ -58,7 +58,10 @@ async fn reboot_lease_is_sent_only_in_requested_boot() {
     assert_eq!(node["reboot"]["since"], "2023-11-14T22:13:20Z");
     let findings = node["findings"].as_array().unwrap().iter().find(|finding| finding["code"] == "reboot.wanted");
     let message = findings.unwrap()["message"].as_str().unwrap();
-    assert!(message.contains("task kernel waits for a reboot: run `stemma node reboot n1`; the reason: a new kernel"), "{message}");
+    assert!(
+        message.contains("task kernel waits for a reboot: run `stemma node reboot n1`; the reason: a new kernel"),
+        "{message}"
+    );
 
     assert_eq!(request(&fleet).await, (202, String::new()));
     let first = check_in_at(&mut host, BOOT, None).await;

@@ -3,7 +3,6 @@
 #[path = "../in_process/mod.rs"]
 mod in_process;
 #[path = "../store_copy/mod.rs"]
-mod moved_component;
 mod store_copy;
 
 mod access;
@@ -47,6 +46,7 @@ mod kill;
 mod labels_cli;
 mod logs;
 mod monitoring;
+mod moved_component;
 mod network;
 mod path_conflicts;
 mod ports;

@@ -54,7 +54,8 @@ pub(crate) fn prepare_tree(parent: &Path, run: &Path) -> Result<PathBuf> {
     let include = format!("--include={}", PACKAGES.join(","));
     let mut command = isolated_command("mmdebstrap");
     let download = DOWNLOADED_PACKAGES.join(" ");
-    let download = format!("--customize-hook=chroot \"$1\" apt-get -qq -y --no-install-recommends --download-only install {download}");
+    let download =
+        format!("--customize-hook=chroot \"$1\" apt-get -qq -y --no-install-recommends --download-only install {download}");
     command.args(["--quiet", "--variant=minbase", "--mode=root", "--skip=cleanup/apt", &include, &download, &suite]);
     command.arg(&new_tree).arg(sources);
     // A killed mmdebstrap leaves its temporary files.

@@ -96,7 +96,8 @@ fn check_unchanged_hosts(fleet: &MachineFleet, output: &str) -> Result<()> {
     ensure!([Some(0), Some(6)].contains(&difference.status.code()), "{difference:?}");
     host.run_ok(&["stemma-agent", "once"])?;
     host.check_unit_state("nginx.service", "active")?;
-    let state = host.run_shell("stat -c %a /var/lib/deploy/.ssh; getent passwd deploy | cut -d: -f7; ls /srv/www /srv/www/images")?;
+    let state =
+        host.run_shell("stat -c %a /var/lib/deploy/.ssh; getent passwd deploy | cut -d: -f7; ls /srv/www /srv/www/images")?;
     ensure!(state == "700\n/bin/bash\n/srv/www:\nimages\nindex.html\n\n/srv/www/images:\nlogo.svg\n", "{state}");
     fleet.wait_until_converged(host)
 }

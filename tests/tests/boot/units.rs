@@ -279,7 +279,8 @@ pub(crate) fn reboot_by_verb(fleet: &mut MachineFleet) -> Result<()> {
             Ok(())
         })?;
     }
-    let inhibit = "systemd-run --unit=inhibitor systemd-inhibit --what=shutdown --mode=block --who=trial --why=upgrade sleep 1000";
+    let inhibit =
+        "systemd-run --unit=inhibitor systemd-inhibit --what=shutdown --mode=block --who=trial --why=upgrade sleep 1000";
     fleet.deb_host.run_shell(inhibit)?;
     fleet.deb_host.check_unit_state("inhibitor.service", "active")?;
     fleet.stemma("node reboot web-1 web-2")?;

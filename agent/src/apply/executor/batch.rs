@@ -17,7 +17,7 @@ type ChangeResult = Result<ApplyResult, TaskError>;
 
 /// Tasks that one change makes together.
 #[derive(Debug)]
-pub struct Batch {
+pub(super) struct Batch {
     state: RefCell<BatchState>,
     /// Wakes the tasks that wait for the others.
     wake: watch::Sender<()>,
@@ -51,7 +51,7 @@ struct ChangeGuard<'a>(&'a Batch);
 impl Batch {
     /// Returns the places of `size` tasks, in their order.
     #[must_use]
-    pub fn members(size: usize) -> Vec<BatchMember> {
+    pub(super) fn members(size: usize) -> Vec<BatchMember> {
         let state = BatchState { undecided: size, ..BatchState::default() };
         let batch = Rc::new(Self { state: RefCell::new(state), wake: watch::Sender::new(()) });
         let member = |index| BatchMember { batch: batch.clone(), index, has_joined: Cell::new(false) };

@@ -34,7 +34,8 @@ pub use reboots::{PACKAGE_REBOOT, PackageReboot, REBOOT_REQUESTS, RebootRequest,
 use record::RecordKind;
 pub(crate) use state::read_part;
 pub use state::{
-    AcceptedState, CleanUp, CleanUpStep, CopiedFile, Desired, HookSnapshot, HostMapRecord, LeftObject, ObjectKey, ObjectKind, OpenBarriers, Reason, Step, StepState, TaskProgress, TaskRecord, TreeRecord, UndoNote,
+    AcceptedState, CleanUp, CleanUpStep, CopiedFile, Desired, HookSnapshot, HostMapRecord, LeftObject, ObjectKey, ObjectKind,
+    OpenBarriers, Reason, Step, StepState, TaskProgress, TaskRecord, TreeRecord, UndoNote,
 };
 
 /// Maximum size of a record, in bytes. A larger record is written, but becomes unusable when it is read. The largest

@@ -192,7 +192,8 @@ mod tests {
 
     use super::*;
     use crate::apply::ledger::{
-        AcceptedState, CleanUp, CleanUpStep, CopiedFile, HookSnapshot, HostMapRecord, LeftObject, ObjectKind, OpenBarriers, PackageReboot, Reason, RebootRequest, Step, StepState, TaskProgress, TaskRecord, UndoNote, UsedReboot,
+        AcceptedState, CleanUp, CleanUpStep, CopiedFile, HookSnapshot, HostMapRecord, LeftObject, ObjectKind, OpenBarriers,
+        PackageReboot, Reason, RebootRequest, Step, StepState, TaskProgress, TaskRecord, UndoNote, UsedReboot,
     };
 
     #[test]

@@ -10,8 +10,7 @@ use anyhow::Result;
 use serde::{Serialize, Serializer};
 use stemma_core::digest::TaskDigest;
 use stemma_core::status::{
-    self, CleanUpReport, CleanUpState, ORPHANS_FACT, OrphanedObject, Orphans, RebootReport, STUCK_FACT, TaskOutcome,
-    TaskSummary,
+    self, CleanUpReport, CleanUpState, ORPHANS_FACT, OrphanedObject, Orphans, RebootReport, STUCK_FACT, TaskOutcome, TaskSummary,
 };
 use stemma_core::task::Mode;
 use stemma_wire::error::is_format_character;

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use serde_json::json;
 use stemma_core::object::{Kind, NodeId};
-use stemma_core::release::TaskIndex;
+use stemma_core::release::{TaskIndex, TaskPath};
 use stemma_core::resolve::TaskSet;
 use stemma_core::task::PathConflict;
 use stemma_wire::error::{ApiError, ErrorType};
@@ -99,6 +99,5 @@ fn conflict_key<'a>(set: &'a TaskSet, conflict: &PathConflict<TaskIndex>, [task,
 
 /// Returns whether the paths of both tasks are literal, that is, without a template.
 fn is_literal(set: &TaskSet, tasks: [TaskIndex; 2]) -> bool {
-    let paths = tasks.map(|index| set.profile.release.task(index).path.as_ref());
-    paths.iter().flatten().all(|path| path.is_plain())
+    tasks.iter().flat_map(|index| &set.profile.release.task(*index).paths).all(TaskPath::is_plain)
 }

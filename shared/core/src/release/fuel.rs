@@ -449,7 +449,7 @@ impl<'a> TaskTranslation<'a> {
                 set_default(task, "puppet_modules", DEFAULT_PUPPET_MODULES.into());
                 set_default(task, "timeout", DEFAULT_PUPPET_TIMEOUT.into());
             }
-            Some(TaskKind::Sync) => self.read_sync(task),
+            Some(TaskKind::Sync) => read_sync(task),
             _ => {}
         }
     }
@@ -486,21 +486,6 @@ impl<'a> TaskTranslation<'a> {
             "retries" if retries().is_some() => task.retries = retries(),
             _ => self.record_untranslated(format!("parameters.{name}"), value, UntranslatedReason::Parameter),
         }
-    }
-
-    /// Translates the directories of a `sync` task. Fuel runs `rsync --delete`, which puts the directory itself into `dst`
-    /// unless `src` ends in a slash, and removes other files there.
-    fn read_sync(&mut self, task: &mut Task) {
-        let path = |name: &str| task.parameters.get(name).and_then(Value::as_str).map(str::to_owned);
-        let (Some(src), Some(dst)) = (path("src"), path("dst")) else { return };
-        let (plain_src, plain_dst) = (src.trim_end_matches('/'), dst.trim_end_matches('/'));
-        let new_dst = match plain_src.rsplit_once('/') {
-            Some((_, name)) if !src.ends_with('/') => format!("{plain_dst}/{name}"),
-            _ => plain_dst.to_owned(),
-        };
-        task.parameters.insert("src".to_owned(), plain_src.into());
-        task.parameters.insert("dst".to_owned(), new_dst.into());
-        task.parameters.insert("delete".to_owned(), true.into());
     }
 
     /// Records that a value is not translated, and stores it under `foreign`.
@@ -649,4 +634,19 @@ fn tag_name(field: &str, text: &str) -> Result<TagName, FuelError> {
 /// Returns the error that a field of Fuel's data has an invalid value.
 fn field_error(field: &str, reason: &str) -> FuelError {
     FuelError::Field { field: field.to_owned(), reason: reason.to_owned() }
+}
+
+/// Translates the directories of a `sync` task. Fuel runs `rsync --delete`, which puts the directory itself into `dst`
+/// unless `src` ends in a slash, and removes other files there.
+fn read_sync(task: &mut Task) {
+    let path = |name: &str| task.parameters.get(name).and_then(Value::as_str).map(str::to_owned);
+    let (Some(src), Some(dst)) = (path("src"), path("dst")) else { return };
+    let (plain_src, plain_dst) = (src.trim_end_matches('/'), dst.trim_end_matches('/'));
+    let new_dst = match plain_src.rsplit_once('/') {
+        Some((_, name)) if !src.ends_with('/') => format!("{plain_dst}/{name}"),
+        _ => plain_dst.to_owned(),
+    };
+    task.parameters.insert("src".to_owned(), plain_src.into());
+    task.parameters.insert("dst".to_owned(), new_dst.into());
+    task.parameters.insert("delete".to_owned(), true.into());
 }

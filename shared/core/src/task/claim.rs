@@ -67,12 +67,7 @@ pub struct PathConflict<T> {
 
 impl<T> Default for PathClaims<T> {
     fn default() -> Self {
-        Self {
-            files: BTreeMap::new(),
-            absent: BTreeMap::new(),
-            directories: BTreeMap::new(),
-            trees: BTreeMap::new(),
-        }
+        Self { files: BTreeMap::new(), absent: BTreeMap::new(), directories: BTreeMap::new(), trees: BTreeMap::new() }
     }
 }
 

@@ -88,7 +88,7 @@ parameters! {
 }
 
 parameters! {
-    /// The parameters of `sync`. Exactly one of src, files and, in a manifest, source_dir is required.
+    /// The parameters of `sync`. Exactly one of src, files and, in a manifest, `source_dir` is required.
     SyncParameters:
     dst, File Needed: "The directory that gets the files. It is created if it is missing.";
     src, Path OneOf: "A directory on the host whose files and directories are copied.";

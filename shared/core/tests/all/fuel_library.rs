@@ -72,7 +72,12 @@ fn fuel_parameters_are_translated_by_type() {
 #[test]
 fn fuel_import_counts_untranslated_parameters_by_reason() {
     for (kind, parameters, field, reason) in [
-        ("sync", json!({"src": "rsync://{MASTER_IP}:/puppet/modules/", "dst": "/a"}), "parameters.src", "a file on Fuel's master"),
+        (
+            "sync",
+            json!({"src": "rsync://{MASTER_IP}:/puppet/modules/", "dst": "/a"}),
+            "parameters.src",
+            "a file on Fuel's master",
+        ),
         ("copy_files", json!({"files": [{"src": "/a", "dst": "/b"}]}), "parameters.files", "a file on Fuel's master"),
         ("upload_file", json!({"path": "/{CLUSTER_ID}", "data": "a"}), "parameters.path", "a placeholder"),
         ("upload_file", json!({"path": "/a", "data": {"yaql_exp": "$"}}), "parameters.data", "an expression"),
@@ -84,10 +89,10 @@ fn fuel_import_counts_untranslated_parameters_by_reason() {
         assert_eq!(import.spec.tasks[0].foreign["untranslated"], json!([field]), "{kind} {parameters}");
         let message = format!("not translated: {field} ({reason}); the task is placed, and never started");
         assert_eq!(import.findings[0].message, message);
-        assert_eq!(import.reasons.iter().map(|(reason, count)| (reason.to_string(), *count)).collect::<Vec<_>>(), [(
-            reason.to_owned(),
-            1
-        )]);
+        assert_eq!(
+            import.reasons.iter().map(|(reason, count)| (reason.to_string(), *count)).collect::<Vec<_>>(),
+            [(reason.to_owned(), 1)]
+        );
         assert_eq!((import.runnable(), import.total()), (0, 1), "{kind}");
     }
     // A file of `copy_files` with rights of its own.

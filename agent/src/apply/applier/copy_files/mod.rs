@@ -4,10 +4,9 @@ use stemma_core::task::{AGENT_STATE_DIR, CopyFilesParameters, FileCopy, check_no
 use stemma_wire::message::Hash;
 
 use super::body::{FileSource, parse_blob};
-use super::placement::{apply_default_acl, one_line, open_parent, owner_uid, parse_mode};
+use super::placement::{apply_default_acl, note_created_parents, one_line, open_parent, owner_uid, parse_mode};
 use super::{Applier, ManagedObject, parameters};
 use crate::apply::ledger::{CopiedFile, ObjectKind, TreeRecord};
-use crate::apply::orphans::note_created_parents;
 use crate::apply::rendering::TaskTemplates;
 use crate::apply::task::{ApplyResult, CheckResult, HostTask, Site, TaskError};
 use crate::host::atomic::{Attributes, check_creatable, ensure_dir};

@@ -286,11 +286,9 @@ fn s64_directory_task_stays_inside_root_when_directory_becomes_link() {
             }
         })
     };
-    let tasks = [
-        json!({"path": "/srv/tree/dir", "mode": "0700"}),
-        json!({"path": "/srv/tree", "absent": true, "recursive": true}),
-    ]
-    .map(|parameters| task(&parameters));
+    let tasks =
+        [json!({"path": "/srv/tree/dir", "mode": "0700"}), json!({"path": "/srv/tree", "absent": true, "recursive": true})]
+            .map(|parameters| task(&parameters));
     let mut success_count = 0;
     for round in 0..2000 {
         let _ = fs::create_dir_all(path("srv/tree/dir/sub"));

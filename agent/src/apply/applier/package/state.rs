@@ -189,7 +189,8 @@ pub(super) fn diff_snapshots(old: &PackageSnapshot, new: &PackageSnapshot, ignor
     let is_named = |name: &str| old.named.iter().any(|state| state.name == name);
     let is_ignored = |name: &String| ignored.is_none_or(|ignored| ignored.contains(name));
     let names: BTreeSet<&String> = old.installed.keys().chain(new.installed.keys()).collect();
-    let is_other_change = |name: &&String| !is_named(name) && !is_ignored(name) && old.installed.get(*name) != new.installed.get(*name);
+    let is_other_change =
+        |name: &&String| !is_named(name) && !is_ignored(name) && old.installed.get(*name) != new.installed.get(*name);
     let others: Vec<&String> = names.into_iter().filter(is_other_change).collect();
     let version =
         |snapshot: &PackageSnapshot, name: &str| snapshot.installed.get(name).cloned().unwrap_or_else(|| "absent".to_owned());

@@ -11,12 +11,11 @@ use stemma_core::task::tree_rules::{agent_parent_error, overlap_error, relative_
 use stemma_core::task::{AGENT_STATE_DIR, PathPatterns, SyncParameters, check_not_agent_path, is_at_or_below};
 use stemma_wire::message::Hash;
 
-use self::walk::{SourceDir, Walk, sync_dir};
+use self::walk::{Walk, sync_dir};
 use super::body::parse_blob;
-use super::placement::{apply_default_acl, open_parent, owner_uid, parse_mode};
+use super::placement::{apply_default_acl, note_created_parents, open_parent, owner_uid, parse_mode};
 use super::{Applier, ManagedObject, parameters};
 use crate::apply::ledger::ObjectKind;
-use crate::apply::orphans::note_created_parents;
 use crate::apply::rendering::TaskTemplates;
 use crate::apply::task::{ApplyResult, CheckResult, HostTask, Site, TaskError};
 use crate::host::atomic::{check_creatable, ensure_dir};
@@ -211,7 +210,7 @@ fn read_tree(site: &Site, task: &HostTask) -> Result<Tree, TaskError> {
         dir_group,
         dir_mode,
     };
-    let ignored = PathPatterns::new(parameters.ignore.map(|patterns| patterns.0).unwrap_or_default());
+    let ignored = PathPatterns::new(parameters.ignore.0);
     Ok(Tree { path, source, is_exact: parameters.delete, ignored, rights })
 }
 

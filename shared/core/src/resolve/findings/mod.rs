@@ -20,7 +20,8 @@ pub use failing::{FailingTasks, is_aggregated, newly_without_path};
 pub use level::{level_findings, newly_colliding_below};
 pub use node::{
     duplicate_host, fleet_waiting, host_ahead, host_awaited, host_stuck, new_rule_findings, newly_colliding, newly_unmet,
-    orphans, reboot_wanted, release_broken, release_refused, report_dropped, report_findings, report_refused, report_waiting, too_large,
+    orphans, reboot_wanted, release_broken, release_refused, report_dropped, report_findings, report_refused, report_waiting,
+    too_large,
 };
 pub use outdated::{OutdatedAgents, newly_outdated};
 pub use placement::{new_placement_findings, newly_orphaned, retain_new_findings};

@@ -114,7 +114,10 @@ impl<'a> Apt<'a> {
         self.wait_for_locks(self.request.lock_timeout).await?;
         let (old, changes) = self.plan(&*self.database().await.map_err(TaskError::without_effect)?)?;
         if changes.is_empty() {
-            return Ok(ApplyResult { message: "another package manager has made the change".to_owned(), ..ApplyResult::default() });
+            return Ok(ApplyResult {
+                message: "another package manager has made the change".to_owned(),
+                ..ApplyResult::default()
+            });
         }
         let mut output = String::new();
         if !changes.packages.is_empty() {
