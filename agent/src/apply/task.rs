@@ -9,9 +9,9 @@ use stemma_core::task::Task;
 use stemma_wire::message::desired::{InputValue, ProfileTask};
 use stemma_wire::message::observed::Outcome;
 
-use super::applier::PackageCache;
 use super::ledger::Ledger;
 use super::left_commands::LeftCommands;
+use super::memory::ApplierMemory;
 use crate::config::HostLabelMapConfig;
 use crate::host::{Host, HostError, HostPath};
 use crate::paths::DEFAULT_HOST_LABEL_MAP;
@@ -25,8 +25,8 @@ pub struct Site {
     pub ledger: Rc<Ledger>,
     /// The commands of tasks that an earlier agent left running.
     pub left: Rc<LeftCommands>,
-    /// What is known about the packages of the host.
-    pub packages: Rc<PackageCache>,
+    /// What appliers remember between tasks.
+    pub memory: Rc<ApplierMemory>,
     /// The path of the host label map (a file of labels). The agent writes this file itself, so no task may write it.
     pub label_map: HostPath,
 }
@@ -36,7 +36,7 @@ impl Site {
     #[must_use]
     pub fn new(host: Rc<dyn Host>, ledger: Rc<Ledger>) -> Self {
         let label_map = HostPath::from_static(DEFAULT_HOST_LABEL_MAP);
-        Self { host, ledger, left: Rc::default(), packages: Rc::default(), label_map }
+        Self { host, ledger, left: Rc::default(), memory: Rc::default(), label_map }
     }
 
     /// Sets the path of the host label map to the configured path.

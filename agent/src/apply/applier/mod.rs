@@ -14,7 +14,6 @@ mod shell;
 mod tree_removal;
 mod unit;
 
-pub use package::PackageCache;
 use stemma_core::task::{PathContent, TaskKind, TypedParameters, task_type};
 
 use super::ledger::{ObjectKey, ObjectKind};
@@ -153,7 +152,7 @@ fn parameters<T: TypedParameters>(task: &HostTask) -> Result<T, TaskError> {
     let parsed = T::parse(&task.task.parameters).map_err(|error| TaskError::new(format!("parameters: {error}")))?;
     let errors = task_type(&task.task.kind).map(|kind| kind.combination_errors(&task.task.parameters)).unwrap_or_default();
     match errors.into_iter().next() {
-        Some((field, message)) => Err(TaskError::new(format!("{field}: {message}; nothing was changed"))),
+        Some((field, message)) => Err(TaskError::new(format!("{field}: {message}; nothing was changed")).without_effect()),
         None => Ok(parsed),
     }
 }

@@ -23,7 +23,7 @@ pub(super) struct TreeContent {
 }
 
 /// A directory of the tree on the way from its top to the present entry.
-struct Level {
+struct OpenLevel {
     dir: Box<dyn Dir>,
     /// The name of the directory in the one above.
     name: String,
@@ -35,10 +35,10 @@ struct Level {
 struct Walk {
     /// The path of the tree, for messages.
     root: HostPath,
-    levels: Vec<Level>,
+    levels: Vec<OpenLevel>,
 }
 
-impl Level {
+impl OpenLevel {
     fn new(dir: Box<dyn Dir>, name: &str) -> Result<Self, HostError> {
         let mut remaining = dir.names()?;
         remaining.reverse();
@@ -48,7 +48,7 @@ impl Level {
 
 impl Walk {
     fn new(root: &HostPath, dir: Box<dyn Dir>) -> Result<Self, HostError> {
-        Ok(Self { root: root.clone(), levels: vec![Level::new(dir, root.name())?] })
+        Ok(Self { root: root.clone(), levels: vec![OpenLevel::new(dir, root.name())?] })
     }
 
     /// Returns the path of an entry of the present directory, relative to the tree.
@@ -74,7 +74,7 @@ impl Walk {
             )));
         }
         let Some(dir) = level.dir.dir(name)? else { return Ok(false) };
-        self.levels.push(Level::new(dir, name)?);
+        self.levels.push(OpenLevel::new(dir, name)?);
         Ok(true)
     }
 }

@@ -176,7 +176,7 @@ impl TaskRun {
             has_unsaved: true,
         };
         if purpose == RunPurpose::Converge {
-            run.site.packages.begin_run();
+            run.site.memory.begin_run();
             // Recorded before any task writes, because the diffs and undo copies of all later tasks depend on it
             // (trust.md, rule 8).
             run.managed_files_where(HostTask::is_sensitive).try_for_each(|path| run.site.ledger.record_secret_path(&path))?;

@@ -115,6 +115,7 @@ mod tests {
     use super::*;
 
     /// Returns the answer of a machine without directory services.
+    #[allow(clippy::unnecessary_wraps, reason = "the signature is that of a look-up")]
     fn no_directory(_: AccountKind, _: &str) -> Result<Option<String>, HostError> {
         Ok(None)
     }

@@ -23,7 +23,6 @@ pub(super) const SHELL: &str = "\
 pub(super) const SERVICE: &str = "\
 - id: cron
   type: service
-  subscribes: [motd]
   parameters:
     unit: cron
     state: running
@@ -40,7 +39,6 @@ pub(super) const PACKAGE: &str = "\
 pub(super) const USER: &str = "\
 - id: app-user
   type: user
-  requires: [app-group]
   parameters:
     name: app
     system: true

@@ -36,6 +36,7 @@ pub(super) fn service_contradictions(values: &Map<String, Value>) -> Vec<(String
     let unit = ["unit", "name"].iter().find_map(|name| values.get(*name)?.as_str()).map(unit_name);
     let ends_agent = unit.as_deref() == Some(AGENT_UNIT) && (is_stopped || is_masked || has("enabled", false.into()));
     let rules = [
+        (ends_agent, "unit", AGENT_ENDS_ITSELF),
         (is_masked && is_running, "masked", "a masked unit cannot run: remove it, or write `state: stopped`"),
         (is_masked && has("enabled", true.into()), "masked", "a masked unit cannot be enabled: remove it, or `enabled: true`"),
         (

@@ -37,7 +37,7 @@ struct DirectoryState {
 /// The state that a task wants at its path.
 enum DesiredDirectory {
     /// A directory.
-    Present(Rights),
+    Present(DirectoryRights),
     /// Nothing. The existing directory is removed only if it is empty.
     Absent,
     /// Nothing. The content of the existing directory is removed too.
@@ -45,7 +45,7 @@ enum DesiredDirectory {
 }
 
 /// Owner, group and mode of a directory.
-struct Rights {
+struct DirectoryRights {
     /// The owner, or `None` to leave it unchanged.
     user: Option<u32>,
     /// The group, or `None` to leave it unchanged.
@@ -202,7 +202,7 @@ impl DirectoryState {
     }
 }
 
-impl Rights {
+impl DirectoryRights {
     /// Returns whether a directory has these rights.
     fn matches(&self, stat: &Stat) -> bool {
         self.mode == stat.mode
@@ -277,7 +277,7 @@ fn desired_rights(
     path: &HostPath,
     parameters: &DirectoryParameters,
     present: Option<&Stat>,
-) -> Result<Rights, TaskError> {
+) -> Result<DirectoryRights, TaskError> {
     let user = parameters.owner.as_ref().map(|owner| owner_uid(site, owner)).transpose()?;
     let group = parameters.group.as_ref().map(|group| site.host.group_id(group)).transpose()?;
     let explicit_mode = parameters.mode.as_ref().map(|text| parse_mode("mode", text)).transpose()?;
@@ -295,11 +295,11 @@ fn desired_rights(
         None if present.is_none() => apply_default_acl(site, path, DEFAULT_MODE, true)?,
         None => DEFAULT_MODE,
     };
-    Ok(Rights { user, group, mode, is_mode_explicit: explicit_mode.is_some(), dir_mode })
+    Ok(DirectoryRights { user, group, mode, is_mode_explicit: explicit_mode.is_some(), dir_mode })
 }
 
 /// Creates the directory, or changes owner, group and mode of the existing one.
-fn make_directory(site: &Site, task: &HostTask, state: &DirectoryState, rights: &Rights) -> Result<(), TaskError> {
+fn make_directory(site: &Site, task: &HostTask, state: &DirectoryState, rights: &DirectoryRights) -> Result<(), TaskError> {
     let created_dir;
     let (dir, old_mode) = match &state.present {
         Some((dir, stat)) => (&**dir, stat.mode),
@@ -339,7 +339,7 @@ fn set_mode(dir: &dyn Dir, mode: u32) -> Result<(), HostError> {
 }
 
 /// Creates the directory and those above it, durably. Until it has its owner and group, only the agent may use it.
-fn create(site: &Site, state: &DirectoryState, rights: &Rights) -> Result<Box<dyn Dir>, TaskError> {
+fn create(site: &Site, state: &DirectoryState, rights: &DirectoryRights) -> Result<Box<dyn Dir>, TaskError> {
     let host = &*site.host;
     let created_parent;
     let parent = match (&state.parent, state.path.parent()) {

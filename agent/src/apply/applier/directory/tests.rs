@@ -58,7 +58,7 @@ fn apply_creates_directory_and_those_above() {
 }
 
 #[test]
-fn apply_changes_only_what_author_sets() {
+fn apply_changes_only_set_parameters() {
     for (parameters, expected_diff, expected_rights) in [
         (json!({"path": "/srv/a"}), "", (0o770, 7, 7)),
         (json!({"path": "/srv/a", "mode": "0755"}), "-mode 0770\n+mode 0755\n", (0o755, 7, 7)),
@@ -221,9 +221,9 @@ fn x05_next_pass_resumes_after_crash_at_any_step() {
             host.crash_before(call);
             block_on(DirectoryApplier.apply(&site, &task(&parameters))).unwrap_err();
             if is_power_cut {
-                host.cut_power()
+                host.cut_power();
             } else {
-                host.restart()
+                host.restart();
             }
             if check(&host, &parameters) != Ok(CheckResult::Converged) {
                 apply(&host, &parameters).unwrap();
@@ -277,7 +277,7 @@ fn apply_keeps_inherited_setgid_bit_on_real_host() {
 
 /// A tree that is deeper than the agent opens directories is refused before anything is removed.
 #[test]
-fn recursive_refuses_tree_that_is_too_deep() {
+fn recursive_refuses_deep_tree() {
     let host = MemoryHost::new();
     let deep = "/d".repeat(super::super::tree_removal::MAX_TREE_DEPTH + 1);
     host.put(&format!("/srv/a{deep}/f"), "x");

@@ -120,9 +120,9 @@ fn x05_link_is_old_or_new_after_crash_at_any_step() {
         host.crash_before(call);
         block_on(LinkApplier.apply(&site, &task(&parameters))).unwrap_err();
         if is_power_cut {
-            host.cut_power()
+            host.cut_power();
         } else {
-            host.restart()
+            host.restart();
         }
         assert!(["old", "new"].contains(&&*target(&host, "/srv/l").unwrap()), "call {call}");
         sweep(&host, &*host.dir(&HostPath::from_static("/srv")).unwrap().unwrap()).unwrap();

@@ -31,11 +31,11 @@ pub(super) struct PackageApplier;
 
 /// What an agent remembers about the packages of its host.
 #[derive(Default)]
-pub struct PackageCache {
+struct PackageCache {
     /// The database of dpkg, and the version of its files.
     database: RefCell<Option<(DatabaseVersion, Rc<Database>)>>,
-    /// True if the lists of available packages were refreshed in this run.
-    is_refreshed: Cell<bool>,
+    /// The run in which the lists of available packages were refreshed last.
+    refreshed_in: Cell<Option<u64>>,
 }
 
 /// The package manager of a host.
@@ -45,16 +45,6 @@ enum Manager {
 }
 
 impl PackageCache {
-    /// Lets the next task that needs it refresh the lists of available packages.
-    pub fn begin_run(&self) {
-        self.is_refreshed.set(false);
-    }
-
-    /// Returns whether the lists may be refreshed, which is so once in a run.
-    fn begin_refresh(&self) -> bool {
-        !self.is_refreshed.replace(true)
-    }
-
     fn database(&self, version: &DatabaseVersion) -> Option<Rc<Database>> {
         let cached = self.database.borrow();
         cached.as_ref().filter(|(cached_version, _)| cached_version == version).map(|(_, database)| database.clone())
@@ -63,6 +53,12 @@ impl PackageCache {
     fn store_database(&self, version: DatabaseVersion, database: &Rc<Database>) {
         *self.database.borrow_mut() = Some((version, database.clone()));
     }
+}
+
+/// Returns whether the lists of available packages may be refreshed, which is so once in a run.
+fn begin_refresh(site: &Site) -> bool {
+    let run = site.memory.run();
+    site.memory.get::<PackageCache>().refreshed_in.replace(Some(run)) != Some(run)
 }
 
 impl Applier for PackageApplier {
@@ -110,7 +106,7 @@ impl Applier for PackageApplier {
 
 /// Returns the package manager of the host. dpkg comes first, because a Debian host may have the programs of rpm too.
 async fn find_manager(site: &Site) -> Result<Manager, TaskError> {
-    if let Some(database) = read_database(&*site.host, &site.packages).await? {
+    if let Some(database) = read_database(&*site.host, &site.memory.get()).await? {
         return Ok(Manager::Apt(database));
     }
     if path_exists(&*site.host, "/usr/bin/rpm")? && path_exists(&*site.host, "/usr/bin/dnf")? {

@@ -266,7 +266,7 @@ fn lists_are_refreshed_when_needed_once_in_run() {
     assert!(error.message.starts_with("apt knows no package curl") && error.effect == FailureEffect::Unchanged, "{error:?}");
     block_on(PackageApplier.apply(&site, &task)).unwrap_err();
     assert_eq!(commands(&host).len(), 4, "the run has refreshed the lists already");
-    site.packages.begin_run();
+    site.memory.begin_run();
     block_on(PackageApplier.apply(&site, &task)).unwrap_err();
     assert_eq!(commands(&host).len(), 7);
 

@@ -18,7 +18,7 @@ const JOURNAL_TIMEOUT: Duration = Duration::from_secs(10);
 const JOURNAL_LINES: &str = "20";
 
 /// The run of a task that changes a unit.
-pub(super) struct UnitChanges<'a> {
+pub(super) struct UnitTransition<'a> {
     site: &'a Site,
     wanted: WantedUnit,
     /// The last status of the unit that was read.
@@ -37,7 +37,7 @@ pub(super) struct UnitChanges<'a> {
     note: String,
 }
 
-impl<'a> UnitChanges<'a> {
+impl<'a> UnitTransition<'a> {
     /// Reads the status of the unit, before any change.
     pub(super) async fn begin(site: &'a Site, wanted: WantedUnit) -> Result<Self, TaskError> {
         let error = |error: HostError| TaskError::from(error).without_effect();

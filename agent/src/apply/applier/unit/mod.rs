@@ -14,7 +14,7 @@ use super::{Applier, ManagedObject, parameters};
 use crate::apply::ledger::{ObjectKey, ObjectKind};
 use crate::apply::task::{ApplyResult, CheckResult, HostTask, Site, TaskError};
 use crate::host::{HostError, Pending};
-use changes::UnitChanges;
+use changes::UnitTransition;
 use wanted::WantedUnit;
 
 /// The applier of `service` tasks.
@@ -35,11 +35,11 @@ impl Applier for UnitApplier {
     }
 
     fn apply<'a>(&'a self, site: &'a Site, task: &'a HostTask) -> Pending<'a, Result<ApplyResult, TaskError>> {
-        Box::pin(async move { UnitChanges::begin(site, WantedUnit::new(site, task)?).await?.apply(false).await })
+        Box::pin(async move { UnitTransition::begin(site, WantedUnit::new(site, task)?).await?.apply(false).await })
     }
 
     fn refresh<'a>(&'a self, site: &'a Site, task: &'a HostTask) -> Pending<'a, Result<ApplyResult, TaskError>> {
-        Box::pin(async move { UnitChanges::begin(site, WantedUnit::new(site, task)?).await?.apply(true).await })
+        Box::pin(async move { UnitTransition::begin(site, WantedUnit::new(site, task)?).await?.apply(true).await })
     }
 
     fn is_refresh_needed(&self, task: &HostTask) -> bool {

@@ -71,7 +71,7 @@ fn mask(unit: &mut MemoryUnit) {
 /// Each row has the active state, the word for the file state, the parameters, the lines of the diff, and the changes of
 /// the apply. The names of the changes are those of the commands of systemctl.
 #[test]
-fn apply_changes_only_what_differs_from_parameters() {
+fn apply_changes_only_different_parameters() {
     use ActiveState::{Active, Deactivating, Failed, Inactive, Reloading};
     for (active, file_state, parameters, diff, changes) in [
         (Active, "enabled", json!({"state": "running", "enabled": true, "masked": false}), "", &[][..]),
@@ -159,12 +159,12 @@ fn unit_name_is_rendered_and_completed() {
 fn check_refuses_contradicting_parameters() {
     let host = host_with(ActiveState::Active, "enabled", |_| {});
     let message = check(&host, &app(&json!({"state": "running", "masked": true}))).unwrap_err().message;
-    assert_eq!(message, "parameters.masked: a masked unit cannot run: remove it, or write `state: stopped`");
+    assert_eq!(message, "parameters.masked: a masked unit cannot run: remove it, or write `state: stopped`; nothing was changed");
 }
 
 /// Each row has the parameters, the change of the unit, and a part of the message. Nothing is changed.
 #[test]
-fn check_blocks_what_systemd_cannot_do() {
+fn check_blocks_state_unknown_to_systemd() {
     type Update = fn(&mut MemoryUnit);
     let rows: [(Value, Update, &str); 8] = [
         (json!({"state": "running"}), mask, "is masked, and not by this task: write `masked: false` if it may run"),
@@ -318,7 +318,7 @@ fn unit_in_auto_restart_is_restarted_or_stopped() {
 }
 
 #[test]
-fn stop_names_units_that_start_it_again() {
+fn stop_names_triggering_units() {
     let triggered = |unit: &mut MemoryUnit| unit.status.triggered_by = vec!["app.socket".into(), "app.timer".into()];
     let host = host_with(ActiveState::Active, "enabled", triggered);
     let result = apply(&host, &app(&json!({"state": "stopped"}))).unwrap();
@@ -379,7 +379,7 @@ fn refresh_reads_changed_unit_file_first() {
 
 /// The agent would wait for its own end, and systemd for the end of the agent.
 #[test]
-fn agent_restarts_its_own_unit_without_waiting() {
+fn agent_restarts_own_unit_without_waiting() {
     let host = MemoryHost::new();
     let agent = "stemma-agent.service";
     host.put_unit(agent, MemoryUnit::new(ActiveState::Active, "enabled"));

@@ -28,7 +28,7 @@ pub(super) struct WantedUnit {
 }
 
 /// A property in which a unit differs from its desired state: its name, and the words for both values.
-struct Difference {
+struct UnitDifference {
     name: &'static str,
     old: String,
     new: &'static str,
@@ -113,20 +113,20 @@ impl WantedUnit {
             return None;
         }
         let mut text = format!("--- {unit}\n+++ {unit}\n", unit = self.unit);
-        for Difference { name, old, new } in differences {
+        for UnitDifference { name, old, new } in differences {
             text.push_str(&format!("-{name}: {old}\n+{name}: {new}\n"));
         }
         Some(text)
     }
 
-    fn differences(&self, status: &UnitStatus) -> Vec<Difference> {
+    fn differences(&self, status: &UnitStatus) -> Vec<UnitDifference> {
         let switch = |is_on: bool| if is_on { "true" } else { "false" };
         let mut differences = Vec::new();
         if self.needs_start(status) {
-            differences.push(Difference { name: "state", old: state_words(status), new: "running" });
+            differences.push(UnitDifference { name: "state", old: state_words(status), new: "running" });
         }
         if self.needs_stop(status) {
-            differences.push(Difference { name: "state", old: state_words(status), new: "stopped" });
+            differences.push(UnitDifference { name: "state", old: state_words(status), new: "stopped" });
         }
         if let Some(is_enabled) = self.needed_enablement(status) {
             let old = match status.file_state.as_str() {
@@ -135,14 +135,14 @@ impl WantedUnit {
                 "disabled" => "false".to_owned(),
                 other => format!("{} ({other})", switch(status.is_enabled())),
             };
-            differences.push(Difference { name: "enabled", old, new: switch(is_enabled) });
+            differences.push(UnitDifference { name: "enabled", old, new: switch(is_enabled) });
         }
         if let Some(is_masked) = self.needed_mask(status) {
             let old = match status.file_state.as_str() {
                 "masked-runtime" => "true (masked-runtime)".to_owned(),
                 _ => switch(status.is_masked()).to_owned(),
             };
-            differences.push(Difference { name: "masked", old, new: switch(is_masked) });
+            differences.push(UnitDifference { name: "masked", old, new: switch(is_masked) });
         }
         differences
     }

@@ -15,7 +15,7 @@ use crate::host::system_units::{ActiveState, JobEnd, LinkChange, LoadState, Syst
 use crate::host::{HostError, Pending};
 
 /// The properties of a unit, as systemd returns them.
-type Properties<'a> = BTreeMap<&'a str, Variant<'a>>;
+type UnitProperties<'a> = BTreeMap<&'a str, Variant<'a>>;
 
 /// The links that systemd has created or removed: the kind of the change, the link and its target.
 type ChangedLinks = Vec<(String, String, String)>;
@@ -78,7 +78,7 @@ impl Systemd {
         let path = unit_path(unit);
         let reply = self.call(&path, PROPERTIES, "GetAll", &UNIT).await?;
         let body = reply.body();
-        let mut status = read_status(&body.deserialize::<Properties<'_>>()?);
+        let mut status = read_status(&body.deserialize::<UnitProperties<'_>>()?);
         if status.id.ends_with(".service") && status.load_state == LoadState::Loaded && !status.is_running() {
             let is_oneshot = self.property(&path, SERVICE, "Type", |value| is_text(value, "oneshot")).await?;
             let remains =
@@ -245,7 +245,7 @@ fn unit_error(operation: &'static str, unit: &str) -> impl FnOnce(zbus::Error) -
 }
 
 /// Returns the status of a unit from its properties.
-fn read_status(properties: &Properties<'_>) -> UnitStatus {
+fn read_status(properties: &UnitProperties<'_>) -> UnitStatus {
     let text = |name: &str| match properties.get(name) {
         Some(Variant::Str(text)) => text.to_string(),
         _ => String::new(),
@@ -303,7 +303,7 @@ mod tests {
     #[test]
     fn unit_status_is_read_from_properties() {
         let text = |text: &'static str| Variant::new(text);
-        let unknown: Properties<'_> = [
+        let unknown: UnitProperties<'_> = [
             ("Id", text("no.service")),
             ("LoadState", text("not-found")),
             ("ActiveState", text("inactive")),
@@ -321,7 +321,7 @@ mod tests {
             ..UnitStatus::default()
         };
         assert_eq!(read_status(&unknown), expected);
-        let running: Properties<'_> = [
+        let running: UnitProperties<'_> = [
             ("Id", text("cron.service")),
             ("LoadState", text("loaded")),
             ("ActiveState", text("active")),
@@ -346,9 +346,9 @@ mod tests {
             ..UnitStatus::default()
         };
         assert_eq!(read_status(&running), expected);
-        let masked: Properties<'_> = [("LoadState", text("masked")), ("UnitFileState", text("masked-runtime"))].into();
+        let masked: UnitProperties<'_> = [("LoadState", text("masked")), ("UnitFileState", text("masked-runtime"))].into();
         assert!(read_status(&masked).is_masked());
-        let bad: Properties<'_> = [
+        let bad: UnitProperties<'_> = [
             ("LoadState", text("bad-setting")),
             (
                 "LoadError",

@@ -4,7 +4,7 @@ use serde_json::{Map, Value, json};
 
 use super::{KindFields, child_path, field_meaning, kinds};
 use crate::field::{FieldDef, FieldType};
-use crate::task::{MAX_ACCOUNT_ID, Parameter, ParameterForm, ParameterPresence, TASK_TYPES, TaskType};
+use crate::task::{Parameter, ParameterForm, ParameterPresence, TASK_TYPES, TaskType};
 
 /// Returns the JSON Schema of one document of a manifest. Editors use it to check and complete manifests.
 pub fn schema() -> Value {
@@ -165,13 +165,12 @@ fn parameter_schema(parameter_type: ParameterForm) -> Value {
         | ParameterForm::Unit
         | ParameterForm::PackageVersion
         | ParameterForm::LinkTarget => {
-            json!({"type": ["string", "null"], "minLength": 1})
+            json!({"type": ["string", "null"], "pattern": "."})
         }
         ParameterForm::AccountNames => json!({"type": ["array", "string", "null"], "items": {"type": "string"}}),
-        ParameterForm::AccountId => json!({"type": ["integer", "null"], "minimum": 1, "maximum": MAX_ACCOUNT_ID}),
         ParameterForm::Choice(texts) => {
             json!({"enum": texts.iter().map(|text| json!(text)).chain([Value::Null]).collect::<Vec<_>>()})
         }
-        ParameterForm::Seconds => json!({"type": ["integer", "null"], "minimum": 1}),
+        ParameterForm::Seconds | ParameterForm::AccountId => json!({"type": ["integer", "null"], "minimum": 1}),
     }
 }

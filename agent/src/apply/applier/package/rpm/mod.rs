@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use stemma_core::task::compare_rpm_versions;
 
+use super::begin_refresh;
 use super::command::CommandRunner;
 use super::locks::{RPM_LOCKS, wait_for_locks};
 use super::request::{PackageRequest, PackageTarget, VersionRule};
@@ -118,7 +119,7 @@ impl<'a> Dnf<'a> {
                 return Ok(result.output);
             }
             let may_be_old = OLD_METADATA_TEXTS.iter().any(|text| result.output.contains(text));
-            if may_be_old && self.runner.site.packages.begin_refresh() {
+            if may_be_old && begin_refresh(self.runner.site) {
                 words.insert(1, "--refresh");
                 continue;
             }

@@ -7,6 +7,7 @@ use log::{info, warn};
 use stemma_core::task::compare_debian_versions;
 
 use super::apt_output::{explain_failure, find_candidate, has_lock_error, may_have_old_lists, warnings};
+use super::begin_refresh;
 use super::command::CommandRunner;
 use super::dpkg::{Database, read_database};
 use super::locks::{APT_LOCKS, find_holder, holder_text, wait_for_locks};
@@ -146,7 +147,7 @@ impl<'a> Apt<'a> {
 
     async fn database(&self) -> Result<Rc<Database>, TaskError> {
         let site = self.runner.site;
-        let database = read_database(&*site.host, &site.packages).await?;
+        let database = read_database(&*site.host, &site.memory.get()).await?;
         database.ok_or_else(|| TaskError::new("/var/lib/dpkg/status is missing"))
     }
 
@@ -222,7 +223,7 @@ impl<'a> Apt<'a> {
     /// error, because the lists of other sources may be enough.
     async fn refresh_lists(&self) -> Result<bool, TaskError> {
         let site = self.runner.site;
-        if !site.packages.begin_refresh() {
+        if !begin_refresh(site) {
             return Ok(false);
         }
         info!(task = self.runner.task; "apt refreshes its lists of packages");
