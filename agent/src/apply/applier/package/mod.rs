@@ -99,7 +99,7 @@ impl Applier for PackageApplier {
     /// A package of a host without dpkg counts as installed, because only a process could check it. So does each package
     /// while dpkg changes its database.
     fn has_object(&self, site: &Site, (_, name): &ObjectKey) -> Result<bool, HostError> {
-        let database = read_database_once(&*site.host, &site.packages)?;
+        let database = read_database_once(&*site.host, &site.memory.get())?;
         Ok(database.is_none_or(|database| database.is_installed(name)))
     }
 }
