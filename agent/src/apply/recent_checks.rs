@@ -36,7 +36,7 @@ impl RecentChecks {
     }
 
     /// Forgets the check of a task, because the task is about to change the host.
-    pub fn forget(&self, task: &str) {
+    pub fn invalidate(&self, task: &str) {
         self.0.borrow_mut().remove(task);
     }
 

@@ -77,15 +77,6 @@ pub fn observe() -> HostFacts {
     collect(&HostRoot::new("/"), &kernel)
 }
 
-/// Returns the random id that the kernel creates at each boot, or zeros if the id cannot be read.
-pub fn boot_id() -> [u8; 16] {
-    parse_boot_id(&HostRoot::new("/").line("/proc/sys/kernel/random/boot_id").unwrap_or_default())
-}
-
-fn parse_boot_id(text: &str) -> [u8; 16] {
-    uuid::Uuid::try_parse(text).map_or([0; 16], uuid::Uuid::into_bytes)
-}
-
 /// Collects the facts and traits of the host whose files are below `root`. A container gets no facts about disks and
 /// DMI, because these are properties of the machine that it runs on.
 fn collect(root: &HostRoot, kernel: &KernelFacts) -> HostFacts {

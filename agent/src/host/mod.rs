@@ -81,6 +81,16 @@ impl AccountKind {
     }
 }
 
+/// Returns the random id that the kernel of this machine created at its boot, or zeros if the id cannot be read.
+#[must_use]
+pub fn boot_id() -> [u8; 16] {
+    parse_boot_id(std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default().trim())
+}
+
+fn parse_boot_id(text: &str) -> [u8; 16] {
+    uuid::Uuid::try_parse(text).map_or([0; 16], uuid::Uuid::into_bytes)
+}
+
 /// The machine that the agent runs on, or a test double of it.
 pub trait Host {
     /// Opens the root directory (`--root`).
@@ -276,7 +286,7 @@ pub trait Host {
 
     /// Returns the random id that the kernel creates at each boot, or zeros if the id cannot be read.
     fn boot_id(&self) -> [u8; 16] {
-        crate::facts::boot_id()
+        boot_id()
     }
 
     /// Returns whether `systemctl reboot` boots this host again: systemd runs it, and this process is root. This default is
@@ -616,5 +626,25 @@ impl FileKind {
             Self::Link => "a symbolic link",
             Self::Special => "a device, socket or FIFO",
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The boot id of this host is valid, and two calls of `boot_id` return the same id.
+    #[test]
+    fn parse_boot_id_returns_zeros_when_malformed() {
+        for (text, expected) in [
+            ("6f9619ff-8b86-d011-b42d-00c04fc964ff", 0x6f96_19ff_8b86_d011_b42d_00c0_4fc9_64ff),
+            ("", 0_u128),
+            ("6f9619ff", 0),
+            ("\u{fffd}", 0),
+        ] {
+            assert_eq!(parse_boot_id(text), expected.to_be_bytes(), "{text}");
+        }
+        assert_ne!(boot_id(), [0; 16]);
+        assert_eq!(boot_id(), boot_id());
     }
 }

@@ -68,7 +68,7 @@ pub(super) struct Outbox {
 impl Outbox {
     /// Creates an outbox with a new observation of the host. Nothing in the outbox was sent yet.
     pub(super) fn observe(host: &dyn Host) -> Self {
-        let mut outbox = Self { boot_id: facts::boot_id(), has_new_report: true, ..Self::default() };
+        let mut outbox = Self { boot_id: crate::host::boot_id(), has_new_report: true, ..Self::default() };
         outbox.refresh_observation(host);
         outbox
     }

@@ -16,8 +16,8 @@ use sha2::{Digest as _, Sha256};
 use stemma_core::digest::Hex;
 use stemma_core::json;
 use stemma_core::name::is_blank;
-use stemma_core::task::tree_rules::{MAX_TREE_DEPTH, MAX_TREE_FILES, relative_path_error, set_source, source_parameters};
-use stemma_core::task::{SOURCE_DIR, TEMPLATE_FILE, TaskKind, task_type};
+use stemma_core::task::tree_rules::{MAX_TREE_DEPTH, MAX_TREE_FILES, relative_path_error};
+use stemma_core::task::{SOURCE_DIR, TEMPLATE_FILE, TaskKind, set_source, sources_of_type, task_type};
 use stemma_wire::message::Hash;
 
 use crate::args::KindArg;
@@ -575,7 +575,7 @@ fn load_task_files(
 
 /// Returns the sources of a task of this type, each with the path of its field.
 fn source_parameters_of(kind: TaskKind, parameters: &Map<String, Value>) -> Vec<(String, String)> {
-    let sources = source_parameters(kind, parameters);
+    let sources = sources_of_type(kind, parameters);
     sources.into_iter().map(|(field, source)| (field, source.to_owned())).collect()
 }
 

@@ -104,7 +104,7 @@ fn component_leaves_nothing_when_moved_to_other_host() -> Result<()> {
 
 /// A clean-up that fails makes the node `failed`, with the reason. It is tried again, and the node converges.
 #[test]
-fn failed_clean_up_is_reported_until_it_succeeds() -> Result<()> {
+fn failed_clean_up_is_reported_until_success() -> Result<()> {
     let fleet = TempFleet::start()?;
     let file = fleet.dir().join("site.yaml");
     let script = r#"script: 'test -e "$STEMMA_ROOT/may-go"'"#;

@@ -21,9 +21,9 @@ mod unit;
 
 use std::rc::Rc;
 
-use stemma_core::task::{PathContent, TaskKind, TypedParameters, task_type, tree_rules};
+use stemma_core::task::{PathContent, TaskKind, TypedParameters, task_type};
 
-use super::ledger::{ObjectKey, ObjectKind};
+use super::ledger::{HostObject, ObjectKind};
 use super::task::{ApplyResult, CheckResult, HostTask, Site, TaskError};
 use crate::host::{HostError, HostPath, Pending};
 
@@ -111,7 +111,7 @@ pub trait Applier {
     ///
     /// # Errors
     /// [`HostError`] if this cannot be determined now. The object then remains recorded, and is not reported.
-    fn has_object(&self, site: &Site, object: &ObjectKey) -> Result<bool, HostError> {
+    fn has_object(&self, site: &Site, object: &HostObject) -> Result<bool, HostError> {
         let _ = (site, object);
         Ok(true)
     }
@@ -159,7 +159,7 @@ pub trait Applier {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ManagedObject {
     /// The kind and the name of the object.
-    pub key: ObjectKey,
+    pub key: HostObject,
     /// True if the object exists after the task succeeded, and stays when the task is removed. False for an object that
     /// the task makes sure is absent.
     pub is_left: bool,
@@ -171,7 +171,7 @@ pub struct ManagedObject {
 impl ManagedObject {
     /// Creates an object without a digest.
     #[must_use]
-    pub const fn new(key: ObjectKey, is_left: bool) -> Self {
+    pub const fn new(key: HostObject, is_left: bool) -> Self {
         Self { key, is_left, digest: None }
     }
 }
@@ -217,7 +217,7 @@ pub fn written_paths(site: &Site, task: &HostTask) -> Vec<(String, PathContent)>
     }
     let Some(path) = applier.managed_path(site, task) else { return Vec::new() };
     // The first path may be a template. The others are below it.
-    let mut paths = tree_rules::written_paths(definition, &task.task.parameters).into_iter();
+    let mut paths = stemma_core::task::written_paths(definition, &task.task.parameters).into_iter();
     let Some((template, content)) = paths.next() else { return Vec::new() };
     let below = paths.filter_map(|(text, content)| Some((format!("{path}{}", text.strip_prefix(&template)?), content)));
     below.chain([(path.to_string(), content)]).collect()

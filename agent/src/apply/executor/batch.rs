@@ -17,7 +17,7 @@ type ChangeResult = Result<ApplyResult, TaskError>;
 
 /// Tasks that one change makes together.
 #[derive(Debug)]
-pub(super) struct Batch {
+pub(super) struct TaskBatch {
     state: RefCell<BatchState>,
     /// Wakes the tasks that wait for the others.
     wake: watch::Sender<()>,
@@ -40,15 +40,15 @@ struct BatchState {
 /// The place of one task in a batch. If it is dropped before the task joins, the others no longer wait for the task.
 #[derive(Debug)]
 pub struct BatchMember {
-    batch: Rc<Batch>,
+    batch: Rc<TaskBatch>,
     index: usize,
     has_joined: Cell<bool>,
 }
 
 /// Ends the change when it is dropped, so that the other tasks do not wait forever if the run is cancelled.
-struct ChangeGuard<'a>(&'a Batch);
+struct ChangeGuard<'a>(&'a TaskBatch);
 
-impl Batch {
+impl TaskBatch {
     /// Returns the places of `size` tasks, in their order.
     #[must_use]
     pub(super) fn members(size: usize) -> Vec<BatchMember> {

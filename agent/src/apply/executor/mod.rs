@@ -25,14 +25,14 @@ use tokio::time::Instant;
 
 use super::applier::ManagedObject;
 use super::clean_ups;
-use super::ledger::{Desired, LOCAL_STATE, ObjectKey, PROGRESS, REASONS, Reason, TaskProgress, TaskRecord};
+use super::ledger::{Desired, HostObject, LOCAL_STATE, PROGRESS, REASONS, Reason, TaskProgress, TaskRecord};
 use super::leftovers::{StagingDirs, directory, sweep};
 use super::orphans::{self, LeftObjects};
 use super::task::{Execution, HostTask, Site};
 use crate::config::Ceiling;
 use crate::host::command::truncate_front;
 use crate::host::{HostError, HostPath, Pending};
-use batch::Batch;
+use batch::TaskBatch;
 use graph::{NextStep, TaskGraph};
 pub use perform::AllowedAction;
 use perform::{BatchPlace, PerformResult, RefreshOutcome, TaskCall, check_exclusively, perform};
@@ -277,7 +277,7 @@ impl TaskRun {
             return self.start_task(index, None);
         }
         let batch_tasks: Rc<[Rc<HostTask>]> = indexes.iter().filter_map(|index| self.tasks[*index].host_task()).collect();
-        for (index, member) in indexes.into_iter().zip(Batch::members(batch_tasks.len())) {
+        for (index, member) in indexes.into_iter().zip(TaskBatch::members(batch_tasks.len())) {
             self.start_task(index, Some((Rc::new(member), batch_tasks.clone())))?;
         }
         Ok(())
@@ -524,7 +524,7 @@ impl TaskRun {
     pub fn save_results(&mut self) -> Result<Vec<TaskResult>, HostError> {
         if !self.left_objects.is_empty() {
             // Returns whether the task with the id `task` is in this task set and still leaves the object.
-            let is_still_left = |object: &ObjectKey, task: &str| {
+            let is_still_left = |object: &HostObject, task: &str| {
                 let planned = self.tasks.iter().find(|planned| planned.id == task);
                 planned.is_some_and(|planned| self.left_objects(planned).iter().any(|left| left.key == *object))
             };

@@ -34,7 +34,7 @@ pub use reboots::{PACKAGE_REBOOT, PackageReboot, REBOOT_REQUESTS, RebootRequest,
 use record::RecordKind;
 pub(crate) use state::read_part;
 pub use state::{
-    AcceptedState, CleanUp, CleanUpStep, CopiedFile, Desired, HookSnapshot, HostMapRecord, LeftObject, ObjectKey, ObjectKind,
+    AcceptedState, CleanUp, CleanUpStep, CopiedFile, Desired, HookSnapshot, HostMapRecord, HostObject, LeftObject, ObjectKind,
     OpenBarriers, Reason, Step, StepState, TaskProgress, TaskRecord, TreeRecord, UndoNote,
 };
 
@@ -105,7 +105,7 @@ pub const STAGING_DIRS: RecordName<BTreeMap<String, BTreeSet<u32>>> = RecordName
 pub const WRITTEN_FILES: RecordName<BTreeMap<String, String>> = RecordName::new(RecordKind::WrittenFiles, "written-files");
 /// The objects that tasks left on this host, each with the task that left it. If this record exists, [`WRITTEN_FILES`] is
 /// only of an older agent that ran since.
-pub const LEFT_OBJECTS: RecordName<BTreeMap<ObjectKey, LeftObject>> = RecordName::new(RecordKind::LeftObjects, "left-objects");
+pub const LEFT_OBJECTS: RecordName<BTreeMap<HostObject, LeftObject>> = RecordName::new(RecordKind::LeftObjects, "left-objects");
 /// The clean-ups (tasks of `on_unassign`), by the id of the task that names them.
 pub const CLEAN_UPS: RecordName<BTreeMap<String, CleanUp>> = RecordName::new(RecordKind::CleanUps, "clean-ups");
 /// The units in which the commands of tasks run, by task. A unit is recorded before it starts, and removed when the end

@@ -229,7 +229,7 @@ pub enum ObjectKind {
 }
 
 /// The kind and the name of an object of the host. The name of a file, directory or link is its path.
-pub type ObjectKey = (ObjectKind, String);
+pub type HostObject = (ObjectKind, String);
 
 /// An object that a task left on the host: it stays when the task is removed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

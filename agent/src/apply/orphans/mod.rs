@@ -16,7 +16,7 @@ use stemma_core::task::{Mode, TaskKind, task_type};
 use stemma_wire::message::desired::{Profile, ProfileTask};
 
 use super::applier::{ManagedObject, applier};
-use super::ledger::{Desired, LEFT_OBJECTS, LeftObject, ObjectKey, ObjectKind, PROGRESS, WRITTEN_FILES};
+use super::ledger::{Desired, HostObject, LEFT_OBJECTS, LeftObject, ObjectKind, PROGRESS, WRITTEN_FILES};
 use super::task::{HostTask, Site};
 use crate::host::{FileKind, HostError, HostPath};
 
@@ -31,14 +31,14 @@ const MAX_RECORDED_OBJECTS: usize = 8192;
 const MAX_RECORDED_BYTES: usize = 4 * 1024 * 1024;
 
 /// The objects that tasks left, each with the task that left it. [`record_left`] chooses between several tasks.
-pub type LeftObjects = BTreeMap<ObjectKey, LeftObject>;
+pub type LeftObjects = BTreeMap<HostObject, LeftObject>;
 
 /// The recorded objects that no task manages now.
 struct Unmanaged {
     /// The objects that still exist.
     orphans: LeftObjects,
     /// The objects that no longer exist.
-    missing: BTreeSet<ObjectKey>,
+    missing: BTreeSet<HostObject>,
 }
 
 impl ObjectKind {
@@ -108,7 +108,7 @@ fn store_objects(site: &Site, objects: &LeftObjects) -> Result<(), HostError> {
 ///
 /// # Errors
 /// [`HostError`] from the ledger.
-pub fn record_left(site: &Site, left: &LeftObjects, still_leaves: impl Fn(&ObjectKey, &str) -> bool) -> Result<(), HostError> {
+pub fn record_left(site: &Site, left: &LeftObjects, still_leaves: impl Fn(&HostObject, &str) -> bool) -> Result<(), HostError> {
     let recorded = recorded_objects(site)?;
     let mut updated = recorded.clone();
     let mut bytes: usize = updated.iter().map(|((_, name), left)| name.len() + left.task.len()).sum();
@@ -162,7 +162,7 @@ pub fn left_objects(site: &Site, task: &HostTask) -> Vec<ManagedObject> {
 
 /// Returns the objects that a successful task leaves on the host, in the form of the record.
 #[must_use]
-pub fn left_records(site: &Site, task: &HostTask) -> Vec<(ObjectKey, LeftObject)> {
+pub fn left_records(site: &Site, task: &HostTask) -> Vec<(HostObject, LeftObject)> {
     let applier = task_type(&task.task.kind).and_then(|definition| applier(definition.kind));
     let record = |ManagedObject { key, digest, .. }: ManagedObject| {
         // If the note cannot be read, the object counts as one that existed before.
@@ -192,16 +192,16 @@ pub fn prune_orphans(
     site: &Site,
     desired: &Desired,
     profile: &Profile,
-    kept_reason: impl Fn(&ObjectKey) -> Option<String>,
+    kept_reason: impl Fn(&HostObject) -> Option<String>,
 ) -> Result<Vec<OrphanedObject>, HostError> {
     let mut recorded = recorded_objects(site)?;
     let unmanaged = find_unmanaged(site, desired, profile, &recorded);
-    forget(site, &mut recorded, &unmanaged.missing)?;
+    remove_records(site, &mut recorded, &unmanaged.missing)?;
     reported_orphans(site, &unmanaged.orphans, kept_reason)
 }
 
 /// Removes objects from the record on disk. Also removes the notes that tasks created them.
-fn forget(site: &Site, recorded: &mut LeftObjects, objects: &BTreeSet<ObjectKey>) -> Result<(), HostError> {
+fn remove_records(site: &Site, recorded: &mut LeftObjects, objects: &BTreeSet<HostObject>) -> Result<(), HostError> {
     if objects.is_empty() {
         return Ok(());
     }
@@ -214,9 +214,9 @@ fn forget(site: &Site, recorded: &mut LeftObjects, objects: &BTreeSet<ObjectKey>
 fn reported_orphans(
     site: &Site,
     orphans: &LeftObjects,
-    kept_reason: impl Fn(&ObjectKey) -> Option<String>,
+    kept_reason: impl Fn(&HostObject) -> Option<String>,
 ) -> Result<Vec<OrphanedObject>, HostError> {
-    let report = |(object, left): (&ObjectKey, &LeftObject)| {
+    let report = |(object, left): (&HostObject, &LeftObject)| {
         let (kind, name) = object;
         // A path may have held a secret of another task.
         let has_held_secret = match HostPath::parse(name) {
@@ -278,7 +278,7 @@ fn unmanaged_objects<'a>(
     desired: &Desired,
     profile: &Profile,
     recorded: &'a LeftObjects,
-) -> Vec<(&'a ObjectKey, &'a LeftObject)> {
+) -> Vec<(&'a HostObject, &'a LeftObject)> {
     if recorded.is_empty() {
         return Vec::new();
     }
@@ -289,8 +289,9 @@ fn unmanaged_objects<'a>(
             None => drop(unreadable_tasks.insert(task.id.as_str())),
         }
     }
-    let is_unmanaged =
-        |(object, left): &(&ObjectKey, &LeftObject)| !managed.contains(*object) && !unreadable_tasks.contains(left.task.as_str());
+    let is_unmanaged = |(object, left): &(&HostObject, &LeftObject)| {
+        !managed.contains(*object) && !unreadable_tasks.contains(left.task.as_str())
+    };
     recorded.iter().filter(is_unmanaged).collect()
 }
 
@@ -303,7 +304,7 @@ fn managed_objects(site: &Site, desired: &Desired, task: &ProfileTask) -> Option
 
 /// Returns whether an object still exists. If a link is part of a path, or another kind of file has the name, the file
 /// that the task wrote no longer exists, and the result is `false`.
-fn is_present(site: &Site, object: &ObjectKey) -> Result<bool, HostError> {
+fn is_present(site: &Site, object: &HostObject) -> Result<bool, HostError> {
     let (kind, name) = object;
     let Some(file_kind) = kind.file_kind() else {
         let applier = kind.task_kind().and_then(applier);

@@ -16,9 +16,9 @@ use stemma_wire::message::PartDigest;
 use stemma_wire::message::desired::Profile;
 use stemma_wire::message::observed::{Outcome, TaskResult};
 
-use super::{find_unmanaged, forget, recorded_objects};
+use super::{find_unmanaged, recorded_objects, remove_records};
 use crate::apply::clean_ups;
-use crate::apply::ledger::{Desired, LeftObject, ObjectKey, ObjectKind, UndoNote};
+use crate::apply::ledger::{Desired, HostObject, LeftObject, ObjectKind, UndoNote};
 use crate::apply::task::Site;
 use crate::host::{Dir, HostError, HostPath};
 
@@ -31,11 +31,11 @@ const MAX_UNDO_BYTES: u64 = 1024 * 1024;
 const MAX_NAMED_PATHS: usize = 5;
 
 /// The reasons why orphans stay, by object.
-pub type KeptOrphans = BTreeMap<ObjectKey, String>;
+pub type KeptOrphans = BTreeMap<HostObject, String>;
 
 /// The outcome of a removal of orphans.
 #[derive(Debug, Default)]
-pub struct Removal {
+pub struct RemovedOrphans {
     /// The reasons why the other orphans stay.
     pub kept: KeptOrphans,
     /// One result for each task of which an orphan was removed. The ledger has not stored them yet.
@@ -43,7 +43,7 @@ pub struct Removal {
 }
 
 /// What happens to an orphan.
-enum Verdict {
+enum RemovalDecision {
     /// The object at this path is deleted.
     Remove(HostPath),
     /// The object stays, for this reason.
@@ -55,10 +55,10 @@ enum Verdict {
 ///
 /// # Errors
 /// [`HostError`] from the ledger. An error of one file is the reason why that file stays.
-pub fn remove_orphans(site: &Site, desired: &Desired, profile: &Profile) -> Result<Removal, HostError> {
+pub fn remove_orphans(site: &Site, desired: &Desired, profile: &Profile) -> Result<RemovedOrphans, HostError> {
     let mut recorded = recorded_objects(site)?;
     let orphans = find_unmanaged(site, desired, profile, &recorded).orphans;
-    let mut removal = Removal::default();
+    let mut removal = RemovedOrphans::default();
     if orphans.is_empty() {
         return Ok(removal);
     }
@@ -72,10 +72,10 @@ pub fn remove_orphans(site: &Site, desired: &Desired, profile: &Profile) -> Resu
     let (directories, others): (Vec<_>, Vec<_>) = orphans.iter().partition(|((kind, _), _)| *kind == ObjectKind::Directory);
     for (object, left) in others.into_iter().chain(directories.into_iter().rev()) {
         let waiting_reason = waiting_reason(left, desired, &open_clean_ups);
-        let verdict = waiting_reason.map_or_else(|| judge(site, object, left), Verdict::Keep);
+        let verdict = waiting_reason.map_or_else(|| judge(site, object, left), RemovalDecision::Keep);
         let kept_reason = match verdict {
-            Verdict::Keep(reason) => Some(reason),
-            Verdict::Remove(path) => remove(site, object.0, &path, left).err().map(|error| error.sentence()),
+            RemovalDecision::Keep(reason) => Some(reason),
+            RemovalDecision::Remove(path) => remove(site, object.0, &path, left).err().map(|error| error.sentence()),
         };
         if let Some(reason) = kept_reason {
             removal.kept.insert(object.clone(), reason);
@@ -85,7 +85,7 @@ pub fn remove_orphans(site: &Site, desired: &Desired, profile: &Profile) -> Resu
             paths_by_task.entry(left.task.clone()).or_default().push(object.1.clone());
         }
     }
-    forget(site, &mut recorded, &removed)?;
+    remove_records(site, &mut recorded, &removed)?;
     let result = |(task, paths): (String, Vec<String>)| removal_result(task, &paths, desired.digest);
     removal.results = paths_by_task.into_iter().map(result).collect();
     Ok(removal)
@@ -103,8 +103,8 @@ fn waiting_reason(left: &LeftObject, desired: &Desired, open_clean_ups: &BTreeMa
 }
 
 /// Decides whether an orphan may be removed.
-fn judge(site: &Site, (kind, name): &ObjectKey, left: &LeftObject) -> Verdict {
-    let keep = |reason: &str| Verdict::Keep(format!("{reason}: remove it on the host"));
+fn judge(site: &Site, (kind, name): &HostObject, left: &LeftObject) -> RemovalDecision {
+    let keep = |reason: &str| RemovalDecision::Keep(format!("{reason}: remove it on the host"));
     if kind.file_kind().is_none() {
         return keep(&format!("the agent removes only files, links and directories, and this is a {}", kind.name()));
     }
@@ -113,11 +113,11 @@ fn judge(site: &Site, (kind, name): &ObjectKey, left: &LeftObject) -> Verdict {
     }
     let path = match HostPath::parse(name) {
         Ok(path) => path,
-        Err(error) => return Verdict::Keep(error.to_string()),
+        Err(error) => return RemovalDecision::Keep(error.to_string()),
     };
     let is_permitted = check_writable(name).and_then(|()| check_not_agent_path(name, site.label_map.as_str()));
     if let Err(error) = is_permitted {
-        return Verdict::Keep(error.to_string());
+        return RemovalDecision::Keep(error.to_string());
     }
     let is_unchanged = match (kind, &left.digest) {
         (ObjectKind::Directory, _) => is_empty_dir(site, &path),
@@ -126,10 +126,10 @@ fn judge(site: &Site, (kind, name): &ObjectKey, left: &LeftObject) -> Verdict {
         (_, None) => return keep("an older agent made it, so it is not known whether it was changed"),
     };
     match is_unchanged {
-        Ok(true) => Verdict::Remove(path),
+        Ok(true) => RemovalDecision::Remove(path),
         Ok(false) if *kind == ObjectKind::Directory => keep("it is not empty"),
         Ok(false) => keep("somebody changed it after the task made it"),
-        Err(error) => Verdict::Keep(error.sentence()),
+        Err(error) => RemovalDecision::Keep(error.sentence()),
     }
 }
 

@@ -13,9 +13,9 @@ use tokio::time::Instant;
 use super::disk::RETRY_DELAY;
 use super::{ApplyError, ApplyWorker, MIN_RECONCILE_INTERVAL, RUNNING_REPORT_DELAY, SETTLE_TIME};
 use crate::apply::executor::{RunPurpose, TaskRun};
-use crate::apply::ledger::{Desired, LOCAL_STATE, OPEN_BARRIERS, ObjectKey, PROGRESS, RECONCILE_DONE, RECONCILE_REQUESTED};
+use crate::apply::ledger::{Desired, HostObject, LOCAL_STATE, OPEN_BARRIERS, PROGRESS, RECONCILE_DONE, RECONCILE_REQUESTED};
 use crate::apply::leftovers::sweep_recorded;
-use crate::apply::orphans::removal::{self, Removal};
+use crate::apply::orphans::removal::{self, RemovedOrphans};
 use crate::apply::{clean_ups, hooks, orphans, outputs};
 use crate::host::HostError;
 use crate::watch::WatchScope;
@@ -99,7 +99,7 @@ impl ApplyWorker {
     pub(super) fn find_orphans(&mut self) -> Result<(), HostError> {
         let Some(desired) = self.desired.clone() else { return Ok(()) };
         if let Some(profile) = self.profile(&desired)? {
-            let kept_reason = |object: &ObjectKey| {
+            let kept_reason = |object: &HostObject| {
                 let reason = || self.kept_orphans.get(object).map_or(UNREMOVED_REASON, String::as_str).to_owned();
                 desired.known.removes_orphans().then(reason)
             };
@@ -119,7 +119,7 @@ impl ApplyWorker {
         };
         let may_remove = desired.mode() == Mode::Apply && self.progress == Progress::Converged && !self.must_run_end;
         let Some(profile) = self.profile(&desired)?.filter(|_| may_remove) else { return Ok(Vec::new()) };
-        let Removal { kept, results } = removal::remove_orphans(&self.site, &desired, &profile)?;
+        let RemovedOrphans { kept, results } = removal::remove_orphans(&self.site, &desired, &profile)?;
         self.kept_orphans = kept;
         self.site.ledger.add_results(results)
     }

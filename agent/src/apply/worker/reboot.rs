@@ -19,7 +19,7 @@ use tokio::time::Instant;
 
 use super::{ApplyError, ApplyWorker, HookState};
 use crate::apply::executor::TaskRun;
-use crate::apply::ledger::{USED_REBOOT, UsedReboot};
+use crate::apply::ledger::{Desired, USED_REBOOT, UsedReboot};
 use crate::host::HostCommand;
 use crate::host::command::log_excerpt;
 
@@ -70,7 +70,7 @@ impl ApplyWorker {
 
     /// Returns the reason why this host is not rebooted on request, or `None` if it is.
     fn reboot_refusal(&self) -> Option<String> {
-        let mode = self.desired.as_ref().map(|desired| desired.mode());
+        let mode = self.desired.as_ref().map(Desired::mode);
         if !self.site.host.can_reboot() {
             Some("systemd does not run this host, or the agent is not root".into())
         } else if self.local.paused {

@@ -449,7 +449,7 @@ fn y06_status_shows_whether_agent_gets_updates_when_identity_is_damaged() {
 
 /// The task `last` requires the reboot, and `other` does not.
 #[test]
-fn status_and_explain_show_reboot_that_task_waits_for() {
+fn status_and_explain_show_reboot_awaited_by_task() {
     use crate::verbs::explain::task_reasons;
 
     let root = tempfile::tempdir().unwrap();

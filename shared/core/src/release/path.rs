@@ -11,7 +11,7 @@ use std::sync::Arc;
 use super::{CompiledRelease, TaskIndex};
 use crate::condition::{Template, TemplateParser};
 use crate::input::Inputs;
-use crate::task::tree_rules::written_paths;
+use crate::task::written_paths;
 use crate::task::{
     NamedResource, PathContent, PathRefused, Task, ancestors, check_path, check_writable, is_template, known_directories,
     spellings, task_type,

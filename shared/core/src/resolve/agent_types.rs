@@ -6,7 +6,6 @@
 use std::collections::BTreeMap;
 use std::fmt::{self, Display, Formatter};
 
-use super::blocker::NodeBlocker;
 use super::resolved_node::ResolvedNode;
 use crate::finding::{MAX_NAMES, join_first};
 use crate::name::truncated;
@@ -54,17 +53,8 @@ impl ResolvedNode {
         (!features.is_empty()).then(|| UnknownFeatures { agent: agent_text(observation), features })
     }
 
-    /// Returns the blocker that the node's agent does not know a task of the next task set, or that it is not known
-    /// whether it does.
-    pub(super) fn agent_blocker(&self) -> Option<NodeBlocker<'_>> {
-        match self.observation() {
-            Some(_) => self.unknown_features().map(NodeBlocker::OutdatedAgent),
-            None => self.later_tasks().next().map(|_| NodeBlocker::UnknownAgent),
-        }
-    }
-
     /// Returns the running tasks that an agent does not know if it declares nothing.
-    fn later_tasks(&self) -> impl Iterator<Item = TaskIndex> {
+    pub(super) fn later_tasks(&self) -> impl Iterator<Item = TaskIndex> {
         let sets = self.task_set().into_iter();
         sets.flat_map(|set| set.profile.later_tasks.iter().copied().filter(|ix| set.should_run(*ix)))
     }

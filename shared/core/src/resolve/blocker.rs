@@ -38,6 +38,15 @@ pub enum NodeBlocker<'a> {
 }
 
 impl ResolvedNode {
+    /// Returns the blocker that the node's agent does not know a task of the next task set, or that it is not known
+    /// whether it does.
+    pub(super) fn agent_blocker(&self) -> Option<NodeBlocker<'_>> {
+        match self.observation() {
+            Some(_) => self.unknown_features().map(NodeBlocker::OutdatedAgent),
+            None => self.later_tasks().next().map(|_| NodeBlocker::UnknownAgent),
+        }
+    }
+
     /// Returns everything that blocks the node, including holds that have ended, which the caller omits
     /// ([`NodeBlocker::is_in_force`]). `is_running` returns whether the released task set has the task with an id. It
     /// is `None` if no task set with tasks was released.

@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn orphans_are_empty_when_nothing_is_left_and_clean_ups_succeeded() {
+    fn orphans_are_empty_when_nothing_is_left() {
         for (fact, is_empty) in [
             ("[]", true),
             (r#"[{"task":"conf","on_unassign":"undo","state":"succeeded"}]"#, true),
@@ -205,7 +205,7 @@ mod tests {
 
     /// Controllers of older versions read the members `task` and `path`.
     #[test]
-    fn orphaned_object_is_written_as_older_controllers_read_it() {
+    fn orphaned_object_keeps_form_of_older_controllers() {
         for (object, expected) in [
             (object("key", "file", "/k"), json!({"task": "key", "path": "/k"})),
             (object("srv", "directory", "/s"), json!({"task": "srv", "path": "/s", "kind": "directory"})),

@@ -329,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn y01_tree_claim_owns_paths_that_it_does_not_ignore() {
+    fn y01_tree_claim_owns_paths_without_ignored_ones() {
         use PathContent::{Absent, Directory, File, Tree};
         let patterns = PathPatterns::new(["cache/".to_owned(), "*.tmp".to_owned()]);
         for (other, is_refused) in [

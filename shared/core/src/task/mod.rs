@@ -19,6 +19,7 @@ mod parameters;
 mod path;
 mod patterns;
 mod run_parameters;
+mod sources;
 mod system_parameters;
 pub mod tree_rules;
 mod types;
@@ -48,6 +49,7 @@ pub use path::{
 pub(crate) use path::{ancestors, known_directories, spellings};
 pub use patterns::PathPatterns;
 pub use run_parameters::{PuppetParameters, REBOOT_CONDITIONS, RebootParameters, WHEN_REQUIRED};
+pub use sources::{set_source, source_parameters as sources_of_type, written_paths};
 pub use system_parameters::{
     AGENT_ENDS_ITSELF, CopyFilesParameters, DirectoryParameters, FileCopy, LinkParameters, PackageParameters, SERVICE_STATES,
     SOURCE_DIR, ServiceParameters, SyncParameters,
@@ -220,7 +222,7 @@ impl Task {
 /// Returns the sources of a task of this type, each with the path of its field in the parameters: the names of blobs
 /// (`sha256:…`), or in a manifest also names of files.
 pub fn source_parameters<'a>(kind: &str, parameters: &'a Map<String, Value>) -> Vec<(String, &'a str)> {
-    task_type(kind).map(|kind| tree_rules::source_parameters(kind.kind, parameters)).unwrap_or_default()
+    task_type(kind).map(|kind| sources::source_parameters(kind.kind, parameters)).unwrap_or_default()
 }
 
 /// Returns whether a type name or alias in a task belongs to this type.

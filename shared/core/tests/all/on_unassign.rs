@@ -39,7 +39,7 @@ fn pair(id: &str, reason: &str) -> (String, String) {
 }
 
 #[test]
-fn task_set_has_unassign_task_with_its_inputs() {
+fn task_set_has_unassign_task_with_inputs() {
     let undo = json!({"parameters": {"command": ["undo", "{{ labels.tier }}"]}});
     let tasks = json!([shell("conf", &json!({"tags": ["nginx"], "on_unassign": "undo"})), shell("undo", &undo)]);
     let set = task_set(&tasks, "gold");
@@ -98,7 +98,7 @@ fn x04_unassign_task_is_sent_only_when_privilege_permits() {
 }
 
 #[test]
-fn on_unassign_has_finding_when_no_host_can_run_it() {
+fn on_unassign_has_finding_when_no_host_can_run_task() {
     let conf = |target: &str| shell("conf", &json!({"tags": ["nginx"], "on_unassign": target}));
     let object = "release/site@1 task conf on_unassign";
     for (target, other, expected) in [
@@ -123,7 +123,7 @@ fn on_unassign_has_finding_when_no_host_can_run_it() {
 }
 
 #[test]
-fn explain_task_names_task_that_unassigns() {
+fn explain_task_names_unassigning_task() {
     let tasks = json!([shell("conf", &json!({"tags": ["nginx"], "on_unassign": "undo"})), shell("undo", &json!({}))]);
     let fixture = FleetFixture::from_manifests(&site_manifests(&json!({}), &tasks));
     let run_state = TaskRunState {
@@ -148,7 +148,7 @@ fn unassign_reason_keeps_text() {
 }
 
 #[test]
-fn newly_orphaned_names_task_that_will_run() {
+fn newly_orphaned_names_due_task() {
     let tasks = json!([shell("conf", &json!({"tags": ["nginx"], "on_unassign": "undo"})), shell("undo", &json!({}))]);
     let mut documents = site_manifests(&json!({}), &tasks);
     let mut fixture = FleetFixture::from_manifests(&documents);

@@ -6,7 +6,7 @@ use super::database::{GroupRecord, LocalAccounts};
 use super::plan::{AccountPlan, ToolCall, converge};
 use super::{await_left_commands, directory_refusal, parameters, rendered_name};
 use crate::apply::applier::{Applier, ManagedObject};
-use crate::apply::ledger::{ObjectKey, ObjectKind};
+use crate::apply::ledger::{HostObject, ObjectKind};
 use crate::apply::rendering::TaskTemplates;
 use crate::apply::task::{ApplyResult, CheckResult, HostTask, Site, TaskError};
 use crate::host::{AccountKind, HostError, Pending};
@@ -43,7 +43,7 @@ impl Applier for GroupApplier {
     }
 
     /// An account counts as one of this host if the accounts of the host cannot be read.
-    fn has_object(&self, site: &Site, (_, name): &ObjectKey) -> Result<bool, HostError> {
+    fn has_object(&self, site: &Site, (_, name): &HostObject) -> Result<bool, HostError> {
         Ok(LocalAccounts::read(&*site.host, false).map_or(true, |accounts| accounts.group(name).is_some()))
     }
 }

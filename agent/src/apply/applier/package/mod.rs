@@ -20,7 +20,7 @@ use std::rc::Rc;
 use log::info;
 
 use super::{Applier, ManagedObject};
-use crate::apply::ledger::{ObjectKey, ObjectKind};
+use crate::apply::ledger::{HostObject, ObjectKind};
 use crate::apply::task::{ApplyResult, CheckResult, HostTask, Site, TaskError};
 use crate::host::{HostError, Pending};
 use apt::Apt;
@@ -101,7 +101,7 @@ impl Applier for PackageApplier {
 
     /// A package of a host without dpkg counts as installed, because only a process could check it. So does each package
     /// while dpkg changes its database.
-    fn has_object(&self, site: &Site, (_, name): &ObjectKey) -> Result<bool, HostError> {
+    fn has_object(&self, site: &Site, (_, name): &HostObject) -> Result<bool, HostError> {
         let database = read_database_once(&*site.host, &site.memory.get())?;
         Ok(database.is_none_or(|database| database.is_installed(name)))
     }

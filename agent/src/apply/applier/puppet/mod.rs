@@ -24,7 +24,7 @@ use crate::apply::task::{ApplyResult, CheckResult, HostTask, Site, TaskError};
 use crate::host::{CommandPurpose, CommandResult, ExitKind, HostCommand, HostError, HostPath, Pending};
 use staging::StagedRun;
 pub use staging::sweep;
-use summary::RunSummary;
+use summary::PuppetSummary;
 
 /// Time limit of a run for which the task sets none, in seconds. Fuel has the same default.
 const DEFAULT_TIMEOUT_SECONDS: u64 = 3600;
@@ -112,7 +112,7 @@ impl Applier for PuppetApplier {
                 );
                 return Err(TaskError::new(message).without_effect());
             };
-            site.checks.forget(&task.task.id);
+            site.checks.invalidate(&task.task.id);
             let (result, summary) = run_puppet(site, task, &run, program, RunMode::Apply).await?;
             let result = apply_result(result, summary)?;
             record_check(site, task);
@@ -216,7 +216,7 @@ async fn run_puppet(
     run: &PuppetRun,
     program: HostPath,
     mode: RunMode,
-) -> Result<(CommandResult, Option<RunSummary>), TaskError> {
+) -> Result<(CommandResult, Option<PuppetSummary>), TaskError> {
     let staged = StagedRun::new(site, &task.task.id, run).map_err(|error| TaskError::from(error).without_effect())?;
     let is_secret = task.is_sensitive();
     let mut command = HostCommand {
@@ -256,7 +256,7 @@ async fn run_recorded(site: &Site, task: &HostTask, mut command: HostCommand) ->
 }
 
 /// Returns the result of a run with `--noop`.
-fn check_result(result: CommandResult, summary: Option<RunSummary>) -> Result<CheckResult, TaskError> {
+fn check_result(result: CommandResult, summary: Option<PuppetSummary>) -> Result<CheckResult, TaskError> {
     let CommandResult { end, output } = result;
     let summary = match (end, summary) {
         (ExitKind::Status(0 | 4 | 6), Some(summary)) => summary,
@@ -273,7 +273,7 @@ fn check_result(result: CommandResult, summary: Option<RunSummary>) -> Result<Ch
 }
 
 /// Returns the result of a run that may change the host.
-fn apply_result(result: CommandResult, summary: Option<RunSummary>) -> Result<ApplyResult, TaskError> {
+fn apply_result(result: CommandResult, summary: Option<PuppetSummary>) -> Result<ApplyResult, TaskError> {
     let CommandResult { end, output } = result;
     let counts = summary.map(|summary| format!(": {}", summary.sentence())).unwrap_or_default();
     match end {

@@ -3,7 +3,7 @@
 use log::debug;
 use serde_json::json;
 
-use super::summary::RunSummary;
+use super::summary::PuppetSummary;
 use super::{Code, PuppetRun, RunMode};
 use crate::apply::ledger::{STARTED_UNITS, encode_file_name};
 use crate::apply::task::Site;
@@ -124,9 +124,9 @@ impl StagedRun {
     }
 
     /// Returns the summary that Puppet has written, or `None` if it wrote none.
-    pub(super) fn summary(&self) -> Option<RunSummary> {
+    pub(super) fn summary(&self) -> Option<PuppetSummary> {
         let bytes = self.dir.read(&self.name("summary.yaml"), MAX_SUMMARY_BYTES).ok()??;
-        RunSummary::parse(&String::from_utf8_lossy(&bytes))
+        PuppetSummary::parse(&String::from_utf8_lossy(&bytes))
     }
 
     /// Removes the files. A file that cannot be removed is removed at the next start of the agent.

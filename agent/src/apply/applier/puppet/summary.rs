@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 /// The numbers of resources in one run of Puppet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct RunSummary {
+pub(super) struct PuppetSummary {
     /// The resources of the catalog.
     pub(super) total: u64,
     /// The resources that differed from the catalog.
@@ -17,7 +17,7 @@ pub(super) struct RunSummary {
     skipped: u64,
 }
 
-impl RunSummary {
+impl PuppetSummary {
     /// Returns the numbers in the text of a summary, or `None` if they are missing, as after a failed compilation.
     ///
     /// The text is YAML in the form in which Puppet writes it: a section is a line without indent, and the numbers of
@@ -63,13 +63,13 @@ mod tests {
         let text = "---\nversion:\n  config: 1796100871\n  puppet: 7.23.0\napplication:\n  run_mode: user\nresources:\n  changed: 1\n  \
                     corrective_change: 0\n  failed: 2\n  failed_to_restart: 3\n  out_of_sync: 4\n  restarted: 0\n  scheduled: 0\n  skipped: 5\n  \
                     total: 8\ntime:\n  total: 0.5\n";
-        let summary = RunSummary::parse(text).unwrap();
-        assert_eq!(summary, RunSummary { total: 8, out_of_sync: 4, changed: 1, failed: 5, skipped: 5 });
+        let summary = PuppetSummary::parse(text).unwrap();
+        assert_eq!(summary, PuppetSummary { total: 8, out_of_sync: 4, changed: 1, failed: 5, skipped: 5 });
         assert_eq!(summary.sentence(), "1 of 8 resources changed, 5 failed, 5 were skipped");
         assert!(!summary.is_converged());
         for text in ["", "---\n", "resources:\n  total: x\n", "time:\n  total: 8\n  out_of_sync: 0\n  changed: 0\n  failed: 0\n"]
         {
-            assert_eq!(RunSummary::parse(text), None, "{text:?}");
+            assert_eq!(PuppetSummary::parse(text), None, "{text:?}");
         }
     }
 }

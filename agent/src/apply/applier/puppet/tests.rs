@@ -113,7 +113,7 @@ fn puppet_changes_host_once_and_check_is_not_repeated() {
     assert_eq!(host.run_count(), 2, "a check after a run costs no process");
     assert_eq!(host.check(&task_with(&json!({"manifest": "notice('y')"}), "gold")).unwrap(), CheckResult::Converged);
     assert_eq!(host.run_count(), 3, "another content is checked");
-    assert_eq!(PuppetHost::site(&host.host).checks.is_valid("p", task.content, Duration::ZERO), false, "another process checks");
+    assert!(!PuppetHost::site(&host.host).checks.is_valid("p", task.content, Duration::ZERO), "another process checks");
 }
 
 /// The schedule checks for drift every 30 minutes by default.
@@ -203,7 +203,7 @@ fn puppet_runs_blob_or_manifest_on_host() {
     let hash = Hash(sha256(code));
     host.site.ledger.store_body(hash, code).unwrap();
     host.apply(&task_with(&json!({"source": format!("sha256:{hash}")}), "gold")).unwrap();
-    assert!(host.host.commands_run()[0].last().unwrap().ends_with(".pp"));
+    assert_eq!(std::path::Path::new(host.host.commands_run()[0].last().unwrap()).extension().unwrap(), "pp");
     let fuel = json!({"puppet_manifest": "/etc/puppet/{{ labels.tier }}.pp", "puppet_modules": "/etc/puppet/modules:/opt/m", "cwd": "/"});
     host.apply(&task_with(&fuel, "gold")).unwrap();
     let words = host.host.commands_run().pop().unwrap();

@@ -11,7 +11,7 @@ use stemma_core::task::tree_rules::{agent_parent_error, overlap_error, relative_
 use stemma_core::task::{AGENT_STATE_DIR, PathPatterns, SyncParameters, check_not_agent_path, is_at_or_below};
 use stemma_wire::message::Hash;
 
-use self::walk::{Walk, sync_dir};
+use self::walk::{TreeWalk, sync_dir};
 use super::body::parse_blob;
 use super::placement::{apply_default_acl, note_created_parents, open_parent, owner_uid, parse_mode};
 use super::{Applier, ManagedObject, parameters};
@@ -148,37 +148,41 @@ impl Applier for SyncApplier {
             // All errors of the comparison are found before the first change.
             let (target, planned) = compare(site, task, &tree).await.map_err(TaskError::without_effect)?;
             check_changeable(site, &tree, target.is_some()).map_err(TaskError::without_effect)?;
-            let mut walk = Walk::new((site, task), &tree, planned.into_record(), true);
+            let mut walk = TreeWalk::new((site, task), &tree, planned.into_record(), true);
             let target = if let Some(target) = target {
                 target
             } else {
-                walk.changes.add('+', format!("{}/", tree.path));
+                walk.changes.add('+', &format!("{}/", tree.path));
                 create_target(site, task, &tree)?
             };
             let result = apply_tree(&mut walk, target).await;
             let (diff, message) = (walk.changes.diff(&tree.path), walk.changes.summary());
             store_record(site, task, walk);
             result?;
-            Ok(ApplyResult { diff, message, ..ApplyResult::default() })
+            Ok(ApplyResult { message, diff, ..ApplyResult::default() })
         })
     }
 }
 
 /// Makes the changes of a walk in an existing directory.
-async fn apply_tree(walk: &mut Walk<'_>, target: Box<dyn Dir>) -> Result<(), TaskError> {
-    walk.sync_rights(&*target, String::new())?;
+async fn apply_tree(walk: &mut TreeWalk<'_>, target: Box<dyn Dir>) -> Result<(), TaskError> {
+    walk.sync_rights(&*target, "")?;
     let source = walk.open_source()?;
     sync_dir(walk, Some(target), source, String::new(), 0).await.map(|_| ())
 }
 
 /// Compares the tree with its source. Changes nothing. Returns the directory of the tree, if it exists, and the walk with
 /// the changes.
-async fn compare<'a>(site: &'a Site, task: &'a HostTask, tree: &'a Tree) -> Result<(Option<Box<dyn Dir>>, Walk<'a>), TaskError> {
+async fn compare<'a>(
+    site: &'a Site,
+    task: &'a HostTask,
+    tree: &'a Tree,
+) -> Result<(Option<Box<dyn Dir>>, TreeWalk<'a>), TaskError> {
     let open_target = || site.host.dir(&tree.path);
-    let mut walk = Walk::new((site, task), tree, site.ledger.tree_record(&task.task.id)?, false);
+    let mut walk = TreeWalk::new((site, task), tree, site.ledger.tree_record(&task.task.id)?, false);
     match open_target()? {
-        Some(target) => walk.sync_rights(&*target, String::new())?,
-        None => walk.changes.add('+', format!("{}/", tree.path)),
+        Some(target) => walk.sync_rights(&*target, "")?,
+        None => walk.changes.add('+', &format!("{}/", tree.path)),
     }
     let source = walk.open_source()?;
     sync_dir(&mut walk, open_target()?, source, String::new(), 0).await?;
@@ -283,7 +287,7 @@ fn create_target(site: &Site, task: &HostTask, tree: &Tree) -> Result<Box<dyn Di
 
 /// Stores which files are equal, so that the next check need not read them. An error is ignored, because then they are read
 /// again.
-fn store_record(site: &Site, task: &HostTask, walk: Walk<'_>) {
+fn store_record(site: &Site, task: &HostTask, walk: TreeWalk<'_>) {
     let record = walk.into_record().into_iter().take(MAX_RECORDED_FILES).collect();
     let _ = site.ledger.set_tree_record(&task.task.id, &record);
 }

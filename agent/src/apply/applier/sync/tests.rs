@@ -124,7 +124,7 @@ fn unchanged_tree_is_not_read() {
 }
 
 #[test]
-fn s63_paths_that_no_tree_may_have_are_refused() {
+fn s63_invalid_paths_of_trees_are_refused() {
     let host = MemoryHost::new();
     host.put("/opt/src/f", "x");
     host.put_link_to("/opt/links/l", "/etc/shadow");
@@ -183,9 +183,9 @@ fn x05_next_pass_resumes_tree_after_crash_at_any_step() {
         // A crash in the last calls, which only write the record, is no error.
         let _ = block_on(SyncApplier.apply(&host_site, &task(&parameters)));
         if is_power_cut {
-            host.cut_power()
+            host.cut_power();
         } else {
-            host.restart()
+            host.restart();
         }
         assert!(["before", "after"].contains(&&*host.text("/srv/w/b").unwrap()), "call {call}");
         if check(&host, &parameters) != Ok(CheckResult::Converged) {

@@ -16,7 +16,7 @@ use crate::host::{Dir, FileKind, FileVersion, HostError, HostPath, Pending, Stat
 
 /// The changes that a walk has found or made.
 #[derive(Default)]
-pub(super) struct Changes {
+pub(super) struct TreeChanges {
     /// The first changes, for the diff: `+`, `~` or `-`, and the path.
     lines: Vec<String>,
     added: usize,
@@ -25,7 +25,7 @@ pub(super) struct Changes {
 }
 
 /// A walk through a tree.
-pub(super) struct Walk<'a> {
+pub(super) struct TreeWalk<'a> {
     site: &'a Site,
     task: &'a HostTask,
     tree: &'a Tree,
@@ -35,7 +35,7 @@ pub(super) struct Walk<'a> {
     record: TreeRecord,
     /// True if the walk makes the changes.
     is_applying: bool,
-    pub(super) changes: Changes,
+    pub(super) changes: TreeChanges,
 }
 
 /// The directory of the source that corresponds to a directory of the tree.
@@ -54,16 +54,16 @@ enum SourceEntry<'a> {
     HostDir,
 }
 
-impl Changes {
+impl TreeChanges {
     /// Adds a change. `path` is relative to the tree, apart from that of the tree itself.
-    pub(super) fn add(&mut self, sign: char, path: String) {
+    pub(super) fn add(&mut self, sign: char, path: &str) {
         match sign {
             '+' => self.added += 1,
             '-' => self.removed += 1,
             _ => self.changed += 1,
         }
         if self.lines.len() < MAX_DIFF_LINES {
-            self.lines.push(format!("{sign}{}\n", one_line(&path)));
+            self.lines.push(format!("{sign}{}\n", one_line(path)));
         }
     }
 
@@ -93,7 +93,7 @@ impl Changes {
 
 impl<'a> SourceDir<'a> {
     /// Returns the entries of the directory that the task does not ignore. Fails if one is neither a file nor a directory.
-    fn entries(&self, walk: &Walk<'_>, prefix: &str) -> Result<BTreeMap<String, SourceEntry<'a>>, TaskError> {
+    fn entries(&self, walk: &TreeWalk<'_>, prefix: &str) -> Result<BTreeMap<String, SourceEntry<'a>>, TaskError> {
         let is_ignored = |name: &str, is_dir: bool| walk.tree.ignored.matches(&format!("{prefix}{name}"), is_dir);
         match self {
             Self::Nothing => Ok(BTreeMap::new()),
@@ -147,9 +147,9 @@ impl<'a> SourceDir<'a> {
     }
 }
 
-impl<'a> Walk<'a> {
+impl<'a> TreeWalk<'a> {
     pub(super) fn new((site, task): (&'a Site, &'a HostTask), tree: &'a Tree, old_record: TreeRecord, is_applying: bool) -> Self {
-        Self { site, task, tree, old_record, record: TreeRecord::new(), is_applying, changes: Changes::default() }
+        Self { site, task, tree, old_record, record: TreeRecord::new(), is_applying, changes: TreeChanges::default() }
     }
 
     /// Returns what the walk has found out about the files.
@@ -169,14 +169,14 @@ impl<'a> Walk<'a> {
     }
 
     /// Gives an existing directory the owner, group and mode that the author sets.
-    pub(super) fn sync_rights(&mut self, dir: &dyn Dir, path: String) -> Result<(), TaskError> {
+    pub(super) fn sync_rights(&mut self, dir: &dyn Dir, path: &str) -> Result<(), TaskError> {
         let (stat, rights) = (dir.own_stat()?, &self.tree.rights);
         let (user, group) = (rights.dir_user.unwrap_or(stat.user), rights.dir_group.unwrap_or(stat.group));
         let mode = rights.dir_mode.unwrap_or(stat.mode);
         if (user, group, mode) == (stat.user, stat.group, stat.mode) {
             return Ok(());
         }
-        self.changes.add('~', if path.is_empty() { format!("{}/", self.tree.path) } else { format!("{path}/") });
+        self.changes.add('~', &if path.is_empty() { format!("{}/", self.tree.path) } else { format!("{path}/") });
         if self.is_applying {
             if (user, group) != (stat.user, stat.group) {
                 // The new owner and group never have rights that only the former ones should have had.
@@ -244,7 +244,7 @@ impl<'a> Walk<'a> {
             self.record.insert(path.to_owned(), CopiedFile { source: source.mark(), copy: version_mark(&version) });
             return Ok(());
         }
-        self.changes.add(if present.is_some() { '~' } else { '+' }, path.to_owned());
+        self.changes.add(if present.is_some() { '~' } else { '+' }, path);
         if let (true, Some(dir)) = (self.is_applying, dir) {
             if dir.version(name)? != present {
                 return Err(TaskError::new(format!(
@@ -265,11 +265,11 @@ impl<'a> Walk<'a> {
     /// `exists` is false if the subdirectory is missing, or if something else is in its place that is removed.
     fn enter(&mut self, dir: Option<&dyn Dir>, name: &str, path: &str, exists: bool) -> Result<Option<Box<dyn Dir>>, TaskError> {
         let Some(dir) = dir.filter(|_| exists || self.is_applying) else {
-            self.changes.add('+', format!("{path}/"));
+            self.changes.add('+', &format!("{path}/"));
             return Ok(None);
         };
         if !exists {
-            self.changes.add('+', format!("{path}/"));
+            self.changes.add('+', &format!("{path}/"));
             let rights = &self.tree.rights;
             self.note_creation(path)?;
             // Until it has its owner and group, only the agent may use the directory.
@@ -283,7 +283,7 @@ impl<'a> Walk<'a> {
         }
         let opened = dir.dir(name)?;
         if let Some(opened) = &opened {
-            self.sync_rights(&**opened, path.to_owned())?;
+            self.sync_rights(&**opened, path)?;
         }
         Ok(opened)
     }
@@ -292,7 +292,7 @@ impl<'a> Walk<'a> {
 /// Makes a directory of the tree equal to that of the source, or lists the differences. Returns whether the directory keeps
 /// an entry. `prefix` is the path of the directory in the tree, with a slash at its end unless it is empty.
 pub(super) fn sync_dir<'w, 'a: 'w>(
-    walk: &'w mut Walk<'a>,
+    walk: &'w mut TreeWalk<'a>,
     target: Option<Box<dyn Dir>>,
     source: SourceDir<'a>,
     prefix: String,
@@ -344,7 +344,7 @@ pub(super) fn sync_dir<'w, 'a: 'w>(
 
 /// Removes an entry of another kind from the place of `entry`. Returns the version of the entry that then is there.
 async fn make_way(
-    walk: &mut Walk<'_>,
+    walk: &mut TreeWalk<'_>,
     dir: Option<&dyn Dir>,
     name: &str,
     entry: &SourceEntry<'_>,
@@ -380,7 +380,7 @@ async fn make_way(
 
 /// Removes what the source does not have from a directory, or lists it. Returns whether an entry is kept.
 async fn remove_others(
-    walk: &mut Walk<'_>,
+    walk: &mut TreeWalk<'_>,
     dir: &dyn Dir,
     entries: &BTreeMap<String, SourceEntry<'_>>,
     prefix: &str,
@@ -392,7 +392,9 @@ async fn remove_others(
         let random = || format!("{TEMPORARY_PREFIX}{:016x}", walk.site.host.random());
         dir.rename_non_utf8_names(&mut { random })?;
     } else if walk.tree.is_exact {
-        odd_names.iter().for_each(|(name, _)| walk.changes.add('-', format!("{prefix}{name}")));
+        for (name, _) in &odd_names {
+            walk.changes.add('-', &format!("{prefix}{name}"));
+        }
     } else {
         keeps_entry = !odd_names.is_empty();
     }
@@ -415,7 +417,7 @@ async fn remove_others(
 /// Removes an entry, or lists it. Of a directory, what the task ignores is kept. Returns whether something is kept. Fails
 /// before a mount point.
 async fn remove_entry(
-    walk: &mut Walk<'_>,
+    walk: &mut TreeWalk<'_>,
     dir: &dyn Dir,
     name: &str,
     kind: FileKind,
@@ -429,7 +431,7 @@ async fn remove_entry(
         )));
     }
     if kind != FileKind::Directory {
-        walk.changes.add('-', path.to_owned());
+        walk.changes.add('-', path);
         if walk.is_applying {
             dir.remove(name)?;
         }
@@ -439,7 +441,7 @@ async fn remove_entry(
     if sync_dir(walk, subdir, SourceDir::Nothing, format!("{path}/"), depth + 1).await? {
         return Ok(true);
     }
-    walk.changes.add('-', format!("{path}/"));
+    walk.changes.add('-', &format!("{path}/"));
     if walk.is_applying {
         dir.remove_dir(name)?;
     }

@@ -75,7 +75,9 @@ mod tests {
             ("a.timer", &[], false),
         ] {
             let host = MemoryHost::new();
-            files.iter().for_each(|file| host.put(file, ""));
+            for file in files {
+                host.put(file, "");
+            }
             assert_eq!(is_left(&host, unit), expected, "{unit} {files:?}");
         }
     }

@@ -11,7 +11,7 @@ mod wanted;
 use stemma_core::task::ServiceParameters;
 
 use super::{Applier, ManagedObject, parameters};
-use crate::apply::ledger::{ObjectKey, ObjectKind};
+use crate::apply::ledger::{HostObject, ObjectKind};
 use crate::apply::task::{ApplyResult, CheckResult, HostTask, Site, TaskError};
 use crate::host::{HostError, Pending};
 use changes::UnitTransition;
@@ -53,7 +53,7 @@ impl Applier for UnitApplier {
         Some(vec![ManagedObject::new((ObjectKind::Unit, wanted.unit), is_left)])
     }
 
-    fn has_object(&self, site: &Site, (_, unit): &ObjectKey) -> Result<bool, HostError> {
+    fn has_object(&self, site: &Site, (_, unit): &HostObject) -> Result<bool, HostError> {
         Ok(left::is_left(&*site.host, unit))
     }
 }

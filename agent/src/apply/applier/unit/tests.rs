@@ -318,7 +318,7 @@ fn unit_in_auto_restart_is_restarted_or_stopped() {
 }
 
 #[test]
-fn stop_names_units_that_can_start_unit() {
+fn stop_names_triggering_units() {
     let triggered = |unit: &mut MemoryUnit| unit.status.triggered_by = vec!["app.socket".into(), "app.timer".into()];
     let host = host_with(ActiveState::Active, "enabled", triggered);
     let result = apply(&host, &app(&json!({"state": "stopped"}))).unwrap();

@@ -50,7 +50,7 @@ fn clean_up_runs_once_when_task_is_no_longer_placed() {
 }
 
 #[test]
-fn clean_up_is_tried_again_until_it_succeeds() {
+fn failed_clean_up_is_retried_until_success() {
     let host = MemoryHost::new();
     converge(&host, &set_with_conf());
     host.on_run(|_, _| CommandResult { end: ExitKind::Status(1), output: "no".into() });
@@ -72,7 +72,7 @@ fn clean_up_is_tried_again_until_it_succeeds() {
 }
 
 #[test]
-fn clean_up_is_dropped_when_task_returns_before_it_ran() {
+fn pending_clean_up_is_dropped_when_task_returns() {
     let host = MemoryHost::new();
     converge(&host, &set_with_conf());
     host.on_run(|_, _| CommandResult { end: ExitKind::Status(1), output: String::new() });
@@ -84,7 +84,7 @@ fn clean_up_is_dropped_when_task_returns_before_it_ran() {
 
 /// A clean-up that runs needs nothing of the new task set: neither its definition nor its inputs.
 #[test]
-fn clean_up_uses_inputs_of_set_that_had_the_task() {
+fn clean_up_uses_inputs_of_last_task_set() {
     let host = MemoryHost::new();
     let conf = json!({"on_unassign": "undo", "parameters": {"path": "/etc/app", "content": "x"}});
     let undo = json!({"parameters": {"path": "/etc/gone-{{ labels.tier }}", "content": "bye"}});
@@ -95,7 +95,7 @@ fn clean_up_uses_inputs_of_set_that_had_the_task() {
 
 /// The path of a clean-up belongs to a task of the new task set, which runs after it.
 #[test]
-fn clean_up_runs_before_task_that_writes_its_path() {
+fn clean_up_runs_before_task_with_same_path() {
     let host = MemoryHost::new();
     let conf = json!({"on_unassign": "undo", "parameters": {"path": "/etc/app", "content": "x"}});
     let undo = json!({"parameters": {"path": "/etc/app", "absent": true}});

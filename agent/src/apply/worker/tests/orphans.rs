@@ -50,7 +50,7 @@ fn host_with_orphans(controller: &TestController) -> MemoryHost {
 }
 
 #[test]
-fn removal_deletes_only_files_that_tasks_alone_wrote() {
+fn removal_deletes_only_unchanged_files_of_tasks() {
     let controller = TestController::new();
     let host = host_with_orphans(&controller);
     let messages = send_set(&host, &controller, 3, &base_set().removing_orphans());
@@ -135,7 +135,7 @@ fn report_has_succeeded_clean_up_while_file_is_left() {
 
 /// A condition that cannot be evaluated counts as false, so it must not delete a file.
 #[test]
-fn removal_keeps_file_of_task_that_condition_leaves_out() {
+fn removal_keeps_file_of_task_with_false_condition() {
     let (host, controller) = (MemoryHost::new(), TestController::new());
     let set = || base_set().file("conf", &[], "/etc/app", "x").removing_orphans();
     send_set(&host, &controller, 1, &set());
@@ -202,7 +202,7 @@ fn removal_continues_when_power_is_cut() {
 /// Covers an upgrade from an agent that recorded only the paths of files. The new record replaces the old one when it
 /// changes.
 #[test]
-fn orphans_include_files_that_older_agent_recorded() {
+fn orphans_include_files_recorded_by_older_agent() {
     let (host, controller) = (MemoryHost::new(), TestController::new());
     host.put("/etc/old", "o");
     let ledger = Ledger::open(Rc::new(host.clone())).unwrap();
@@ -221,7 +221,7 @@ fn orphans_include_files_that_older_agent_recorded() {
 
 /// The package, the unit and the accounts of tasks are orphans too, as long as they exist.
 #[test]
-fn report_lists_packages_and_accounts_that_tasks_left() {
+fn report_lists_packages_and_accounts_of_removed_tasks() {
     let (host, controller) = (MemoryHost::new(), TestController::new());
     host.put("/var/lib/dpkg/status", "Package: nginx\nStatus: install ok installed\nArchitecture: amd64\nVersion: 1\n\n");
     host.put("/var/lib/dpkg/arch", "amd64\n");

@@ -15,12 +15,12 @@ fn reboot_message(controller: &TestController, revision: u64) -> SyncMessage {
 
 /// Runs the root half of the agent with these messages, and for `duration` after it has sent the last one. The runtime's
 /// clock is paused, and the clock of the host follows it.
-fn run_for(host: &MemoryHost, controller: &TestController, offers: Vec<SyncMessage>, duration: Duration) -> Vec<ApplyMessage> {
+fn run_for(host: &MemoryHost, controller: &TestController, offers: &[SyncMessage], duration: Duration) -> Vec<ApplyMessage> {
     runtime().block_on(async {
         let (sync, apply) = pair();
         let conversation = async {
             let mut sync = sync;
-            for offer in &offers {
+            for offer in offers {
                 sync.sender().send(offer).await.unwrap();
                 // The agent handles the message before the next one arrives.
                 tokio::time::sleep(Duration::from_millis(100)).await;
@@ -57,22 +57,22 @@ fn problem(messages: &[ApplyMessage]) -> Option<String> {
 fn host_reboots_once_per_lease_and_tasks_continue_after_boot() {
     let (host, controller) = (MemoryHost::new(), TestController::new());
     let set = TestTaskSet::default().task("boot", "reboot", &[], &serde_json::json!({})).file("after", &[0], "/after", "x");
-    let messages = run_for(&host, &controller, offer_and_body(&controller, 1, &set), Duration::from_secs(10));
+    let messages = run_for(&host, &controller, &offer_and_body(&controller, 1, &set), Duration::from_secs(10));
     let report = reports(&messages).pop().unwrap();
     let wish: serde_json::Value = serde_json::from_str(&report.facts["agent.reboot"]).unwrap();
     assert_eq!((report.progress, &wish["tasks"][0]["task"]), (observed::Progress::Waiting, &"boot".into()));
     assert_eq!(reboot_count(&host), 0, "a task never reboots the host");
 
-    let messages = run_for(&host, &controller, vec![reboot_message(&controller, 5)], Duration::from_secs(30));
+    let messages = run_for(&host, &controller, &[reboot_message(&controller, 5)], Duration::from_secs(30));
     assert_eq!((reboot_count(&host), problem(&messages)), (1, None));
     host.reboot();
     // A compromised network half sends the old lease again, and an even older one.
     let replayed = vec![reboot_message(&controller, 5), reboot_message(&controller, 4)];
-    let messages = run_for(&host, &controller, replayed, Duration::from_secs(30));
+    let messages = run_for(&host, &controller, &replayed, Duration::from_secs(30));
     assert_eq!(reboot_count(&host), 1);
     assert_eq!((progress(&messages), host.text("/after").as_deref()), (Some(observed::Progress::Converged), Some("x")));
     assert!(!reports(&messages).pop().unwrap().facts.contains_key("agent.reboot"));
-    run_for(&host, &controller, vec![reboot_message(&controller, 6)], Duration::from_secs(30));
+    run_for(&host, &controller, &[reboot_message(&controller, 6)], Duration::from_secs(30));
     assert_eq!(reboot_count(&host), 2, "a later lease also reboots a host that does not ask for it");
 }
 
@@ -81,7 +81,7 @@ fn reboot_waits_for_running_task_and_starts_no_other() {
     let (host, controller) = (MemoryHost::new(), TestController::new());
     host.slow_down_commands(Duration::from_secs(20));
     let set = TestTaskSet::default().command("slow", &[], &["slow"]).file("after", &[0], "/after", "x");
-    let messages = run_for(&host, &controller, offer_with_reboot(&controller, &set, 2), Duration::from_secs(60));
+    let messages = run_for(&host, &controller, &offer_with_reboot(&controller, &set, 2), Duration::from_mins(1));
     let problems: Vec<_> = reports(&messages).into_iter().filter_map(|report| report.facts.get("agent.reboot")).collect();
     assert!(problems.iter().any(|fact| fact.contains("running tasks must end first: slow")), "{problems:?}");
     assert_eq!((reboot_count(&host), outcomes(&messages)), (1, vec![("slow".to_owned(), Outcome::Changed)]));
@@ -94,16 +94,16 @@ fn reboot_obeys_inhibitors_and_gives_up_when_lease_ends() {
     let (host, controller) = (MemoryHost::new(), TestController::new());
     let set = TestTaskSet::default().file("f", &[], "/f", "x");
     host.set_shutdown_blockers(&["apt (process 7): an upgrade"]);
-    let messages = run_for(&host, &controller, offer_with_reboot(&controller, &set, 2), Duration::from_secs(60));
+    let messages = run_for(&host, &controller, &offer_with_reboot(&controller, &set, 2), Duration::from_mins(1));
     assert_eq!(problem(&messages).as_deref(), Some("it is inhibited by apt (process 7): an upgrade"));
     assert_eq!(reboot_count(&host), 0);
 
     let offers = vec![reboot_message(&controller, 3)];
-    let messages = run_for(&host, &controller, offers.clone(), Duration::from_secs(700));
+    let messages = run_for(&host, &controller, &offers, Duration::from_secs(700));
     let expected = "it could not begin in time: it is inhibited by apt (process 7): an upgrade";
     assert_eq!(problem(&messages).as_deref(), Some(expected));
     host.set_shutdown_blockers(&[]);
-    run_for(&host, &controller, offers, Duration::from_secs(60));
+    run_for(&host, &controller, &offers, Duration::from_mins(1));
     assert_eq!(reboot_count(&host), 1, "a lease that was not used is still valid when it arrives again");
 }
 
@@ -115,7 +115,7 @@ fn reboot_is_refused_when_host_changes_nothing_or_is_paused() {
             let ledger = Ledger::open(Rc::new(host.clone())).unwrap();
             ledger.put(&LOCAL_STATE, &LocalState { paused, ..LocalState::default() }).unwrap();
         }
-        let messages = run_for(&host, &controller, offer_with_reboot(&controller, &set, 2), Duration::from_secs(30));
+        let messages = run_for(&host, &controller, &offer_with_reboot(&controller, &set, 2), Duration::from_secs(30));
         assert_eq!(reboot_count(&host), 0);
         problem(&messages).unwrap()
     };
@@ -134,7 +134,7 @@ fn failed_reboot_is_reported_and_tasks_run_again() {
         CommandResult { end: ExitKind::Status(status), output: "Call to Reboot failed: Access denied\n".into() }
     });
     let set = TestTaskSet::default().file("f", &[], "/f", "x");
-    let messages = run_for(&host, &controller, offer_with_reboot(&controller, &set, 2), Duration::from_secs(60));
+    let messages = run_for(&host, &controller, &offer_with_reboot(&controller, &set, 2), Duration::from_mins(1));
     let expected = "`systemctl reboot` ended with status 1: Call to Reboot failed: Access denied";
     assert_eq!((reboot_count(&host), problem(&messages).as_deref()), (1, Some(expected)));
     assert_eq!((progress(&messages), host.text("/f").as_deref()), (Some(observed::Progress::Converged), Some("x")));
@@ -142,14 +142,14 @@ fn failed_reboot_is_reported_and_tasks_run_again() {
 
 /// systemd has accepted the request, and the machine does not go down.
 #[test]
-fn reboot_that_does_not_happen_is_reported_after_timeout_of_task() {
+fn missing_reboot_is_reported_after_timeout_of_task() {
     let (host, controller) = (MemoryHost::new(), TestController::new());
     let fields = serde_json::json!({"parameters": {"timeout": 60}});
     let set = TestTaskSet::default().task("boot", "reboot", &[], &fields);
-    run_for(&host, &controller, offer_and_body(&controller, 1, &set), Duration::from_secs(10));
-    let messages = run_for(&host, &controller, vec![reboot_message(&controller, 2)], Duration::from_secs(40));
+    run_for(&host, &controller, &offer_and_body(&controller, 1, &set), Duration::from_secs(10));
+    let messages = run_for(&host, &controller, &[reboot_message(&controller, 2)], Duration::from_secs(40));
     assert_eq!((reboot_count(&host), problem(&messages)), (1, None));
-    let messages = run_for(&host, &controller, vec![reboot_message(&controller, 3)], Duration::from_secs(90));
+    let messages = run_for(&host, &controller, &[reboot_message(&controller, 3)], Duration::from_secs(90));
     assert_eq!(
         (reboot_count(&host), problem(&messages).as_deref()),
         (2, Some("the host has not gone down in time after `systemctl reboot`"))
