@@ -405,7 +405,7 @@ mod tests {
         }
         assert_encoding(RecordKind::StartedUnits, [21, 1], &single_pair("motd", "u"), "01 04 6d6f7464 01 75");
         let copied = BTreeMap::from([("a/f".to_owned(), CopiedFile { source: [7; 32], copy: [8; 32] })]);
-        assert_encoding(RecordKind::Tree, [23, 1], &copied, &format!("01 03 612f66 {content_hex} {}", "08".repeat(32)));
+        assert_encoding(RecordKind::Tree, [43, 1], &copied, &format!("01 03 612f66 {content_hex} {}", "08".repeat(32)));
         assert_encoding(RecordKind::AcceptedNode, [22, 1], &uuid::Uuid::from_bytes([7; 16]), &format!("10 {}", "07".repeat(16)));
     }
 

@@ -489,7 +489,8 @@ fn f07_status_says_disk_is_full_until_space_is_free() {
     assert!(!matches!(end, Ok(AgentExit::Done)), "{end:?}");
     let text = human_status(root.path());
     assert!(text.contains("state     stuck: ") && text.contains("No space left on device"), "{text}");
-    assert_eq!(std::fs::read_to_string(root.path().join("f")).unwrap(), "1", "nothing was begun");
+    let content = std::fs::read_to_string(root.path().join("f")).unwrap();
+    assert!(["1", "2"].contains(&content.as_str()), "the file is whole: {content:?}");
     std::fs::remove_file(&filler).unwrap();
     assert_eq!(once(root.path()).unwrap(), AgentExit::Done);
     let text = human_status(root.path());

@@ -362,8 +362,7 @@ mod tests {
             ("shell", json!({"cmd": "a".repeat(131_071), "env": {"AB": "c".repeat(131_068)}})),
             // The comment of a template is not part of the rendered script.
             ("shell", json!({"script": format!("{{# {} #}}true", "a".repeat(131_072))})),
-            // No agent runs `sync`, and type `teapot` is unknown. So their parameters are not checked.
-            ("sync", json!({"anything": 1})),
+            // Type `teapot` is unknown, so its parameters are not checked.
             ("teapot", json!({"anything": 1})),
         ] {
             assert_eq!(parameter_errors(kind, &parameters), Vec::<String>::new(), "{kind} {parameters}");

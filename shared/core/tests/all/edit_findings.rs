@@ -27,9 +27,9 @@ fn node_manifest(name: &str, group: &str) -> Value {
 /// groups `dbs` and `webs`, 5 and 6 the databases, and 7 is web-1.
 fn fleet_manifests(webs: usize) -> Vec<Value> {
     let tasks = json!([
-        {"id": "always", "type": "puppet", "roles": ["*"]},
-        {"id": "conf", "type": "puppet", "tags": ["nginx"]},
-        {"id": "store", "type": "puppet", "tags": ["mysql"]},
+        {"id": "always", "type": "shell", "parameters": {"script": "true"}, "roles": ["*"]},
+        {"id": "conf", "type": "shell", "parameters": {"script": "true"}, "tags": ["nginx"]},
+        {"id": "store", "type": "shell", "parameters": {"script": "true"}, "tags": ["mysql"]},
     ]);
     let mut documents = site_manifests(&json!({}), &tasks);
     documents.truncate(7);
@@ -79,7 +79,7 @@ fn y09_unplaced_task_finding_names_release_and_nodes() {
     let mut documents = fleet_manifests(1);
     let mut second_release = documents[1].clone();
     second_release["version"] = json!("2");
-    second_release["tasks"].as_array_mut().expect("tasks").push(json!({"id": "more", "type": "puppet", "roles": ["*"]}));
+    second_release["tasks"].as_array_mut().expect("tasks").push(json!({"id": "more", "type": "shell", "parameters": {"script": "true"}, "roles": ["*"]}));
     documents.insert(2, second_release);
     documents[5]["release"] = json!("site@2");
     let fixture = FleetFixture::from_manifests(&documents);
@@ -159,7 +159,7 @@ fn new_placement_findings_exclude_first_nodes_and_new_tasks() {
         ["tag.unknown node/web-1: is assigned tag unseen, which is declared neither in the release nor in the cluster"]
     );
     let mut with_another_task = full.clone();
-    with_another_task[1]["tasks"].as_array_mut().expect("tasks").push(json!({"id": "more", "type": "puppet", "roles": ["*"]}));
+    with_another_task[1]["tasks"].as_array_mut().expect("tasks").push(json!({"id": "more", "type": "shell", "parameters": {"script": "true"}, "roles": ["*"]}));
     assert_eq!(new_findings(&full, &with_another_task), [""; 0], "a finding about a task alone belongs to the write of the task");
     // Here web-1 moves to the group of the databases, so no node has tag `nginx`.
     let without_web_nodes =
@@ -225,7 +225,7 @@ fn edit_reports_failure_of_new_inspection_rule() {
 /// Document 1 is the release.
 #[test]
 fn failing_condition_is_one_finding_when_many_hosts_fail() {
-    let tasks = json!([{"id": "conf", "type": "puppet", "tags": ["nginx"], "condition": "facts.cpu.count > 4"}]);
+    let tasks = json!([{"id": "conf", "type": "shell", "parameters": {"script": "true"}, "tags": ["nginx"], "condition": "facts.cpu.count > 4"}]);
     for (webs, hosts) in [(1, "1 host (web-1)"), (3, "3 hosts (web-1, web-2, web-3)"), (4, "4 hosts (web-1, web-2, web-3, …)")]
     {
         let mut documents = fleet_manifests(webs);

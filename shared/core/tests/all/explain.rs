@@ -14,7 +14,7 @@ use crate::fleet_fixture::{FleetFixture, site_manifests};
 /// An extension is a program outside of Stemma. It decides which tags a role gives a node. Document 1 is the release.
 #[test]
 fn explain_tag_names_deciding_extension() {
-    let mut documents = site_manifests(&json!({}), &json!([{"id": "conf", "type": "puppet", "tags": ["nginx", "mysql"]}]));
+    let mut documents = site_manifests(&json!({}), &json!([{"id": "conf", "type": "shell", "parameters": {"script": "true"}, "tags": ["nginx", "mysql"]}]));
     documents[1]["extensions"] = json!([{"roles": ["web"], "use": "rack"}]);
     let mut fixture = FleetFixture::from_manifests(&documents);
     let has_and_reason = |fixture: &FleetFixture, tag: &str| -> (Value, String) {
@@ -51,10 +51,10 @@ fn explain_task_names_placing_group() {
         &json!([
             {"id": "all", "type": "group", "tags": ["nginx"], "tasks": ["member", "both", "away"]},
             {"id": "bare", "type": "group", "tasks": ["away"]},
-            {"id": "member", "type": "puppet"},
-            {"id": "both", "type": "puppet", "tags": ["mysql"]},
-            {"id": "away", "type": "puppet", "tags": ["mysql"], "condition": "false"},
-            {"id": "alone", "type": "puppet"},
+            {"id": "member", "type": "shell", "parameters": {"script": "true"}},
+            {"id": "both", "type": "shell", "parameters": {"script": "true"}, "tags": ["mysql"]},
+            {"id": "away", "type": "shell", "parameters": {"script": "true"}, "tags": ["mysql"], "condition": "false"},
+            {"id": "alone", "type": "shell", "parameters": {"script": "true"}},
         ]),
     );
     let fixture = FleetFixture::from_manifests(&documents);

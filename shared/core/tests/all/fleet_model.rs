@@ -117,7 +117,7 @@ fn resolve_is_incomplete_while_parent_is_missing() {
 /// reads it counts as false. A task of type `skipped` is skipped everywhere.
 #[test]
 fn false_condition_skips_task_with_reason() {
-    let condition = |id: &str, text: &str| json!({"id": id, "type": "puppet", "roles": ["*"], "condition": text});
+    let condition = |id: &str, text: &str| json!({"id": id, "type": "shell", "parameters": {"script": "true"}, "roles": ["*"], "condition": text});
     let tasks = json!([
         condition("gold", "labels.tier == 'gold'"),
         condition("absent", "labels.absent == 'x'"),
@@ -137,8 +137,8 @@ fn false_condition_skips_task_with_reason() {
 #[test]
 fn resolve_lists_tasks_of_cycle_from_placement() {
     let tasks = json!([
-        {"id": "app", "type": "puppet", "tags": ["nginx"], "cross_depends": [{"name": "db", "tags": ["mysql"]}]},
-        {"id": "db", "type": "puppet", "tags": ["mysql"], "requires": ["app"]},
+        {"id": "app", "type": "shell", "parameters": {"script": "true"}, "tags": ["nginx"], "cross_depends": [{"name": "db", "tags": ["mysql"]}]},
+        {"id": "db", "type": "shell", "parameters": {"script": "true"}, "tags": ["mysql"], "requires": ["app"]},
     ]);
     let mut documents = default_matching_site(&tasks);
     let fixture = FleetFixture::from_manifests(&documents);
@@ -188,10 +188,10 @@ fn effective_traits_exclude_suppressed_traits() {
 fn fleet_output_lists_stages_order_and_master_tasks() {
     let tasks = json!([
         {"id": "begin", "type": "stage"},
-        {"id": "keys", "type": "puppet", "roles": ["master"], "requires": ["begin"]},
-        {"id": "db", "type": "puppet", "tags": ["mysql"], "cross_depends": [{"name": "keys", "role": "master"}]},
-        {"id": "app", "type": "puppet", "tags": ["nginx"], "cross_depends": [{"name": "db", "tags": ["mysql"], "policy": "any"}]},
-        {"id": "bye", "type": "puppet", "tags": ["nginx"], "phase": "cleanup", "requires": ["app"]},
+        {"id": "keys", "type": "shell", "parameters": {"script": "true"}, "roles": ["master"], "requires": ["begin"]},
+        {"id": "db", "type": "shell", "parameters": {"script": "true"}, "tags": ["mysql"], "cross_depends": [{"name": "keys", "role": "master"}]},
+        {"id": "app", "type": "shell", "parameters": {"script": "true"}, "tags": ["nginx"], "cross_depends": [{"name": "db", "tags": ["mysql"], "policy": "any"}]},
+        {"id": "bye", "type": "shell", "parameters": {"script": "true"}, "tags": ["nginx"], "phase": "cleanup", "requires": ["app"]},
     ]);
     let fixture = FleetFixture::from_manifests(&default_matching_site(&tasks));
     let fleet_output = resolve_fleet(&fixture.fleet, &fixture.cache).expect("it resolves");
@@ -220,10 +220,10 @@ fn w04_star_selects_nodes_with_any_role_or_any_tag() {
     let documents = |matching: &Value, mut dependency: Value| {
         dependency["name"] = "/first/".into();
         let tasks = json!([
-            {"id": "first-by-role", "type": "puppet", "roles": "*"},
-            {"id": "first-by-tag", "type": "puppet", "tags": "*"},
-            {"id": "first-by-item", "type": "puppet", "tags": ["*"]},
-            {"id": "last", "type": "puppet", "tags": ["late"], "cross_depends": [dependency]},
+            {"id": "first-by-role", "type": "shell", "parameters": {"script": "true"}, "roles": "*"},
+            {"id": "first-by-tag", "type": "shell", "parameters": {"script": "true"}, "tags": "*"},
+            {"id": "first-by-item", "type": "shell", "parameters": {"script": "true"}, "tags": ["*"]},
+            {"id": "last", "type": "shell", "parameters": {"script": "true"}, "tags": ["late"], "cross_depends": [dependency]},
         ]);
         let mut documents = site_manifests(matching, &tasks);
         documents[1]["tags"]["late"] = json!({});
@@ -264,7 +264,7 @@ fn w04_stages_are_ordered_by_dependency_then_id() {
         {"id": "a-last", "type": "stage"},
         {"id": "b-middle", "type": "stage", "requires": ["z-first"]},
         {"id": "c-beside", "type": "stage"},
-        {"id": "m-task", "type": "puppet", "tags": ["nginx"], "requires": ["b-middle"],
+        {"id": "m-task", "type": "shell", "parameters": {"script": "true"}, "tags": ["nginx"], "requires": ["b-middle"],
             "required_for": ["a-last"]},
         {"id": "z-first", "type": "stage"},
     ]);

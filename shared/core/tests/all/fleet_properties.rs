@@ -120,8 +120,8 @@ fn release_manifest(template: &str) -> Value {
             file_task("all", "db", "{{ nodes(role=['db', 'web']) | length }}"),
             file_task("facts", "db", "{{ facts.os.id | default('') }} {{ node.address | default('') }}"),
             file_task("prefix", "web", "{{ labels_with_prefix('z') | length }}"),
-            {"id": "lead", "type": "puppet", "tags": ["primary-db"]},
-            {"id": "fast", "type": "puppet", "roles": ["*"], "condition": "'CUSTOM_FAST' in traits && labels.x == '2'"},
+            {"id": "lead", "type": "shell", "parameters": {"script": "true"}, "tags": ["primary-db"]},
+            {"id": "fast", "type": "shell", "parameters": {"script": "true"}, "roles": ["*"], "condition": "'CUSTOM_FAST' in traits && labels.x == '2'"},
         ],
     })
 }

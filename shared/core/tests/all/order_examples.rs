@@ -26,15 +26,15 @@ fn cross_dependency_finds_task_of_another_release_by_name() {
     let mut documents = site_manifests(
         &json!({}),
         &json!([
-            {"id": "ahead", "type": "puppet", "tags": ["mysql"]},
-            {"id": "base", "type": "puppet", "tags": ["mysql"]},
+            {"id": "ahead", "type": "shell", "parameters": {"script": "true"}, "tags": ["mysql"]},
+            {"id": "base", "type": "shell", "parameters": {"script": "true"}, "tags": ["mysql"]},
         ]),
     );
     let mut web_release = documents[1].clone();
     web_release["name"] = json!("web");
     web_release["tasks"] = json!([
-        {"id": "base", "type": "puppet", "tags": ["nginx"]},
-        {"id": "late", "type": "puppet", "tags": ["nginx"], "cross_depends": [{"name": "base", "role": "*"}]},
+        {"id": "base", "type": "shell", "parameters": {"script": "true"}, "tags": ["nginx"]},
+        {"id": "late", "type": "shell", "parameters": {"script": "true"}, "tags": ["nginx"], "cross_depends": [{"name": "base", "role": "*"}]},
     ]);
     documents[4]["release"] = json!("web@1");
     documents.push(web_release);
@@ -47,7 +47,7 @@ fn cross_dependency_finds_task_of_another_release_by_name() {
 /// The task waits for itself on all other nodes with a role. Only the nodes of group `webs` have the task.
 #[test]
 fn cross_dependency_on_same_task_makes_cycle() {
-    let tasks = json!([{"id": "turn", "type": "puppet", "tags": ["nginx"], "cross_depends": [{"name": "turn", "role": "*"}]}]);
+    let tasks = json!([{"id": "turn", "type": "shell", "parameters": {"script": "true"}, "tags": ["nginx"], "cross_depends": [{"name": "turn", "role": "*"}]}]);
     let mut documents = site_manifests(&json!({}), &tasks);
     documents.push(json!({"kind": "Node", "name": "web-2", "nodegroup": "prod/webs"}));
     let two_nodes = build_graph(&documents);
@@ -67,8 +67,8 @@ fn cross_dependency_on_same_task_makes_cycle() {
 #[test]
 fn pair_of_two_dependencies_is_counted_once() {
     let tasks = json!([
-        {"id": "base", "type": "puppet", "tags": ["mysql"]},
-        {"id": "late", "type": "puppet", "tags": ["nginx"], "cross_depends": [
+        {"id": "base", "type": "shell", "parameters": {"script": "true"}, "tags": ["mysql"]},
+        {"id": "late", "type": "shell", "parameters": {"script": "true"}, "tags": ["nginx"], "cross_depends": [
             {"name": "base", "role": "*"},
             {"name": "base", "tags": ["mysql"], "policy": "any"},
         ]},
@@ -84,8 +84,8 @@ fn pair_of_two_dependencies_is_counted_once() {
 #[test]
 fn policy_any_adds_no_pair_implied_by_node_order() {
     let tasks = json!([
-        {"id": "base", "type": "puppet", "tags": ["mysql"]},
-        {"id": "late", "type": "puppet", "tags": ["mysql"], "requires": ["base"],
+        {"id": "base", "type": "shell", "parameters": {"script": "true"}, "tags": ["mysql"]},
+        {"id": "late", "type": "shell", "parameters": {"script": "true"}, "tags": ["mysql"], "requires": ["base"],
             "cross_depends": [{"name": "base", "tags": ["mysql"], "policy": "any"}]},
     ]);
     let graph = build_graph(&site_manifests(&json!({}), &tasks));

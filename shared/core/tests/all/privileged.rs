@@ -60,7 +60,7 @@ fn ids(names: &[&str]) -> BTreeSet<String> {
 #[test]
 fn x04_privileged_task_is_skipped_when_placed_only_by_extension() {
     let task = |id: &str, fields: Value| {
-        let mut task = json!({"id": id, "type": "puppet", "privileged": true});
+        let mut task = json!({"id": id, "type": "shell", "parameters": {"script": "true"}, "privileged": true});
         task.as_object_mut().expect("a task").extend(fields.as_object().expect("fields").clone());
         task
     };
@@ -73,7 +73,7 @@ fn x04_privileged_task_is_skipped_when_placed_only_by_extension() {
         task("declared", json!({"tags": ["nginx"]})),
         task("either", json!({"tags": ["spare", "nginx"]})),
         task("role", json!({"roles": ["web"]})),
-        {"id": "plain", "type": "puppet", "tags": ["spare"]},
+        {"id": "plain", "type": "shell", "parameters": {"script": "true"}, "tags": ["spare"]},
     ]));
     let by_operator = ["declared", "either", "role"];
     let by_extension = ["by-group", "by-pattern", "by-primary", "by-tag"];
@@ -105,9 +105,9 @@ fn x04_privileged_task_is_not_placed_by_name_master() {
     let mut documents = site_manifests(
         &json!({}),
         &json!([
-            {"id": "keys", "type": "puppet", "roles": ["master"], "privileged": true},
-            {"id": "plain", "type": "puppet", "roles": ["master"]},
-            {"id": "web", "type": "puppet", "tags": ["master", "nginx"], "privileged": true},
+            {"id": "keys", "type": "shell", "parameters": {"script": "true"}, "roles": ["master"], "privileged": true},
+            {"id": "plain", "type": "shell", "parameters": {"script": "true"}, "roles": ["master"]},
+            {"id": "web", "type": "shell", "parameters": {"script": "true"}, "tags": ["master", "nginx"], "privileged": true},
         ]),
     );
     documents.push(json!({"kind": "Node", "name": "master", "nodegroup": "prod/webs"}));
@@ -121,7 +121,7 @@ fn x04_privileged_task_is_not_placed_by_name_master() {
 #[test]
 fn x04_tag_source_matters_only_for_privileged_task() {
     for privileged in [false, true] {
-        let task = json!({"id": "keys", "type": "puppet", "tags": ["nginx"], "privileged": privileged});
+        let task = json!({"id": "keys", "type": "shell", "parameters": {"script": "true"}, "tags": ["nginx"], "privileged": privileged});
         let mut fixture = extension_site(&json!([task]));
         set_tags(&mut fixture, &["nginx", "spare"], None);
         let profile = fixture.fleet.profile(fixture.node("web-1").id()).expect("it is placed");
@@ -135,8 +135,8 @@ fn x04_tag_source_matters_only_for_privileged_task() {
 /// report of the host can decide the condition. No permission is checked when a report arrives.
 #[test]
 fn x04_newly_run_privileged_lists_task_when_condition_becomes_met() {
-    let task = |id: &str, privileged: bool| json!({"id": id, "type": "puppet", "tags": ["nginx"], "privileged": privileged, "condition": "has(labels.go)"});
-    let always = json!({"id": "always", "type": "puppet", "tags": ["nginx"], "privileged": true});
+    let task = |id: &str, privileged: bool| json!({"id": id, "type": "shell", "parameters": {"script": "true"}, "tags": ["nginx"], "privileged": privileged, "condition": "has(labels.go)"});
+    let always = json!({"id": "always", "type": "shell", "parameters": {"script": "true"}, "tags": ["nginx"], "privileged": true});
     let fixture =
         FleetFixture::from_manifests(&site_manifests(&json!({}), &json!([task("keys", true), task("plain", false), always])));
     let resolved_node = fixture.resolved_node("web-1");
@@ -180,9 +180,9 @@ fn x04_newly_run_privileged_lists_task_when_condition_becomes_met() {
 /// lets hosts report a label that a privileged task reads. Documents 4 and 7 are the group of web-1 and web-1.
 #[test]
 fn x04_label_is_host_controlled_when_set_by_no_level() {
-    let keys = json!({"id": "keys", "type": "puppet", "tags": ["nginx"], "privileged": true,
+    let keys = json!({"id": "keys", "type": "shell", "parameters": {"script": "true"}, "tags": ["nginx"], "privileged": true,
         "condition": "has(labels.go) || size(labels_with_prefix('x/')) > 0"});
-    let plain = json!({"id": "plain", "type": "puppet", "tags": ["nginx"], "condition": "has(labels.rack)"});
+    let plain = json!({"id": "plain", "type": "shell", "parameters": {"script": "true"}, "tags": ["nginx"], "condition": "has(labels.rack)"});
     let reads_with = |accept: Value, labels: Value| {
         let mut documents = site_manifests(&json!({}), &json!([keys, plain]));
         documents[4]["host_labels"] = json!({"accept": accept});
@@ -246,7 +246,7 @@ fn x04_condition_open_to_reports_is_found_when_changed() {
         ("'HW_CPU_X86_SSE' in traits", suppressed.clone(), json!({}), &["keys trait HW_CPU_X86_SSE"]),
         ("'HW_CPU_X86_SSE' in traits", json!({}), suppressed, &[]),
     ] {
-        let keys = json!({"id": "keys", "type": "puppet", "tags": ["nginx"], "privileged": true, "condition": condition});
+        let keys = json!({"id": "keys", "type": "shell", "parameters": {"script": "true"}, "tags": ["nginx"], "privileged": true, "condition": condition});
         let mut documents = site_manifests(&json!({}), &json!([keys]));
         let plain = documents[7].clone();
         let mut documents_with = |fields: &Value| {
@@ -267,7 +267,7 @@ fn x04_condition_open_to_reports_is_found_when_changed() {
 #[test]
 fn x04_values_set_by_inspection_rules_are_host_controlled() {
     let condition = "has(labels.rack) || has(node.properties.size) || size(labels_with_prefix('x/')) > 0";
-    let keys = json!({"id": "keys", "type": "puppet", "tags": ["nginx"], "privileged": true, "condition": condition});
+    let keys = json!({"id": "keys", "type": "shell", "parameters": {"script": "true"}, "tags": ["nginx"], "privileged": true, "condition": condition});
     for (path, labels, expected) in [
         ("/labels/rack", json!({}), &["keys label rack"][..]),
         ("/labels/rack", json!({"rack": "by hand"}), &[]),
@@ -292,9 +292,9 @@ fn x04_values_set_by_inspection_rules_are_host_controlled() {
 #[test]
 fn x04_privileged_group_makes_listed_tasks_privileged() {
     let mut fixture = extension_site(&json!([
-        {"id": "member", "type": "puppet"},
+        {"id": "member", "type": "shell", "parameters": {"script": "true"}},
         {"id": "all", "type": "group", "tags": ["spare"], "tasks": ["member"], "privileged": true},
-        {"id": "other", "type": "puppet"},
+        {"id": "other", "type": "shell", "parameters": {"script": "true"}},
         {"id": "others", "type": "group", "tags": ["spare"], "tasks": ["other"]},
     ]));
     let old_profile = Arc::clone(fixture.fleet.profile(fixture.node("web-1").id()).expect("it is placed"));

@@ -20,8 +20,8 @@ fn cluster_manifests(node_fields: &Value) -> Vec<Value> {
     let mut documents = site_manifests(
         &json!({}),
         &json!([
-            {"id": "conf", "type": "puppet", "tags": ["nginx"]},
-            {"id": "costly", "type": "puppet", "tags": ["nginx"], "condition": costly_condition},
+            {"id": "conf", "type": "shell", "parameters": {"script": "true"}, "tags": ["nginx"]},
+            {"id": "costly", "type": "shell", "parameters": {"script": "true"}, "tags": ["nginx"], "condition": costly_condition},
         ]),
     );
     documents[2]["parameters"] = json!({"many": (0..2_500).collect::<Vec<_>>()});

@@ -114,11 +114,11 @@ pub(crate) fn release_manifest(matching: &Value, tasks: &Value) -> Value {
 /// and by any role.
 pub(crate) fn task_manifests() -> Value {
     json!([
-        {"id": "server", "type": "puppet", "tags": ["mysql"]},
-        {"id": "bootstrap", "type": "puppet", "tags": ["primary-mysql"]},
-        {"id": "by-role", "type": "puppet", "roles": ["db"]},
-        {"id": "by-empty-tags", "type": "puppet", "tags": [], "roles": ["db"]},
-        {"id": "every", "type": "puppet", "roles": ["*"]},
+        {"id": "server", "type": "shell", "parameters": {"script": "true"}, "tags": ["mysql"]},
+        {"id": "bootstrap", "type": "shell", "parameters": {"script": "true"}, "tags": ["primary-mysql"]},
+        {"id": "by-role", "type": "shell", "parameters": {"script": "true"}, "roles": ["db"]},
+        {"id": "by-empty-tags", "type": "shell", "parameters": {"script": "true"}, "tags": [], "roles": ["db"]},
+        {"id": "every", "type": "shell", "parameters": {"script": "true"}, "roles": ["*"]},
     ])
 }
 

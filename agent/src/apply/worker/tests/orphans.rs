@@ -59,7 +59,8 @@ fn removal_deletes_only_unchanged_files_of_tasks() {
     assert_eq!(host.text("/etc/edited").as_deref(), Some("somebody's"));
     assert_eq!(host.text("/etc/base").as_deref(), Some("b"));
     let removals = [("key".to_owned(), Outcome::Changed), ("secret".to_owned(), Outcome::Changed)];
-    assert_eq!(outcomes(&messages), removals);
+    let outcomes = outcomes(&messages);
+    assert!(outcomes.ends_with(&removals), "{outcomes:?}");
     let orphans = reported(&messages);
     let reasons = kept_reasons(&orphans);
     assert_eq!(reasons.keys().collect::<Vec<_>>(), ["/etc/before", "/etc/edited"]);

@@ -33,7 +33,7 @@ pub(super) fn site_manifests() -> Vec<Value> {
                 file_task("seen", "nginx", "{{ primary('mysql').name }} {% for n in nodes(tag='mysql') %}{{ n.address }}{% endfor %}"),
                 file_task("release", "nginx", "{{ cluster.release | default('') }}"),
                 file_task("extra", "extra", "x"),
-                {"id": "fast", "type": "puppet", "tags": ["nginx"], "condition": "'CUSTOM_FAST' in traits"},
+                {"id": "fast", "type": "shell", "parameters": {"script": "true"}, "tags": ["nginx"], "condition": "'CUSTOM_FAST' in traits"},
             ],
         }),
         json!({"kind": "Release", "name": "lib", "version": "1", "tasks": [file_task("imported", "mysql", "x")]}),
