@@ -55,7 +55,7 @@ async fn reboot_lease_is_sent_only_in_requested_boot() {
     assert_eq!(check_in_at(&mut host, BOOT, Some(report(BOOT))).await, []);
     let node = node_when(&fleet, |node| node["reboot"].is_object() && node["connection"] == "connected").await;
     assert_eq!(node["reboot"]["tasks"], json!([{"task": "kernel", "reason": "a new kernel"}]));
-    assert_eq!(node["reboot"]["since"], "2023-11-14T22:13:20Z");
+    assert_eq!(node["reboot"]["since"], "2023-11-14T22:13:20+00:00");
     let findings = node["findings"].as_array().unwrap().iter().find(|finding| finding["code"] == "reboot.wanted");
     let message = findings.unwrap()["message"].as_str().unwrap();
     assert!(
@@ -67,8 +67,7 @@ async fn reboot_lease_is_sent_only_in_requested_boot() {
     let first = check_in_at(&mut host, BOOT, None).await;
     assert_eq!(first.len(), 1, "the lease is sent");
     // A change of a label signs the state again, and not the lease.
-    let labels = json!({"labels": {"a": "b"}});
-    assert_eq!(fleet.request(Method::PATCH, "/v1/nodes/n1", &labels).await.0, 200);
+    fleet.apply(json!([{"kind": "Node", "name": "n1", "nodegroup": "c/gx", "labels": {"a": "b"}}])).await;
     host.first_state().await;
     assert_eq!(request(&fleet).await.0, 202);
     let second = check_in_at(&mut host, BOOT, None).await;
@@ -104,7 +103,7 @@ async fn reboot_is_refused_when_host_is_absent_old_or_frozen() {
     check_in_at(&mut host, BOOT, None).await;
     node_when(&fleet, |node| node["reported_state"]["paused"] != true).await;
 
-    fleet.request(Method::PATCH, "/v1/nodes/n1", &json!({"mode": "noop"})).await;
+    fleet.apply(json!([{"kind": "Node", "name": "n1", "nodegroup": "c/gx", "mode": "noop"}])).await;
     node_when(&fleet, |node| node["mode"] == "noop").await;
     assert_eq!(request(&fleet).await, refused("its mode is not apply"));
     assert_eq!(check_in_at(&mut host, BOOT, None).await, [], "nothing was requested");

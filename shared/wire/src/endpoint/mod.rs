@@ -676,7 +676,7 @@ mod tests {
         let paths_below_nodes = Endpoint::ALL.iter().filter_map(|endpoint| endpoint.route().path.strip_prefix("/v1/nodes/"));
         for segment_name in paths_below_nodes.flat_map(|path| path.split('/')).filter(|segment| !segment.starts_with('{')) {
             // These segments are deeper in the path, so nobody can confuse them with the name of a node.
-            let is_deeper = matches!(segment_name, "tombstones" | "owners" | "provision" | "refresh");
+            let is_deeper = matches!(segment_name, "tombstones" | "owners" | "provision" | "refresh" | "reboot");
             assert!(is_deeper || NodeName::new(segment_name).is_err(), "{segment_name}");
         }
     }

@@ -161,10 +161,12 @@ fn removal_deletes_links_and_empty_directories_of_tasks() {
         .file("file", &[], "/srv/made/sub/file", "x");
     let messages = send_set(&host, &controller, 1, &set);
     assert_eq!(progress(&messages), Some(observed::Progress::Converged), "{:?}", outcomes(&messages));
+    // Nobody corrects the changes, because the tasks have fallen away.
+    send_set(&host, &controller, 2, &base_set());
     host.put("/srv/used/other", "");
     host.delete("/opt/a/changed");
     host.put_link("/opt/a/changed");
-    let orphans = reported(&send_set(&host, &controller, 2, &base_set().removing_orphans()));
+    let orphans = reported(&send_set(&host, &controller, 3, &base_set().removing_orphans()));
     assert_eq!(host.list("/srv"), ["old", "used"], "the empty directories are removed, with those below");
     assert_eq!((host.list("/opt"), host.list("/opt/a")), (vec!["a".to_owned()], vec!["changed".to_owned()]));
     let reasons: Vec<_> = kept_reasons(&orphans).into_iter().collect();

@@ -155,7 +155,7 @@ fn parameter_schema(parameter_type: ParameterForm) -> Value {
         ParameterForm::WordsOrText | ParameterForm::PackageNames | ParameterForm::Patterns => {
             json!({"type": ["array", "string", "null"], "items": {"type": "string"}, "minItems": 1})
         }
-        ParameterForm::Env => json!({"type": ["object", "null"], "additionalProperties": {"type": "string"}}),
+        ParameterForm::Env | ParameterForm::Facts => json!({"type": ["object", "null"], "additionalProperties": {"type": "string"}}),
         ParameterForm::Mode => json!({"type": ["string", "null"], "pattern": "^0?[0-7]{3,4}$"}),
         ParameterForm::Flag | ParameterForm::Switch => json!({"type": ["boolean", "null"]}),
         ParameterForm::Always => json!({"enum": [true, null]}),
@@ -173,17 +173,12 @@ fn parameter_schema(parameter_type: ParameterForm) -> Value {
         }
         ParameterForm::Seconds | ParameterForm::AccountId => json!({"type": ["integer", "null"], "minimum": 1}),
         ParameterForm::Data => json!({"type": ["object", "null"]}),
-        ParameterForm::Facts => json!({
-            "type": ["object", "null"],
-            "propertyNames": {"pattern": "^[a-z][a-z0-9_]*$"},
-            "additionalProperties": {"type": "string"},
-        }),
         ParameterForm::PathList => json!({"type": ["string", "null"], "pattern": "^/"}),
         ParameterForm::Files => {
             json!({"type": ["object", "null"], "additionalProperties": {"type": "string"}, "minProperties": 1})
         }
         ParameterForm::CopyList => {
-            let text = json!({"type": "string", "minLength": 1});
+            let text = json!({"type": "string", "pattern": "."});
             let item = json!({"type": "object", "properties": {"src": text, "dst": text}, "required": ["src", "dst"], "additionalProperties": false});
             json!({"type": ["array", "null"], "items": item, "minItems": 1})
         }
