@@ -38,6 +38,7 @@ const OPTIONAL_ENDPOINTS: &[(Endpoint, &str)] = &[
     (Endpoint::ResizeCluster, "a cluster is never resized"),
     (Endpoint::GetBackup, "only root's socket serves it"),
     (Endpoint::WatchEvents, "the response has no end, so the tool does not send the request"),
+    (Endpoint::RebootNode, "no host of this test is connected, so a reboot is always refused"),
 ];
 
 /// Values of path parameters: parameter, value. A value from `create_objects_in_path` has priority. Every other

@@ -76,7 +76,7 @@ fn check_single_restart(fleet: &MachineFleet, output: &str) -> Result<()> {
     // The package has started nginx, and the edit has restarted it. The first configuration restarted it too.
     let starts = count_starts(web)?;
     ensure!(starts == 3, "nginx was started {starts} times:\n{}", web.journal("nginx")?);
-    let workers = web.run_shell("pgrep -c -f 'nginx: worker'")?;
+    let workers = web.run_shell("grep -l '^nginx: worker' /proc/[0-9]*/cmdline | wc -l")?;
     ensure!(workers.trim() == "4", "{workers}");
     Ok(())
 }

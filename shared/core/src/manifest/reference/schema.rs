@@ -155,7 +155,9 @@ fn parameter_schema(parameter_type: ParameterForm) -> Value {
         ParameterForm::WordsOrText | ParameterForm::PackageNames | ParameterForm::Patterns => {
             json!({"type": ["array", "string", "null"], "items": {"type": "string"}, "minItems": 1})
         }
-        ParameterForm::Env | ParameterForm::Facts => json!({"type": ["object", "null"], "additionalProperties": {"type": "string"}}),
+        ParameterForm::Env | ParameterForm::Facts => {
+            json!({"type": ["object", "null"], "additionalProperties": {"type": "string"}})
+        }
         ParameterForm::Mode => json!({"type": ["string", "null"], "pattern": "^0?[0-7]{3,4}$"}),
         ParameterForm::Flag | ParameterForm::Switch => json!({"type": ["boolean", "null"]}),
         ParameterForm::Always => json!({"enum": [true, null]}),
