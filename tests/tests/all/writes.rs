@@ -238,7 +238,7 @@ pub(crate) const UNLISTED_CREATIONS: [Endpoint; 3] =
     [Endpoint::CreateToken, Endpoint::IssueCertificate, Endpoint::CreateBearerToken];
 
 /// Writing endpoints that these tests omit, each with the reason.
-const EXCLUDED_ENDPOINTS: [(Endpoint, &str); 5] = [
+const EXCLUDED_ENDPOINTS: [(Endpoint, &str); 6] = [
     (Endpoint::PutBlob, "a blob is a file next to the store, under its own name"),
     (Endpoint::OwnersRelease, "the maps of a release have one owner together, so this is always refused"),
     (
@@ -247,6 +247,7 @@ const EXCLUDED_ENDPOINTS: [(Endpoint, &str); 5] = [
          `restored.rs` and `backup.rs` check what this write stores, without kills",
     ),
     (Endpoint::ResizeCluster, "a cluster is never resized, so this is always refused"),
+    (Endpoint::RebootNode, "no host of these tests is connected, so this is always refused: tests of the controller check what it stores"),
     (
         Endpoint::RefreshNodeRoles,
         "these tests have no extension that adds tags to a role: `extensions.rs` checks what this write stores, without kills",

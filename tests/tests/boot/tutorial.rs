@@ -122,8 +122,12 @@ fn check_removed_files(fleet: &MachineFleet, _: &str) -> Result<()> {
         Ok(())
     })?;
     ensure!(old.outside_path("/etc/nginx/nginx.conf").exists(), "the configuration of the package was removed");
-    let node = fleet.stemma("describe node web-1")?;
-    ensure!(!node.contains("/srv/www/index.html"), "{node}");
+    // The controller stores the reports of a host at most every ten seconds.
+    wait_until("the pages are not listed", || {
+        let node = fleet.stemma("describe node web-1")?;
+        ensure!(!node.contains("/srv/www/index.html"), "{node}");
+        Ok(())
+    })?;
     let page = fetch_page(&fleet.rpm_host).context("the other host")?;
     ensure!(page.contains("<h1>Shop</h1>"), "{page}");
     Ok(())
