@@ -247,7 +247,10 @@ const EXCLUDED_ENDPOINTS: [(Endpoint, &str); 6] = [
          `restored.rs` and `backup.rs` check what this write stores, without kills",
     ),
     (Endpoint::ResizeCluster, "a cluster is never resized, so this is always refused"),
-    (Endpoint::RebootNode, "no host of these tests is connected, so this is always refused: tests of the controller check what it stores"),
+    (
+        Endpoint::RebootNode,
+        "no host of these tests is connected, so this is always refused: tests of the controller check what it stores",
+    ),
     (
         Endpoint::RefreshNodeRoles,
         "these tests have no extension that adds tags to a role: `extensions.rs` checks what this write stores, without kills",

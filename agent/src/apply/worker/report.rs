@@ -81,7 +81,10 @@ impl ApplyWorker {
             self.findings.dropped_reported_at = Some(self.site.ledger.next_sequence()?);
         }
         if !self.is_report_stored {
-            self.site.ledger.put(&REPORT, &report)?;
+            // The id of the boot is for the controller alone. So neither an upgrade nor a boot writes the report again.
+            let mut stored_report = report;
+            stored_report.facts.remove(BOOT_FACT);
+            self.site.ledger.put(&REPORT, &stored_report)?;
             self.is_report_stored = true;
         }
         Ok(())

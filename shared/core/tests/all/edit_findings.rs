@@ -79,7 +79,10 @@ fn y09_unplaced_task_finding_names_release_and_nodes() {
     let mut documents = fleet_manifests(1);
     let mut second_release = documents[1].clone();
     second_release["version"] = json!("2");
-    second_release["tasks"].as_array_mut().expect("tasks").push(json!({"id": "more", "type": "shell", "parameters": {"script": "true"}, "roles": ["*"]}));
+    second_release["tasks"]
+        .as_array_mut()
+        .expect("tasks")
+        .push(json!({"id": "more", "type": "shell", "parameters": {"script": "true"}, "roles": ["*"]}));
     documents.insert(2, second_release);
     documents[5]["release"] = json!("site@2");
     let fixture = FleetFixture::from_manifests(&documents);
@@ -159,7 +162,10 @@ fn new_placement_findings_exclude_first_nodes_and_new_tasks() {
         ["tag.unknown node/web-1: is assigned tag unseen, which is declared neither in the release nor in the cluster"]
     );
     let mut with_another_task = full.clone();
-    with_another_task[1]["tasks"].as_array_mut().expect("tasks").push(json!({"id": "more", "type": "shell", "parameters": {"script": "true"}, "roles": ["*"]}));
+    with_another_task[1]["tasks"]
+        .as_array_mut()
+        .expect("tasks")
+        .push(json!({"id": "more", "type": "shell", "parameters": {"script": "true"}, "roles": ["*"]}));
     assert_eq!(new_findings(&full, &with_another_task), [""; 0], "a finding about a task alone belongs to the write of the task");
     // Here web-1 moves to the group of the databases, so no node has tag `nginx`.
     let without_web_nodes =

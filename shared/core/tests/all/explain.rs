@@ -14,7 +14,10 @@ use crate::fleet_fixture::{FleetFixture, site_manifests};
 /// An extension is a program outside of Stemma. It decides which tags a role gives a node. Document 1 is the release.
 #[test]
 fn explain_tag_names_deciding_extension() {
-    let mut documents = site_manifests(&json!({}), &json!([{"id": "conf", "type": "shell", "parameters": {"script": "true"}, "tags": ["nginx", "mysql"]}]));
+    let mut documents = site_manifests(
+        &json!({}),
+        &json!([{"id": "conf", "type": "shell", "parameters": {"script": "true"}, "tags": ["nginx", "mysql"]}]),
+    );
     documents[1]["extensions"] = json!([{"roles": ["web"], "use": "rack"}]);
     let mut fixture = FleetFixture::from_manifests(&documents);
     let has_and_reason = |fixture: &FleetFixture, tag: &str| -> (Value, String) {

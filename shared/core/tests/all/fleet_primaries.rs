@@ -48,7 +48,10 @@ fn matching_decides_meaning_of_roles_and_primaries() {
 /// of its own name. The task selects role `primary-db`, which is the role of the primary of tag `db`.
 #[test]
 fn role_and_tag_of_same_name_have_same_primary() {
-    let mut documents = site_manifests(&json!({}), &json!([{"id": "first", "type": "shell", "parameters": {"script": "true"}, "roles": ["primary-db"]}]));
+    let mut documents = site_manifests(
+        &json!({}),
+        &json!([{"id": "first", "type": "shell", "parameters": {"script": "true"}, "roles": ["primary-db"]}]),
+    );
     documents[1]["roles"] = json!({"db": {}, "web": {}});
     documents[1]["tags"] = json!({"db": {"has_primary": true}});
     let fixture = FleetFixture::from_manifests(&documents);

@@ -121,7 +121,8 @@ fn x04_privileged_task_is_not_placed_by_name_master() {
 #[test]
 fn x04_tag_source_matters_only_for_privileged_task() {
     for privileged in [false, true] {
-        let task = json!({"id": "keys", "type": "shell", "parameters": {"script": "true"}, "tags": ["nginx"], "privileged": privileged});
+        let task =
+            json!({"id": "keys", "type": "shell", "parameters": {"script": "true"}, "tags": ["nginx"], "privileged": privileged});
         let mut fixture = extension_site(&json!([task]));
         set_tags(&mut fixture, &["nginx", "spare"], None);
         let profile = fixture.fleet.profile(fixture.node("web-1").id()).expect("it is placed");
@@ -136,7 +137,8 @@ fn x04_tag_source_matters_only_for_privileged_task() {
 #[test]
 fn x04_newly_run_privileged_lists_task_when_condition_becomes_met() {
     let task = |id: &str, privileged: bool| json!({"id": id, "type": "shell", "parameters": {"script": "true"}, "tags": ["nginx"], "privileged": privileged, "condition": "has(labels.go)"});
-    let always = json!({"id": "always", "type": "shell", "parameters": {"script": "true"}, "tags": ["nginx"], "privileged": true});
+    let always =
+        json!({"id": "always", "type": "shell", "parameters": {"script": "true"}, "tags": ["nginx"], "privileged": true});
     let fixture =
         FleetFixture::from_manifests(&site_manifests(&json!({}), &json!([task("keys", true), task("plain", false), always])));
     let resolved_node = fixture.resolved_node("web-1");
