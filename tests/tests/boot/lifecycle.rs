@@ -15,10 +15,10 @@ use super::machine::Machine;
 use super::steps::{wait_for_file, wait_until};
 use super::units;
 
-/// The files that tasks wrote on each host. The tasks of `/etc/motd` and `/etc/nginx/conf.d/site.conf` were in the group
+/// The files that tasks wrote on each host. The tasks of `/etc/motd` and `/etc/chrony/sources.d/site.sources` were in groups
 /// from which the hosts have moved.
 const TASK_FILES: [&str; 6] =
-    ["/etc/note", "/etc/after", "/var/log/once", "/var/log/slow", "/etc/motd", "/etc/nginx/conf.d/site.conf"];
+    ["/etc/note", "/etc/after", "/var/log/once", "/var/log/slow", "/etc/motd", "/etc/chrony/sources.d/site.sources"];
 
 /// The host label map of the host with the .deb. The other host has it at the default path.
 const LABEL_MAP: &str = "/etc/site-labels";
