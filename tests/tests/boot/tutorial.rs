@@ -105,9 +105,15 @@ fn check_moved_site(fleet: &MachineFleet, output: &str) -> Result<()> {
     ensure!(fetch_page(new)?.contains("<h1>Shop</h1>"), "{}", fetch_page(new)?);
     old.check_unit_state("nginx.service", "inactive")?;
     ensure!(old.run(&["systemctl", "is-enabled", "nginx"])?.status.code() == Some(1), "nginx is enabled");
-    for orphan in ["/etc/nginx/nginx.conf", "/srv/www"] {
-        ensure!(output.contains(orphan), "{orphan} is not in:\n{output}");
-    }
+    ensure!(output.contains("node web-1\n"), "{output}");
+    // The controller stores the reports of a host at most every ten seconds.
+    wait_until("the orphans are listed", || {
+        let node = fleet.stemma("describe node web-1")?;
+        for orphan in ["/etc/nginx/nginx.conf", "/srv/www"] {
+            ensure!(node.contains(orphan), "{orphan} is not in:\n{node}");
+        }
+        Ok(())
+    })?;
     ensure!(old.run_shell("stemma-agent status")?.contains("/srv/www"), "the host does not list its orphans");
     // The task of `on_unassign` runs once: nginx stays as a person starts it.
     old.run_ok(&["systemctl", "start", "nginx"])?;
