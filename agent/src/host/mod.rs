@@ -7,6 +7,7 @@
 //! checked, even if someone renames entries in between.
 
 pub mod atomic;
+mod boot;
 pub mod command;
 mod error;
 pub mod extras;
@@ -23,6 +24,7 @@ use std::path::PathBuf;
 use std::pin::Pin;
 use std::time::{Duration, SystemTime};
 
+pub use boot::boot_id;
 pub use command::{CommandPurpose, CommandResult, ExitKind, HostCommand, LeftCommand};
 pub use error::{HostError, NotADirectory, ReplaceBlocker};
 pub use extras::Extras;
@@ -79,16 +81,6 @@ impl AccountKind {
             Self::Group => "group",
         }
     }
-}
-
-/// Returns the random id that the kernel of this machine created at its boot, or zeros if the id cannot be read.
-#[must_use]
-pub fn boot_id() -> [u8; 16] {
-    parse_boot_id(std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default().trim())
-}
-
-fn parse_boot_id(text: &str) -> [u8; 16] {
-    uuid::Uuid::try_parse(text).map_or([0; 16], uuid::Uuid::into_bytes)
 }
 
 /// The machine that the agent runs on, or a test double of it.
@@ -284,7 +276,7 @@ pub trait Host {
     /// Returns the effective user id and group id of this process.
     fn user_and_group(&self) -> (u32, u32);
 
-    /// Returns the random id that the kernel creates at each boot, or zeros if the id cannot be read.
+    /// Returns an id that is different after each boot of this host, or zeros if it cannot be read.
     fn boot_id(&self) -> [u8; 16] {
         boot_id()
     }
@@ -626,25 +618,5 @@ impl FileKind {
             Self::Link => "a symbolic link",
             Self::Special => "a device, socket or FIFO",
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// The boot id of this host is valid, and two calls of `boot_id` return the same id.
-    #[test]
-    fn parse_boot_id_returns_zeros_when_malformed() {
-        for (text, expected) in [
-            ("6f9619ff-8b86-d011-b42d-00c04fc964ff", 0x6f96_19ff_8b86_d011_b42d_00c0_4fc9_64ff),
-            ("", 0_u128),
-            ("6f9619ff", 0),
-            ("\u{fffd}", 0),
-        ] {
-            assert_eq!(parse_boot_id(text), expected.to_be_bytes(), "{text}");
-        }
-        assert_ne!(boot_id(), [0; 16]);
-        assert_eq!(boot_id(), boot_id());
     }
 }

@@ -17,7 +17,7 @@ use stemma_core::digest::Hex;
 use stemma_core::json;
 use stemma_core::name::is_blank;
 use stemma_core::task::tree_rules::{MAX_TREE_DEPTH, MAX_TREE_FILES, relative_path_error};
-use stemma_core::task::{SOURCE_DIR, TEMPLATE_FILE, TaskKind, set_source, sources_of_type, task_type};
+use stemma_core::task::{MODULES_DIR, SOURCE_DIR, TEMPLATE_FILE, TaskKind, set_source, sources_of_type, task_type};
 use stemma_wire::message::Hash;
 
 use crate::args::KindArg;
@@ -549,14 +549,18 @@ fn load_task_files(
         manifest.templates.insert(index, path);
     }
     let Some(kind) = task_type(&kind).map(|kind| kind.kind) else { return Ok(()) };
-    if kind == TaskKind::Sync {
-        let expanded = expand_source_dir(root, &dir, parameters).with_context(|| format!("task {id}: source_dir"));
-        expanded.map_err(|error| (".source_dir", error))?;
+    if let Some((dir_name, files_name, place)) = expanded_directory(kind) {
+        let expanded = expand_directory(root, &dir, parameters, [dir_name, files_name]);
+        expanded.with_context(|| format!("task {id}: {dir_name}")).map_err(|error| (place, error))?;
     }
-    // The place of an error is that of the whole parameter, which may be a map or a list.
-    let place = if kind == TaskKind::File { ".source" } else { ".files" };
     let sources = source_parameters_of(kind, parameters);
     for (field, name) in sources {
+        // The place of an error is that of the whole parameter, which may be a map or a list.
+        let place = match field.split(['.', '[']).next() {
+            Some("source") => ".source",
+            Some("modules") => ".modules",
+            _ => ".files",
+        };
         // The value is already the hash of a stored blob, so it is only checked.
         if name.starts_with("sha256:") {
             let parsed = Hash::from_source(&name).with_context(|| format!("task {id}: {field} {name:?}"));
@@ -579,13 +583,28 @@ fn source_parameters_of(kind: TaskKind, parameters: &Map<String, Value>) -> Vec<
     sources.into_iter().map(|(field, source)| (field, source.to_owned())).collect()
 }
 
-/// Replaces the parameter `source_dir` of a `sync` task by `files`, which names each file of the directory. Does nothing if
-/// the task has no such parameter.
-fn expand_source_dir(root: &Path, dir: &Path, parameters: &mut Map<String, Value>) -> Result<()> {
-    let Some(name) = parameters.remove(SOURCE_DIR.name) else { return Ok(()) };
+/// Returns the parameter of a directory that a task of this type has in a manifest, the parameter that replaces it, and the
+/// place of its errors. Returns `None` for a type without such a parameter.
+const fn expanded_directory(kind: TaskKind) -> Option<(&'static str, &'static str, &'static str)> {
+    match kind {
+        TaskKind::Sync => Some((SOURCE_DIR.name, "files", ".source_dir")),
+        TaskKind::Puppet => Some((MODULES_DIR.name, "modules", ".modules_dir")),
+        _ => None,
+    }
+}
+
+/// Replaces the parameter `dir_name` of a task, which is a directory, by `files_name`, which names each file of the
+/// directory. Does nothing if the task has no such parameter.
+fn expand_directory(
+    root: &Path,
+    dir: &Path,
+    parameters: &mut Map<String, Value>,
+    [dir_name, files_name]: [&str; 2],
+) -> Result<()> {
+    let Some(name) = parameters.remove(dir_name) else { return Ok(()) };
     let name = name.as_str().context("must be the name of a directory")?;
-    if parameters.contains_key("files") {
-        bail!("files and source_dir are both set: keep one of them");
+    if parameters.contains_key(files_name) {
+        bail!("{files_name} and {dir_name} are both set: keep one of them");
     }
     join_path(dir, name)?;
     let source_dir = resolve_included_dir(root, dir, name).with_context(|| name.to_owned())?;
@@ -595,7 +614,7 @@ fn expand_source_dir(root: &Path, dir: &Path, parameters: &mut Map<String, Value
     if files.is_empty() {
         bail!("{name}: it has no file");
     }
-    parameters.insert("files".to_owned(), Value::Object(files));
+    parameters.insert(files_name.to_owned(), Value::Object(files));
     Ok(())
 }
 

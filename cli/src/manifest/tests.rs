@@ -253,14 +253,17 @@ fn resolve_includes_adds_content_of_included_files() {
     assert!(release.get("include").is_none());
 }
 
-/// `source_dir` becomes a map with each file at any depth. Names in `files` are replaced too, but not those of the host.
+/// `source_dir` and `modules_dir` become maps with each file at any depth. Names in `files` are replaced too, but not those
+/// of the host.
 #[test]
 fn resolve_includes_expands_directory_of_files() {
     let dir = temp_dir(&[(
         "site.yaml",
         "kind: Release\nname: r\ntasks:\n- {id: a, type: sync, parameters: {dst: /srv/a, source_dir: pages/}}\n\
              - {id: b, type: copy_files, parameters: {files: [{src: pages/x, dst: /srv/b}, {src: /opt/x, dst: /srv/c}]}}\n\
-             - {id: c, type: sync, parameters: {dst: /srv/c, files: {y: pages/css/y}}}\n",
+             - {id: c, type: sync, parameters: {dst: /srv/c, files: {y: pages/css/y}}}\n\
+             - {id: d, type: puppet, parameters: {source: pages/x, modules_dir: pages}}\n\
+             - {id: e, type: puppet, parameters: {manifest: '', modules: {web/x: pages/x}}}\n",
     )]);
     std::fs::create_dir_all(dir.path().join("pages/css")).unwrap();
     std::fs::write(dir.path().join("pages/x"), "abc").unwrap();
@@ -274,6 +277,8 @@ fn resolve_includes_expands_directory_of_files() {
     assert_eq!(parameters(0), serde_json::json!({"dst": "/srv/a", "files": {"x": x, "css/y": y}}));
     assert_eq!(parameters(1), serde_json::json!({"files": [{"src": x, "dst": "/srv/b"}, {"src": "/opt/x", "dst": "/srv/c"}]}));
     assert_eq!(parameters(2), serde_json::json!({"dst": "/srv/c", "files": {"y": y}}));
+    assert_eq!(parameters(3), serde_json::json!({"source": x, "modules": {"x": x, "css/y": y}}));
+    assert_eq!(parameters(4), serde_json::json!({"manifest": "", "modules": {"web/x": x}}));
     assert_eq!(manifests.blobs.len(), 2);
 }
 

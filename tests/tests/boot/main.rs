@@ -75,6 +75,7 @@ const STEPS: &[(&str, Step)] = &[
     ("agent_restarts_once_by_subscribed_command", units::restart_agent_by_subscriber),
     ("shutdown_waits_for_command", units::shut_down_during_command),
     ("command_ends_before_next_try_without_bus", units::lose_bus_at_time_limit),
+    ("hosts_reboot_by_verb_and_continue_task_set", units::reboot_by_verb),
     ("f35_agent_survives_upgrade_by_own_task", units::f35_upgrade_agent_by_task),
     ("memory_and_exposure_are_printed", lifecycle::measure_memory),
     ("removed_agent_stops_and_continues_when_reinstalled", lifecycle::reinstall_packages),

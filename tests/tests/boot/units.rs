@@ -265,6 +265,41 @@ pub(crate) fn shut_down_during_command(fleet: &mut MachineFleet) -> Result<()> {
     Ok(())
 }
 
+/// A task asks for a reboot, and an operator begins it. A program that blocks a shutdown delays it. The tasks after the
+/// reboot wait for it.
+pub(crate) fn reboot_by_verb(fleet: &mut MachineFleet) -> Result<()> {
+    let tasks = "  - {id: new-kernel, type: reboot, tags: [web]}\n  \
+                 - {id: after-boot, type: file, tags: [web], requires: [new-kernel], parameters: {path: /root/after-boot, content: x}}";
+    apply_tasks(fleet, 10, tasks)?;
+    let describe = |fleet: &MachineFleet, name: &str| fleet.stemma(&format!("describe node {name}"));
+    for name in ["web-1", "web-2"] {
+        wait_until("the task waits for a reboot", || {
+            let text = describe(fleet, name)?;
+            ensure!(text.contains("waits for a reboot: run `stemma node reboot"), "{text}");
+            Ok(())
+        })?;
+    }
+    let inhibit =
+        "systemd-run --unit=inhibitor systemd-inhibit --what=shutdown --mode=block --who=trial --why=upgrade sleep 1000";
+    fleet.deb_host.run_shell(inhibit)?;
+    fleet.deb_host.check_unit_state("inhibitor.service", "active")?;
+    fleet.stemma("node reboot web-1 web-2")?;
+    fleet.rpm_host.await_reboot()?;
+    wait_until("the agent reports who blocks the reboot", || {
+        let text = describe(fleet, "web-1")?;
+        ensure!(text.contains("it is inhibited by trial"), "{text}");
+        Ok(())
+    })?;
+    ensure!(!fleet.deb_host.outside_path("/root/after-boot").exists(), "the task did not wait for the reboot");
+    fleet.deb_host.run_ok(&["systemctl", "stop", "inhibitor.service"])?;
+    fleet.deb_host.await_reboot()?;
+    for host in fleet.hosts() {
+        fleet.wait_until_converged(host)?;
+        wait_for_file(host, "/root/after-boot", "x")?;
+    }
+    Ok(())
+}
+
 /// Kills the agent, and waits until systemd has started another one.
 fn kill_agent(host: &Machine) -> Result<()> {
     let old = host.unit_property("stemma-agent.service", "MainPID")?;

@@ -370,7 +370,7 @@ impl ApplyWorker {
             warn!(error = error.sentence().as_str(); "it is not known whether commands of an earlier agent run; no command begins before that");
         }
         if let Err(error) = puppet::sweep(&self.site) {
-            warn!(error = error.sentence().as_str(); "files of a run of Puppet remain");
+            warn!(error = error.message.as_str(); "files of a run of Puppet remain");
         }
         self.left_ends = self.site.left.all_ends();
         let held = self.site.ledger.accepted()?.map(|accepted| accepted.held_desired());

@@ -6,6 +6,7 @@ use std::time::Duration;
 use zbus::Error;
 use zbus::connection::Builder;
 
+use super::units::has_bus;
 use crate::host::HostError;
 
 /// The name of logind on the bus.
@@ -19,13 +20,17 @@ const CALL_TIMEOUT: Duration = Duration::from_secs(10);
 /// An inhibitor in the list of logind: what, who, why, mode, uid, process id.
 type Inhibitor = (String, String, String, String, u32, u32);
 
-/// Returns who asks logind not to shut the machine down, each with the reason. Without logind nobody can ask.
+/// Returns who asks logind not to shut the machine down, each with the reason. Without a bus or logind
+/// nobody can ask.
 ///
 /// `systemctl reboot --check-inhibitors=yes` would also refuse while a person is logged in, so the list is read here.
 ///
 /// # Errors
 /// [`HostError::Io`] if logind is there and does not answer.
 pub(super) async fn shutdown_blockers() -> Result<Vec<String>, HostError> {
+    if !has_bus() {
+        return Ok(Vec::new());
+    }
     list_blockers().await.map_err(|error| HostError::io("list the inhibitors of", "logind")(io::Error::other(error)))
 }
 

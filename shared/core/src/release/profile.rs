@@ -97,8 +97,8 @@ pub struct Profile {
     /// contain or lie below the path of another task, or a template of the task may render to a path or program that
     /// hosts reject. Empty in most releases.
     pub(crate) path_check_tasks: Box<[TaskIndex]>,
-    /// The tasks of `tasks` that an agent does not know if it declares no task types. Empty if all tasks have a type and
-    /// parameters that agents of every version know.
+    /// The tasks of `tasks` and `unassign` that an agent does not know if it declares no task types. Empty if all tasks have
+    /// a type and parameters that agents of every version know.
     pub(crate) later_tasks: Box<[TaskIndex]>,
     /// True if the literal path of a task may equal, contain or lie below the path of another task.
     pub may_share_plain_paths: bool,
@@ -285,13 +285,12 @@ impl Profile {
         let cleanup = order_tasks(release, &key, in_phase(Phase::Cleanup));
         let collector = BarrierCollector::from_tasks(release, &key, &apply.tasks);
         let (tasks_with_path_check, may_share_plain_paths) = path_check_tasks(release, &apply.tasks);
-        let undeclared_types = KnownTypes::undeclared();
-        let is_later = |ix: &TaskIndex| undeclared_types.unknown_feature(&release.task(*ix).task).is_some();
         let cycle = [apply.cycle, drain.cycle, cleanup.cycle].into_iter().flatten().next();
         let unassign = unassign_tasks(release, &apply.tasks, &privileged);
         privileged.extend(unassign.iter().copied().filter(|ix| release.task(*ix).task.privileged));
         privileged.sort_unstable();
         privileged.dedup();
+        let later_tasks = later_tasks(release, apply.tasks.iter().chain(&unassign));
         let reads = profile_reads(release, placed.iter().chain(&unassign));
         Self {
             hash: key.profile_hash(release),
@@ -302,7 +301,7 @@ impl Profile {
             unassign: unassign.into(),
             key,
             path_check_tasks: tasks_with_path_check,
-            later_tasks: apply.tasks.iter().copied().filter(is_later).collect(),
+            later_tasks,
             may_share_plain_paths,
             apply_tasks: apply.tasks.iter().map(|ix| ix.as_usize()).collect(),
             tasks: apply.tasks.into(),
@@ -630,6 +629,12 @@ fn unassign_tasks(release: &CompiledRelease, tasks: &[TaskIndex], privileged: &[
     targets.sort_unstable();
     targets.dedup();
     targets
+}
+
+/// Returns those of these tasks that an agent does not know if it declares no task types ([`Profile::later_tasks`]).
+fn later_tasks<'a>(release: &CompiledRelease, tasks: impl Iterator<Item = &'a TaskIndex>) -> Box<[TaskIndex]> {
+    let undeclared_types = KnownTypes::undeclared();
+    tasks.copied().filter(|ix| undeclared_types.unknown_feature(&release.task(*ix).task).is_some()).collect()
 }
 
 /// Returns the references that the templates and conditions of these tasks read, sorted and unique.

@@ -45,8 +45,10 @@ impl ResolvedNode {
         let features = match observation.facts.text(TASK_TYPES_FACT) {
             Some(fact) if fact == declared_task_types() => return None,
             Some(fact) => {
-                let tasks = self.task_set()?.tasks();
-                self.unknown_features_of(tasks, &KnownTypes::from_fact(fact))
+                let set = self.task_set()?;
+                // A host runs the tasks of `unassign` later, without another task set.
+                let unassign = set.profile.unassign.iter().copied().filter(|ix| set.should_run(*ix));
+                self.unknown_features_of(set.tasks().chain(unassign), &KnownTypes::from_fact(fact))
             }
             None => self.unknown_features_of(self.later_tasks(), &KnownTypes::undeclared()),
         };

@@ -48,7 +48,7 @@ pub use path::{
 };
 pub(crate) use path::{ancestors, known_directories, spellings};
 pub use patterns::PathPatterns;
-pub use run_parameters::{PuppetParameters, REBOOT_CONDITIONS, RebootParameters, WHEN_REQUIRED};
+pub use run_parameters::{MODULES_DIR, PuppetParameters, REBOOT_CONDITIONS, RebootParameters, WHEN_REQUIRED};
 pub use sources::{set_source, source_parameters as sources_of_type, written_paths};
 pub use system_parameters::{
     AGENT_ENDS_ITSELF, CopyFilesParameters, DirectoryParameters, FileCopy, LinkParameters, PackageParameters, SERVICE_STATES,
@@ -190,7 +190,8 @@ impl Task {
     }
 
     /// Returns the names of the blobs from which a task writes files, each with the path of its field in the parameters:
-    /// `source` of a `file` or `puppet` task, and `files` of `sync` and `copy_files`. Returns none for a task of another type.
+    /// `source` of a `file` or `puppet` task, `files` of `sync` and `copy_files`, and `modules` of `puppet`. Returns none for a
+    /// task of another type.
     pub fn sources(&self) -> Vec<(String, &str)> {
         source_parameters(&self.kind, &self.parameters)
     }

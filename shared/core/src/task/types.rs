@@ -13,7 +13,7 @@ use super::examples;
 use super::package_rules::package_contradictions;
 use super::parameter_type::NamedResource;
 use super::parameters::{FileParameters, Parameter, ParameterTable, ShellParameters, TEMPLATE_FILE, TypedParameters};
-use super::run_parameters::{PuppetParameters, RebootParameters};
+use super::run_parameters::{MODULES_DIR, PuppetParameters, RebootParameters};
 use super::system_parameters::{
     CopyFilesParameters, DirectoryParameters, LinkParameters, PackageParameters, SOURCE_DIR, ServiceParameters, SyncParameters,
     service_contradictions,
@@ -242,7 +242,9 @@ impl TaskType {
         let parameters = self.parameters?.0;
         let has_template = parameters.iter().any(|parameter| parameter.name == "template");
         let has_source_dir = self.kind == TaskKind::Sync;
-        let manifest_only = [has_template.then_some(TEMPLATE_FILE), has_source_dir.then_some(SOURCE_DIR)];
+        let has_modules = self.kind == TaskKind::Puppet;
+        let manifest_only =
+            [has_template.then_some(TEMPLATE_FILE), has_source_dir.then_some(SOURCE_DIR), has_modules.then_some(MODULES_DIR)];
         Some(parameters.iter().copied().chain(manifest_only.into_iter().flatten()).collect())
     }
 

@@ -79,6 +79,20 @@ fn release_is_withheld_when_agent_lacks_type_or_parameter() {
     }
 }
 
+/// The host gets the command with the file task, and runs it when the file task falls away. So its agent must know both.
+#[test]
+fn release_is_withheld_when_agent_lacks_type_of_on_unassign() {
+    let mut conf = etc_file_task("conf", "nginx", "a");
+    conf["on_unassign"] = "gone".into();
+    let gone = json!({"id": "gone", "type": "shell", "tags": [], "parameters": {"command": ["true"]}});
+    for (declared_types, expected) in
+        [(&["file path template"][..], WITHHELD), (&["file path template", "shell command"], NextTaskSet::Due)]
+    {
+        let fixture = FleetFixture::from_manifests(&site(&json!([conf, gone]), declared_types));
+        assert_eq!(node_state(&fixture, "web-1").0, expected, "{declared_types:?}");
+    }
+}
+
 /// A task that a condition leaves out, that is only observed or that runs nothing needs no agent that knows it.
 #[test]
 fn release_is_due_when_unknown_task_does_not_run() {

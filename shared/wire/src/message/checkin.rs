@@ -11,7 +11,7 @@ use super::{Epoch, PartDigest, Revision};
 /// The body of `POST /agent/v1/checkin`: what the agent has, and what it reports.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CheckIn {
-    /// The kernel's boot id, which is different after each boot.
+    /// The id of the boot of the host, which is different after each boot.
     pub boot_id: [u8; 16],
     /// The desired state that the agent holds. `None` before the first accepted desired state.
     pub held_desired: Option<HeldDesired>,

@@ -5,7 +5,7 @@ use std::fmt::Display;
 use std::time::{Duration, Instant};
 
 use crate::apply::task::{ApplyResult, CheckResult, HostTask, Site, TaskError};
-use crate::host::{CommandPurpose, ExitKind, HostCommand};
+use crate::host::{CommandPurpose, ExitKind, HostCommand, HostError};
 
 /// Time limit of one tool.
 const TOOL_TIMEOUT: Duration = Duration::from_mins(5);
@@ -188,7 +188,7 @@ async fn run_tool(site: &Site, task: &HostTask, step: &ToolCall) -> Result<Strin
     let command = HostCommand { purpose, ..HostCommand::new(argv, TOOL_TIMEOUT) };
     let start = Instant::now();
     loop {
-        let result = site.host.run(&command).await.map_err(|error| start_error(&program, &error))?;
+        let result = site.host.run(&command).await.map_err(|error| start_error(&error))?;
         if result.end.is_success() {
             return Ok(result.output);
         }
@@ -208,11 +208,11 @@ async fn run_tool(site: &Site, task: &HostTask, step: &ToolCall) -> Result<Strin
 }
 
 /// Returns the error of a tool that could not be started.
-fn start_error(program: &str, error: &crate::host::HostError) -> TaskError {
+fn start_error(error: &HostError) -> TaskError {
     let advice = if error.has_kind(std::io::ErrorKind::NotFound) {
         ": install the package with the shadow tools (`passwd` on Debian, `shadow-utils` on Fedora)"
     } else {
         ""
     };
-    TaskError::new(format!("cannot run {program}: {}{advice}", error.sentence()))
+    TaskError::new(format!("{}{advice}", error.sentence()))
 }

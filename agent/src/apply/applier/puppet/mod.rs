@@ -15,6 +15,7 @@ use std::time::Duration;
 
 use log::debug;
 use serde_json::{Map, Value};
+use stemma_core::task::tree_rules::relative_path_error;
 use stemma_core::task::{PuppetParameters, check_variable, is_template};
 use stemma_wire::message::Hash;
 
@@ -54,6 +55,8 @@ enum RunMode {
 struct PuppetRun {
     /// The Puppet code that must be staged, or the path of a manifest that is on the host.
     code: Code,
+    /// The files of modules that must be staged, each with its blob.
+    modules: Vec<(String, Hash)>,
     module_path: Option<String>,
     hiera: Map<String, Value>,
     facts: Vec<(String, String)>,
@@ -166,9 +169,11 @@ fn prepare(site: &Site, task: &HostTask) -> Result<PuppetRun, TaskError> {
         .hiera
         .iter()
         .map(|(key, value)| Ok((key.clone(), render_data(templates, &format!("parameters.hiera.{key}"), value)?)));
+    let modules = parameters.modules.iter().map(|(path, source)| module_file(path, source));
     let seconds = parameters.timeout.or(task.task.timeout_seconds).unwrap_or(DEFAULT_TIMEOUT_SECONDS);
     Ok(PuppetRun {
         code,
+        modules: modules.collect::<Result<_, TaskError>>()?,
         module_path: parameters.puppet_modules.clone(),
         hiera: hiera.collect::<Result<_, TaskError>>()?,
         facts,
@@ -188,6 +193,16 @@ fn blob(site: &Site, source: &str) -> Result<Vec<u8>, TaskError> {
     }
     let bytes = site.ledger.body(hash)?;
     bytes.ok_or_else(|| TaskError::new(format!("parameters.source: the blob {source} has not arrived yet")).without_effect())
+}
+
+/// Checks a file of a module: its path below the directory of modules, and the name of its blob.
+fn module_file(path: &str, source: &str) -> Result<(String, Hash), TaskError> {
+    let field_error = |reason: String| TaskError::new(format!("parameters.modules: {reason}"));
+    if let Some(reason) = relative_path_error(path) {
+        return Err(field_error(reason));
+    }
+    let hash = Hash::from_source(source).map_err(|error| field_error(format!("{path}: {source:?}: {error}")))?;
+    Ok((path.to_owned(), hash))
 }
 
 /// Renders the texts in data for Hiera, at any depth. Hiera replaces `%{…}` in texts. In a rendered text, this may come from
@@ -217,7 +232,7 @@ async fn run_puppet(
     program: HostPath,
     mode: RunMode,
 ) -> Result<(CommandResult, Option<PuppetSummary>), TaskError> {
-    let staged = StagedRun::new(site, &task.task.id, run).map_err(|error| TaskError::from(error).without_effect())?;
+    let staged = StagedRun::new(site, &task.task.id, run).map_err(TaskError::without_effect)?;
     let is_secret = task.is_sensitive();
     let mut command = HostCommand {
         cwd: run.cwd.clone(),
@@ -235,7 +250,7 @@ async fn run_puppet(
         }
     };
     let summary = staged.summary();
-    staged.remove();
+    staged.remove(site);
     Ok((result?, summary))
 }
 

@@ -5,10 +5,11 @@ use serde_json::json;
 
 use super::summary::PuppetSummary;
 use super::{Code, PuppetRun, RunMode};
+use crate::apply::applier::tree_removal::remove_tree;
 use crate::apply::ledger::{STARTED_UNITS, encode_file_name};
-use crate::apply::task::Site;
+use crate::apply::task::{Site, TaskError};
 use crate::host::atomic::{Attributes, ensure_dir, replace};
-use crate::host::{Dir, HostError, HostPath};
+use crate::host::{Dir, FileKind, HostError, HostPath};
 use crate::paths;
 
 /// The directory of the files, below the state of the root half of the agent.
@@ -22,9 +23,12 @@ pub(super) struct StagedRun {
     dir: Box<dyn Dir>,
     /// The beginning of the names of the files, by which runs of several processes are distinguished.
     prefix: String,
-    /// The names of the files. Puppet writes the last one.
+    /// The names of the files and of the directory of modules. Puppet writes the last one.
     names: Vec<String>,
 }
+
+/// The suffix of the name of the directory of modules.
+const MODULES_SUFFIX: &str = "modules";
 
 /// Returns the directory of the files.
 fn dir_path() -> HostPath {
@@ -40,22 +44,23 @@ impl StagedRun {
     /// Writes the files of a run.
     ///
     /// # Errors
-    /// [`HostError`]. The files that were written are removed.
-    pub(super) fn new(site: &Site, task: &str, run: &PuppetRun) -> Result<Self, HostError> {
+    /// [`TaskError`] if a file cannot be written or a blob is missing. The files that were written are removed.
+    pub(super) fn new(site: &Site, task: &str, run: &PuppetRun) -> Result<Self, TaskError> {
         let random = site.host.random() & 0xFFFF_FFFF;
         let prefix = format!("{}-{:08x}{random:08x}", encode_file_name(task), site.host.session_id());
         let mut staged = Self { dir: open_dir(site)?, prefix, names: Vec::new() };
         match staged.write_files(site, run) {
             Ok(()) => Ok(staged),
             Err(error) => {
-                staged.remove();
+                staged.remove(site);
                 Err(error)
             }
         }
     }
 
     /// Writes the code, the data, and the configuration of Hiera that names the data.
-    fn write_files(&mut self, site: &Site, run: &PuppetRun) -> Result<(), HostError> {
+    fn write_files(&mut self, site: &Site, run: &PuppetRun) -> Result<(), TaskError> {
+        self.write_modules(site, run)?;
         if let Code::Text(code) = &run.code {
             self.write(site, "pp", code)?;
         }
@@ -70,6 +75,26 @@ impl StagedRun {
             self.write(site, "hiera.yaml", config.to_string().as_bytes())?;
         }
         self.names.push(self.name("summary.yaml"));
+        Ok(())
+    }
+
+    /// Writes the files of modules. Their content is not made durable, because a run after a power cut writes them again.
+    fn write_modules(&mut self, site: &Site, run: &PuppetRun) -> Result<(), TaskError> {
+        if run.modules.is_empty() {
+            return Ok(());
+        }
+        let top_name = self.name(MODULES_SUFFIX);
+        self.names.push(top_name.clone());
+        for (path, hash) in &run.modules {
+            let (directories, name) = path.rsplit_once('/').unwrap_or(("", path));
+            let mut dir = open_subdir(&*self.dir, &top_name)?;
+            for directory in directories.split('/').filter(|directory| !directory.is_empty()) {
+                dir = open_subdir(&*dir, directory)?;
+            }
+            let missing_error = || TaskError::new(format!("parameters.modules: the blob of {path} has not arrived yet"));
+            let bytes = site.ledger.body(*hash)?.ok_or_else(missing_error)?;
+            dir.create(name)?.write(&bytes)?;
+        }
         Ok(())
     }
 
@@ -113,8 +138,10 @@ impl StagedRun {
         if !run.hiera.is_empty() {
             arguments.push(option("hiera_config", &self.path(site, "hiera.yaml")));
         }
-        if let Some(modules) = &run.module_path {
-            arguments.push(option("modulepath", modules));
+        let staged_modules = (!run.modules.is_empty()).then(|| self.path(site, MODULES_SUFFIX));
+        let module_path: Vec<String> = staged_modules.into_iter().chain(run.module_path.clone()).collect();
+        if !module_path.is_empty() {
+            arguments.push(option("modulepath", &module_path.join(":")));
         }
         arguments.push(match &run.code {
             Code::Text(_) => self.path(site, "pp"),
@@ -130,32 +157,47 @@ impl StagedRun {
     }
 
     /// Removes the files. A file that cannot be removed is removed at the next start of the agent.
-    pub(super) fn remove(self) {
+    pub(super) fn remove(self, site: &Site) {
         for name in &self.names {
-            if let Err(error) = remove(&*self.dir, name) {
-                debug!(name = name.as_str(), error = error.sentence().as_str(); "a file of a run of Puppet remains");
+            if let Err(error) = remove(site, &*self.dir, name) {
+                debug!(name = name.as_str(), error = error.message.as_str(); "a file of a run of Puppet remains");
             }
         }
     }
 }
 
-/// Removes a file, if it exists.
-fn remove(dir: &dyn Dir, name: &str) -> Result<(), HostError> {
-    if dir.stat(name)?.is_some() { dir.remove(name) } else { Ok(()) }
+/// Opens a subdirectory, and creates it if it does not exist.
+fn open_subdir(dir: &dyn Dir, name: &str) -> Result<Box<dyn Dir>, TaskError> {
+    if let Some(subdir) = dir.dir(name)? {
+        return Ok(subdir);
+    }
+    dir.make_dir(name, 0o700)?;
+    dir.dir(name)?.ok_or_else(|| TaskError::new(format!("{name}: the directory was removed while it was written")))
+}
+
+/// Removes a file, or a directory with everything in it, if it exists.
+fn remove(site: &Site, dir: &dyn Dir, name: &str) -> Result<(), TaskError> {
+    match dir.stat(name)? {
+        Some(stat) if stat.kind == FileKind::Directory => {
+            remove_tree(&*site.host, dir, &HostPath::from_static(&format!("{}/{name}", dir_path())))
+        }
+        Some(_) => Ok(dir.remove(name)?),
+        None => Ok(()),
+    }
 }
 
 /// Removes the files of runs that a killed agent left, except those of tasks whose command still runs in a unit. The caller
 /// must be the only process that applies tasks.
 ///
 /// # Errors
-/// [`HostError`].
-pub fn sweep(site: &Site) -> Result<(), HostError> {
+/// [`TaskError`].
+pub fn sweep(site: &Site) -> Result<(), TaskError> {
     let Some(dir) = site.host.dir(&dir_path())? else { return Ok(()) };
     let running: Vec<String> =
         site.ledger.get(&STARTED_UNITS)?.unwrap_or_default().keys().map(|task| encode_file_name(task)).collect();
     for name in dir.names()? {
         if !running.iter().any(|prefix| name.starts_with(prefix)) {
-            remove(&*dir, &name)?;
+            remove(site, &*dir, &name)?;
         }
     }
     Ok(())

@@ -214,6 +214,40 @@ fn puppet_runs_blob_or_manifest_on_host() {
     assert!(error.message.starts_with("parameters.source: ") && error.message.contains("has not arrived"), "{}", error.message);
 }
 
+/// The two modules are read from blobs. `puppet_modules` comes after them.
+#[test]
+fn modules_are_staged_as_tree_and_removed_after_run() {
+    let host = PuppetHost::new();
+    let codes = ["class nginx {}", "class nginx::conf {}"];
+    let sources = codes.map(|code| {
+        let hash = Hash(sha256(code.as_bytes()));
+        host.site.ledger.store_body(hash, code.as_bytes()).unwrap();
+        format!("sha256:{hash}")
+    });
+    let seen: Rc<std::cell::RefCell<Vec<Option<String>>>> = Rc::default();
+    let files = seen.clone();
+    host.host.on_run(move |host, command| {
+        let path = command.argv.iter().find_map(|word| word.strip_prefix("--modulepath=")).unwrap();
+        let (staged, rest) = path.split_once(':').unwrap();
+        assert_eq!(rest, "/opt/m");
+        let names = ["nginx/manifests/init.pp", "nginx/manifests/conf.pp"];
+        files.borrow_mut().extend(names.map(|name| host.text(&format!("{staged}/{name}"))));
+        CommandResult { end: ExitKind::Status(2), output: String::new() }
+    });
+    let modules = json!({"nginx/manifests/init.pp": sources[0], "nginx/manifests/conf.pp": sources[1]});
+    let parameters = json!({"manifest": "include nginx", "modules": modules, "puppet_modules": "/opt/m"});
+    host.apply(&task_with(&parameters, "gold")).unwrap();
+    assert_eq!(*seen.borrow(), codes.map(|code| Some(code.to_owned())));
+    assert_eq!(host.host.list(DIR), Vec::<String>::new());
+    for (path, source) in
+        [("../x", sources[0].as_str()), ("a/./b", &sources[0]), ("a", "sha256:00"), ("a", &format!("sha256:{}", "0".repeat(64)))]
+    {
+        let error = host.apply(&task_with(&json!({"manifest": "x", "modules": {path: source}}), "gold")).unwrap_err();
+        assert!(error.message.starts_with("parameters.modules: "), "{}", error.message);
+        assert_eq!(host.host.list(DIR), Vec::<String>::new(), "{path}");
+    }
+}
+
 /// The files may hold secrets. The run of `p` continues in its unit, and that of another task was killed with the agent.
 #[test]
 fn sweep_removes_files_of_killed_runs_only() {

@@ -60,7 +60,7 @@ pub(super) struct Systemd {
 }
 
 /// Returns whether this machine has a system bus.
-pub(super) fn has_bus() -> bool {
+pub(in crate::host::real) fn has_bus() -> bool {
     Path::new(BUS_SOCKET).exists()
 }
 
