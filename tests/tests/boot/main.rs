@@ -14,6 +14,7 @@ mod killed;
 mod lifecycle;
 mod machine;
 mod steps;
+mod system_tasks;
 mod system_units;
 mod tutorial;
 mod units;
@@ -72,6 +73,8 @@ const STEPS: &[(&str, Step)] = &[
     ("command_ends_while_agent_is_stopped", units::end_command_without_agent),
     ("package_is_not_removed_while_once_runs", units::refuse_removal_during_once),
     ("service_task_restarts_unit_once_when_file_changes", system_units::manage_unit),
+    ("tasks_of_each_type_survive_killed_agents", system_tasks::kill_agent_at_each_change),
+    ("puppet_task_runs_puppet_of_debian", system_tasks::run_puppet),
     ("agent_restarts_once_by_subscribed_command", units::restart_agent_by_subscriber),
     ("shutdown_waits_for_command", units::shut_down_during_command),
     ("command_ends_before_next_try_without_bus", units::lose_bus_at_time_limit),

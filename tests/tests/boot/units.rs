@@ -7,7 +7,7 @@ use super::machine::Machine;
 use super::steps::{wait_for_file, wait_until};
 
 /// The manifests of these steps, with placeholders.
-const MANIFESTS: &str = "kind: Release\nname: units\nversion: \"VERSION\"\nroles: {web: {tags: [web]}}\ntags: {web: {}}\ntasks:\nTASKS\n\
+const MANIFESTS: &str = "kind: Release\nname: units\nversion: \"VERSION\"\nroles: {web: {tags: [web]}}\ntags: {web: {}, puppet: {}}\ntasks:\nTASKS\n\
                          ---\n{kind: Cluster, name: lab, release: units@VERSION, host_labels: {patterns: [tier]}}\n";
 
 /// Applies a release with these tasks to the cluster of the hosts.
@@ -75,14 +75,14 @@ pub(crate) fn find_commands_of_killed_agent(fleet: &mut MachineFleet) -> Result<
     apply_tasks(fleet, 2, tasks)?;
     for host in fleet.hosts() {
         wait_for_file(host, "/root/long", "begun\n")?;
-        kill_agent(host)?;
+        kill_agents(&[host])?;
         let units = task_units(host)?;
         ensure!(units.len() == 1, "{units:?}");
         host.write("/root/end", "")?;
         wait_for_file(host, "/root/long", "begun\nended\n")?;
         wait_for_file(host, "/root/guards", "guard\n")?;
         host.write("/root/end-guard", "")?;
-        kill_agent(host)?;
+        kill_agents(&[host])?;
         wait_for_file(host, "/root/guards", "guard\nguard\n")?;
         fleet.wait_until_converged(host)?;
         ensure!(host.read("/root/long")? == "begun\nended\n", "the command ran again on {}", host.name);
@@ -270,7 +270,7 @@ pub(crate) fn shut_down_during_command(fleet: &mut MachineFleet) -> Result<()> {
 pub(crate) fn reboot_by_verb(fleet: &mut MachineFleet) -> Result<()> {
     let tasks = "  - {id: new-kernel, type: reboot, tags: [web]}\n  \
                  - {id: after-boot, type: file, tags: [web], requires: [new-kernel], parameters: {path: /root/after-boot, content: x}}";
-    apply_tasks(fleet, 10, tasks)?;
+    apply_tasks(fleet, 13, tasks)?;
     let describe = |fleet: &MachineFleet, name: &str| fleet.stemma(&format!("describe node {name}"));
     for name in ["web-1", "web-2"] {
         wait_until("the task waits for a reboot", || {
@@ -300,15 +300,21 @@ pub(crate) fn reboot_by_verb(fleet: &mut MachineFleet) -> Result<()> {
     Ok(())
 }
 
-/// Kills the agent, and waits until systemd has started another one.
-fn kill_agent(host: &Machine) -> Result<()> {
-    let old = host.unit_property("stemma-agent.service", "MainPID")?;
-    host.run_ok(&["systemctl", "kill", "--signal=KILL", "--kill-who=main", "stemma-agent"])?;
-    wait_until("the agent is started again", || {
-        let new = host.unit_property("stemma-agent.service", "MainPID")?;
-        ensure!(new != "0" && new != old, "the main process is {new}");
-        host.check_unit_state("stemma-agent.service", "active")
-    })
+/// Kills the agents of these hosts, and waits until systemd has started others.
+pub(crate) fn kill_agents(hosts: &[&Machine]) -> Result<()> {
+    let mut old_pids = Vec::new();
+    for host in hosts {
+        old_pids.push(host.unit_property("stemma-agent.service", "MainPID")?);
+        host.run_ok(&["systemctl", "kill", "--signal=KILL", "--kill-who=main", "stemma-agent"])?;
+    }
+    for (host, old) in hosts.iter().zip(old_pids) {
+        wait_until("the agent is started again", || {
+            let new = host.unit_property("stemma-agent.service", "MainPID")?;
+            ensure!(new != "0" && new != old, "the main process is {new}");
+            host.check_unit_state("stemma-agent.service", "active")
+        })?;
+    }
+    Ok(())
 }
 
 /// An agent that one of its own tasks upgrades survives the upgrade, and the task succeeds once.
