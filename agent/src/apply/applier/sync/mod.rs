@@ -15,7 +15,7 @@ use self::walk::{TreeWalk, sync_dir};
 use super::body::parse_blob;
 use super::placement::{apply_default_acl, note_created_parents, open_parent, owner_uid, parse_mode};
 use super::{Applier, ManagedObject, parameters};
-use crate::apply::ledger::ObjectKind;
+use crate::apply::ledger::{ObjectKind, TreeRecord};
 use crate::apply::rendering::TaskTemplates;
 use crate::apply::task::{ApplyResult, CheckResult, HostTask, Site, TaskError};
 use crate::host::atomic::{check_creatable, ensure_dir};
@@ -131,7 +131,7 @@ impl Applier for SyncApplier {
             let tree = read_tree(site, task)?;
             let (target, walk) = compare(site, task, &tree).await?;
             if walk.changes.is_empty() {
-                store_record(site, task, walk);
+                store_record(site, task, &walk.into_record());
                 return Ok(CheckResult::Converged);
             }
             let (diff, message) = (walk.changes.diff(&tree.path), walk.changes.summary());
@@ -157,7 +157,13 @@ impl Applier for SyncApplier {
             };
             let result = apply_tree(&mut walk, target).await;
             let (diff, message) = (walk.changes.diff(&tree.path), walk.changes.summary());
-            store_record(site, task, walk);
+            let mut record = walk.into_record();
+            if result.is_err() {
+                // The task still manages the files that the walk has not reached.
+                let known = site.ledger.tree_record(&task.task.id).unwrap_or_default();
+                record = known.into_iter().chain(record).collect();
+            }
+            store_record(site, task, &record);
             result?;
             Ok(ApplyResult { message, diff, ..ApplyResult::default() })
         })
@@ -287,8 +293,8 @@ fn create_target(site: &Site, task: &HostTask, tree: &Tree) -> Result<Box<dyn Di
 
 /// Stores which files are equal, so that the next check need not read them. An error is ignored, because then they are read
 /// again.
-fn store_record(site: &Site, task: &HostTask, walk: TreeWalk<'_>) {
-    let record = walk.into_record().into_iter().take(MAX_RECORDED_FILES).collect();
+fn store_record(site: &Site, task: &HostTask, record: &TreeRecord) {
+    let record = record.iter().take(MAX_RECORDED_FILES).map(|(path, copied)| (path.clone(), *copied)).collect();
     let _ = site.ledger.set_tree_record(&task.task.id, &record);
 }
 

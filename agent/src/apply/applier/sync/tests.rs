@@ -123,6 +123,24 @@ fn unchanged_tree_is_not_read() {
     assert_eq!(check(&host, &parameters), Ok(CheckResult::Converged), "the comparison is recorded");
 }
 
+/// Regression test: the record lost the files that the walk had not reached, so they were reported as orphans.
+#[test]
+fn tree_task_manages_all_files_after_failed_apply() {
+    let host = MemoryHost::new();
+    for name in ["a", "b", "c/d"] {
+        host.put(&format!("/opt/src/{name}"), "1");
+    }
+    let parameters = json!({"dst": "/srv/w", "src": "/opt/src"});
+    apply(&host, &parameters).unwrap();
+    let managed = || SyncApplier.managed_objects(&site(Rc::new(host.clone())), &task(&parameters)).unwrap();
+    let before = managed();
+    assert_eq!(before.len(), 5, "{before:?}");
+    host.put("/opt/src/a", "longer");
+    host.fail_reads("/opt/src/a", 1);
+    apply(&host, &parameters).unwrap_err();
+    assert_eq!(managed(), before);
+}
+
 #[test]
 fn s63_invalid_paths_of_trees_are_refused() {
     let host = MemoryHost::new();
