@@ -24,9 +24,6 @@ use crate::host::{Dir, HostPath, Pending};
 /// Maximum number of lines in the diff of a tree.
 const MAX_DIFF_LINES: usize = 50;
 
-/// Maximum number of files whose equality is recorded. The others are read in each check.
-const MAX_RECORDED_FILES: usize = 16_384;
-
 /// The applier of `sync` tasks.
 pub(super) struct SyncApplier;
 
@@ -294,8 +291,7 @@ fn create_target(site: &Site, task: &HostTask, tree: &Tree) -> Result<Box<dyn Di
 /// Stores which files are equal, so that the next check need not read them. An error is ignored, because then they are read
 /// again.
 fn store_record(site: &Site, task: &HostTask, record: &TreeRecord) {
-    let record = record.iter().take(MAX_RECORDED_FILES).map(|(path, copied)| (path.clone(), *copied)).collect();
-    let _ = site.ledger.set_tree_record(&task.task.id, &record);
+    let _ = site.ledger.set_tree_record(&task.task.id, record);
 }
 
 /// Joins lines to a diff, and says how many are left out.
