@@ -387,13 +387,21 @@ impl Ledger {
         self.write(&*self.secret_paths, &encode_file_name(path.as_str()), RecordKind::SecretPath, &path.as_str())
     }
 
-    /// Returns whether a sensitive task ever managed the file at this path, so that the file may hold a secret. Only
-    /// the existence of the record matters, so the result is right even if the record is damaged.
+    /// Returns whether a sensitive task ever managed the file at this path, or a directory or tree above it, so that the
+    /// file may hold a secret. Only the existence of the record matters, so the result is right even if the record is
+    /// damaged.
     ///
     /// # Errors
     /// [`HostError`].
     pub fn is_secret_path(&self, path: &HostPath) -> Result<bool, HostError> {
-        Ok(self.secret_paths.stat(&encode_file_name(path.as_str()))?.is_some())
+        let mut next_path = Some(path.clone());
+        while let Some(path) = next_path {
+            if self.secret_paths.stat(&encode_file_name(path.as_str()))?.is_some() {
+                return Ok(true);
+            }
+            next_path = path.parent();
+        }
+        Ok(false)
     }
 
     /// Stores a copy of the file that a task replaces or deletes, for undo. Replaces the earlier copy for the same

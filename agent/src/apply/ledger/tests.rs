@@ -219,3 +219,15 @@ fn tree_record_stays_readable_when_paths_are_long() {
     assert!(stored.keys().eq(record.keys().take(stored.len())));
     assert_eq!(ledger.set_aside_records().unwrap(), [""; 0]);
 }
+
+/// Regression test: the files of a sensitive tree counted as files without secrets.
+#[test]
+fn files_below_sensitive_tree_are_secret() {
+    let ledger = ledger(&MemoryHost::new());
+    ledger.record_secret_path(&HostPath::from_static("/srv/keys")).unwrap();
+    for (path, is_secret) in
+        [("/srv/keys", true), ("/srv/keys/a/b", true), ("/srv/keysx", false), ("/srv", false), ("/keys", false)]
+    {
+        assert_eq!(ledger.is_secret_path(&HostPath::from_static(path)).unwrap(), is_secret, "{path}");
+    }
+}
