@@ -6,6 +6,7 @@
 //! longer exists.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::io;
 
 use log::{debug, info};
 use sha2::{Digest as _, Sha256};
@@ -20,7 +21,7 @@ use super::{find_unmanaged, recorded_objects, remove_records};
 use crate::apply::clean_ups;
 use crate::apply::ledger::{Desired, HostObject, LeftObject, ObjectKind, UndoNote};
 use crate::apply::task::Site;
-use crate::host::{Dir, HostError, HostPath};
+use crate::host::{Dir, FileVersion, HostError, HostPath};
 
 /// Maximum size of a file that is read for the comparison with its digest, in bytes. It is the maximum size of a file that a
 /// task writes.
@@ -44,8 +45,8 @@ pub struct RemovedOrphans {
 
 /// What happens to an orphan.
 enum RemovalDecision {
-    /// The object at this path is deleted.
-    Remove(HostPath),
+    /// The object at this path is deleted, if it still has this version.
+    Remove(HostPath, Option<FileVersion>),
     /// The object stays, for this reason.
     Keep(String),
 }
@@ -75,7 +76,9 @@ pub fn remove_orphans(site: &Site, desired: &Desired, profile: &Profile) -> Resu
         let verdict = waiting_reason.map_or_else(|| judge(site, object, left), RemovalDecision::Keep);
         let kept_reason = match verdict {
             RemovalDecision::Keep(reason) => Some(reason),
-            RemovalDecision::Remove(path) => remove(site, object.0, &path, left).err().map(|error| error.sentence()),
+            RemovalDecision::Remove(path, version) => {
+                remove(site, object.0, (&path, version), left).err().map(|error| error.sentence())
+            }
         };
         if let Some(reason) = kept_reason {
             removal.kept.insert(object.clone(), reason);
@@ -119,6 +122,11 @@ fn judge(site: &Site, (kind, name): &HostObject, left: &LeftObject) -> RemovalDe
     if let Err(error) = is_permitted {
         return RemovalDecision::Keep(error.to_string());
     }
+    // The version is read before the content, so that a change in the meantime is noticed.
+    let version = match read_version(site, &path) {
+        Ok(version) => version,
+        Err(error) => return RemovalDecision::Keep(error.sentence()),
+    };
     let is_unchanged = match (kind, &left.digest) {
         (ObjectKind::Directory, _) => is_empty_dir(site, &path),
         (ObjectKind::Link, Some(digest)) => has_target(site, &path, digest),
@@ -126,11 +134,16 @@ fn judge(site: &Site, (kind, name): &HostObject, left: &LeftObject) -> RemovalDe
         (_, None) => return keep("an older agent made it, so it is not known whether it was changed"),
     };
     match is_unchanged {
-        Ok(true) => RemovalDecision::Remove(path),
+        Ok(true) => RemovalDecision::Remove(path, version),
         Ok(false) if *kind == ObjectKind::Directory => keep("it is not empty"),
         Ok(false) => keep("somebody changed it after the task made it"),
         Err(error) => RemovalDecision::Keep(error.sentence()),
     }
+}
+
+/// Returns the version of the entry at a path, or `None` if nothing is there.
+fn read_version(site: &Site, path: &HostPath) -> Result<Option<FileVersion>, HostError> {
+    site.host.parent_dir(path)?.map_or(Ok(None), |dir| dir.version(path.name()))
 }
 
 /// Returns whether there is an empty directory at a path.
@@ -165,10 +178,15 @@ fn has_content(site: &Site, path: &HostPath, digest: &[u8; 32]) -> Result<bool, 
 
 /// Deletes a file, a link or an empty directory. Then deletes the directories above it that tasks made, as long as they are
 /// empty.
-fn remove(site: &Site, kind: ObjectKind, path: &HostPath, left: &LeftObject) -> Result<(), HostError> {
+fn remove(
+    site: &Site,
+    kind: ObjectKind,
+    (path, version): (&HostPath, Option<FileVersion>),
+    left: &LeftObject,
+) -> Result<(), HostError> {
     match kind {
         ObjectKind::Directory => remove_empty_dir(site, path)?,
-        ObjectKind::File | ObjectKind::Link => remove_file(site, kind, path, left)?,
+        ObjectKind::File | ObjectKind::Link => remove_file(site, kind, (path, version), left)?,
         ObjectKind::Package | ObjectKind::Unit | ObjectKind::User | ObjectKind::Group => return Ok(()),
     }
     let mut next_dir = path.parent();
@@ -201,11 +219,20 @@ fn remove_empty_dir(site: &Site, path: &HostPath) -> Result<(), HostError> {
     parent.sync()
 }
 
-/// Deletes a file or a link. A copy of a file is stored for undo, unless it may hold a secret or is too large.
-fn remove_file(site: &Site, kind: ObjectKind, path: &HostPath, left: &LeftObject) -> Result<(), HostError> {
+/// Deletes a file or a link, unless it has another version now. A copy of a file is stored for undo, unless it may hold a
+/// secret or is too large.
+fn remove_file(
+    site: &Site,
+    kind: ObjectKind,
+    (path, version): (&HostPath, Option<FileVersion>),
+    left: &LeftObject,
+) -> Result<(), HostError> {
     let Some(dir) = site.host.parent_dir(path)? else { return Ok(()) };
     if kind == ObjectKind::File && !(left.is_secret || site.ledger.is_secret_path(path)?) {
         store_copy(site, &*dir, path, left)?;
+    }
+    if dir.version(path.name())? != version {
+        return Err(HostError::io("remove", path.as_str())(io::Error::other("another program changes it")));
     }
     dir.remove(path.name())?;
     dir.sync()
@@ -236,5 +263,33 @@ fn removal_result(task: String, paths: &[String], task_set: PartDigest) -> TaskR
         output: String::new(),
         diff: String::new(),
         duration_ms: 0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::rc::Rc;
+
+    use super::*;
+    use crate::apply::ledger::Ledger;
+    use crate::host::memory::MemoryHost;
+
+    /// Regression test: a file that somebody changed after its comparison was deleted.
+    #[test]
+    fn file_stays_when_changed_after_comparison() {
+        let host = MemoryHost::new();
+        let site = Site::new(Rc::new(host.clone()), Rc::new(Ledger::open(Rc::new(host.clone())).unwrap()));
+        host.put("/etc/app", "x");
+        let digest = Some(sha256(b"x"));
+        let left = LeftObject { task: "t".to_owned(), is_secret: false, is_created: true, digest };
+        let object = (ObjectKind::File, "/etc/app".to_owned());
+        let RemovalDecision::Remove(path, version) = judge(&site, &object, &left) else { panic!("it is unchanged") };
+        host.put("/etc/app", "y");
+        let error = remove(&site, object.0, (&path, version), &left).unwrap_err();
+        assert!(error.sentence().contains("another program changes it"), "{}", error.sentence());
+        assert_eq!(host.text("/etc/app").as_deref(), Some("y"));
+        let version = read_version(&site, &path).unwrap();
+        remove(&site, object.0, (&path, version), &left).unwrap();
+        assert_eq!(host.text("/etc/app"), None);
     }
 }
