@@ -131,7 +131,11 @@ fn judge(site: &Site, (kind, name): &HostObject, left: &LeftObject) -> RemovalDe
         (ObjectKind::Directory, _) => is_empty_dir(site, &path),
         (ObjectKind::Link, Some(digest)) => has_target(site, &path, digest),
         (_, Some(digest)) => has_content(site, &path, digest),
-        (_, None) => return keep("an older agent made it, so it is not known whether it was changed"),
+        (_, None) => {
+            return keep(
+                "it is a copy of a file of this host, or an older agent made it, so it is not known whether it was changed",
+            );
+        }
     };
     match is_unchanged {
         Ok(true) => RemovalDecision::Remove(path, version),
