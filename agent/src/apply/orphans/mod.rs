@@ -108,7 +108,11 @@ fn store_objects(site: &Site, objects: &LeftObjects) -> Result<(), HostError> {
 ///
 /// # Errors
 /// [`HostError`] from the ledger.
-pub fn record_left(site: &Site, left: &LeftObjects, still_leaves: impl Fn(&HostObject, &str) -> bool) -> Result<(), HostError> {
+pub fn record_left(
+    site: &Site,
+    left: &LeftObjects,
+    mut still_leaves: impl FnMut(&HostObject, &str) -> bool,
+) -> Result<(), HostError> {
     let recorded = recorded_objects(site)?;
     let mut updated = recorded.clone();
     let mut bytes: usize = updated.iter().map(|((_, name), left)| name.len() + left.task.len()).sum();

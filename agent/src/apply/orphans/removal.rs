@@ -17,7 +17,7 @@ use stemma_wire::message::PartDigest;
 use stemma_wire::message::desired::Profile;
 use stemma_wire::message::observed::{Outcome, TaskResult};
 
-use super::{find_unmanaged, recorded_objects, remove_records};
+use super::{LeftObjects, find_unmanaged, recorded_objects, remove_records};
 use crate::apply::clean_ups;
 use crate::apply::ledger::{Desired, HostObject, LeftObject, ObjectKind, UndoNote};
 use crate::apply::task::Site;
@@ -77,7 +77,7 @@ pub fn remove_orphans(site: &Site, desired: &Desired, profile: &Profile) -> Resu
         let kept_reason = match verdict {
             RemovalDecision::Keep(reason) => Some(reason),
             RemovalDecision::Remove(path, version) => {
-                remove(site, object.0, (&path, version), left).err().map(|error| error.sentence())
+                remove(site, object.0, (&path, version), left, &recorded).err().map(|error| error.sentence())
             }
         };
         if let Some(reason) = kept_reason {
@@ -181,12 +181,13 @@ fn has_content(site: &Site, path: &HostPath, digest: &[u8; 32]) -> Result<bool, 
 }
 
 /// Deletes a file, a link or an empty directory. Then deletes the directories above it that tasks made, as long as they are
-/// empty.
+/// empty and not `recorded` as objects of their own, which a task may still manage.
 fn remove(
     site: &Site,
     kind: ObjectKind,
     (path, version): (&HostPath, Option<FileVersion>),
     left: &LeftObject,
+    recorded: &LeftObjects,
 ) -> Result<(), HostError> {
     match kind {
         ObjectKind::Directory => remove_empty_dir(site, path)?,
@@ -194,7 +195,8 @@ fn remove(
         ObjectKind::Package | ObjectKind::Unit | ObjectKind::User | ObjectKind::Group => return Ok(()),
     }
     let mut next_dir = path.parent();
-    while let Some(dir) = next_dir.filter(|dir| is_removable_parent(site, dir)) {
+    let is_recorded = |dir: &HostPath| recorded.contains_key(&(ObjectKind::Directory, dir.to_string()));
+    while let Some(dir) = next_dir.filter(|dir| !is_recorded(dir) && is_removable_parent(site, dir)) {
         // The object itself is removed, so an error about the directory is not reported.
         if let Err(error) = remove_empty_dir(site, &dir).and_then(|()| site.ledger.forget_creation(dir.as_str())) {
             debug!(path = dir.as_str(), error = error.sentence().as_str(); "a directory that a task made remains");
@@ -209,12 +211,7 @@ fn remove(
 /// determined, the directory remains.
 fn is_removable_parent(site: &Site, dir: &HostPath) -> bool {
     let is_created = site.ledger.is_created_by_task(dir.as_str()).unwrap_or(false);
-    is_created && !is_recorded(site, dir) && is_empty_dir(site, dir).unwrap_or(false)
-}
-
-/// Returns whether a directory is the object of a task, which may still manage it.
-fn is_recorded(site: &Site, dir: &HostPath) -> bool {
-    recorded_objects(site).map_or(true, |recorded| recorded.contains_key(&(ObjectKind::Directory, dir.to_string())))
+    is_created && is_empty_dir(site, dir).unwrap_or(false)
 }
 
 fn remove_empty_dir(site: &Site, path: &HostPath) -> Result<(), HostError> {
@@ -289,11 +286,11 @@ mod tests {
         let object = (ObjectKind::File, "/etc/app".to_owned());
         let RemovalDecision::Remove(path, version) = judge(&site, &object, &left) else { panic!("it is unchanged") };
         host.put("/etc/app", "y");
-        let error = remove(&site, object.0, (&path, version), &left).unwrap_err();
+        let error = remove(&site, object.0, (&path, version), &left, &LeftObjects::new()).unwrap_err();
         assert!(error.sentence().contains("another program changes it"), "{}", error.sentence());
         assert_eq!(host.text("/etc/app").as_deref(), Some("y"));
         let version = read_version(&site, &path).unwrap();
-        remove(&site, object.0, (&path, version), &left).unwrap();
+        remove(&site, object.0, (&path, version), &left, &LeftObjects::new()).unwrap();
         assert_eq!(host.text("/etc/app"), None);
     }
 }
