@@ -45,10 +45,6 @@ impl CopySource {
 }
 
 impl Applier for CopyFilesApplier {
-    fn managed_path(&self, site: &Site, task: &HostTask) -> Option<HostPath> {
-        self.managed_paths(site, task).into_iter().next()
-    }
-
     fn managed_paths(&self, site: &Site, task: &HostTask) -> Vec<HostPath> {
         let Ok(parameters) = parameters::<CopyFilesParameters>(task) else { return Vec::new() };
         let texts = TaskTemplates::new(site, task);

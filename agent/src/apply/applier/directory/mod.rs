@@ -58,9 +58,10 @@ struct DirectoryRights {
 }
 
 impl Applier for DirectoryApplier {
-    fn managed_path(&self, site: &Site, task: &HostTask) -> Option<HostPath> {
-        let parameters: DirectoryParameters = parameters(task).ok()?;
-        render_path(&TaskTemplates::new(site, task), &parameters).ok()
+    fn managed_paths(&self, site: &Site, task: &HostTask) -> Vec<HostPath> {
+        let path = parameters(task)
+            .and_then(|parameters: DirectoryParameters| render_path(&TaskTemplates::new(site, task), &parameters));
+        path.into_iter().collect()
     }
 
     fn path_refusal(&self, site: &Site, path: &HostPath) -> Option<String> {

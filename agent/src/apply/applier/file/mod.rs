@@ -90,9 +90,10 @@ enum FileContent {
 }
 
 impl Applier for FileApplier {
-    fn managed_path(&self, site: &Site, task: &HostTask) -> Option<HostPath> {
-        let parameters: FileParameters = parameters(task).ok()?;
-        render_path(&TaskTemplates::new(site, task), &parameters).ok()
+    fn managed_paths(&self, site: &Site, task: &HostTask) -> Vec<HostPath> {
+        let path =
+            parameters(task).and_then(|parameters: FileParameters| render_path(&TaskTemplates::new(site, task), &parameters));
+        path.into_iter().collect()
     }
 
     fn written_digest(&self, site: &Site, task: &HostTask) -> Option<[u8; 32]> {

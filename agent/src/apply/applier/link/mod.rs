@@ -32,9 +32,10 @@ struct LinkState {
 }
 
 impl Applier for LinkApplier {
-    fn managed_path(&self, site: &Site, task: &HostTask) -> Option<HostPath> {
-        let parameters: LinkParameters = parameters(task).ok()?;
-        render_path(&TaskTemplates::new(site, task), &parameters).ok()
+    fn managed_paths(&self, site: &Site, task: &HostTask) -> Vec<HostPath> {
+        let path =
+            parameters(task).and_then(|parameters: LinkParameters| render_path(&TaskTemplates::new(site, task), &parameters));
+        path.into_iter().collect()
     }
 
     fn written_digest(&self, site: &Site, task: &HostTask) -> Option<[u8; 32]> {

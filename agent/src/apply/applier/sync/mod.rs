@@ -83,9 +83,10 @@ impl BlobDir {
 }
 
 impl Applier for SyncApplier {
-    fn managed_path(&self, site: &Site, task: &HostTask) -> Option<HostPath> {
-        let parameters: SyncParameters = parameters(task).ok()?;
-        render_path(&TaskTemplates::new(site, task), &parameters).ok()
+    fn managed_paths(&self, site: &Site, task: &HostTask) -> Vec<HostPath> {
+        let path =
+            parameters(task).and_then(|parameters: SyncParameters| render_path(&TaskTemplates::new(site, task), &parameters));
+        path.into_iter().collect()
     }
 
     /// Returns the directory and, as far as they are known, the files below it with their directories. Of a source on the
