@@ -1,7 +1,7 @@
 //! `puppet`: Puppet code, run by the host's own `puppet apply`.
 //!
 //! A check is a run with `--noop`, which costs about as much as a run. So a check without a difference is valid for a while
-//! ([`RecentChecks`](crate::apply::recent_checks::RecentChecks)). The code is no template. Values of the task reach it only
+//! ([`RecentChecks`]). The code is no template. Values of the task reach it only
 //! as facts and as data of Hiera, so no value can become Puppet code.
 //!
 //! The exit status of `puppet apply --detailed-exitcodes` has two bits: 2 if resources changed, 4 if resources failed. It is
@@ -20,6 +20,7 @@ use stemma_core::task::{PuppetParameters, check_variable, is_template};
 use stemma_wire::message::Hash;
 
 use super::{Applier, parameters};
+use crate::apply::recent_checks::RecentChecks;
 use crate::apply::rendering::TaskTemplates;
 use crate::apply::task::{ApplyResult, CheckResult, HostTask, Site, TaskError};
 use crate::host::{CommandPurpose, CommandResult, ExitKind, HostCommand, HostError, HostPath, Pending};
@@ -78,7 +79,9 @@ impl Applier for PuppetApplier {
             site.left.find(&*site.host, &site.ledger).await?;
             let left_result = site.left.await_ends(&task.task.id).await;
             let run = prepare(site, task)?;
-            if left_result.is_none() && site.checks.is_valid(&task.task.id, task.content, site.host.uptime()) {
+            if left_result.is_none()
+                && site.memory.get::<RecentChecks>().is_valid(&task.task.id, task.content, site.host.uptime())
+            {
                 return Ok(CheckResult::Converged);
             }
             let Some(program) = find_program(site)? else {
@@ -115,7 +118,7 @@ impl Applier for PuppetApplier {
                 );
                 return Err(TaskError::new(message).without_effect());
             };
-            site.checks.invalidate(&task.task.id);
+            site.memory.get::<RecentChecks>().invalidate(&task.task.id);
             let (result, summary) = run_puppet(site, task, &run, program, RunMode::Apply).await?;
             let result = apply_result(result, summary)?;
             record_check(site, task);
@@ -131,7 +134,7 @@ impl Applier for PuppetApplier {
 
 /// Records that the task has no difference to its host now.
 fn record_check(site: &Site, task: &HostTask) {
-    site.checks.record(&task.task.id, task.content, site.host.uptime());
+    site.memory.get::<RecentChecks>().record(&task.task.id, task.content, site.host.uptime());
 }
 
 /// Returns the path of Puppet on this host, or `None` if it is not installed.

@@ -113,7 +113,10 @@ fn puppet_changes_host_once_and_check_is_not_repeated() {
     assert_eq!(host.run_count(), 2, "a check after a run costs no process");
     assert_eq!(host.check(&task_with(&json!({"manifest": "notice('y')"}), "gold")).unwrap(), CheckResult::Converged);
     assert_eq!(host.run_count(), 3, "another content is checked");
-    assert!(!PuppetHost::site(&host.host).checks.is_valid("p", task.content, Duration::ZERO), "another process checks");
+    assert!(
+        !PuppetHost::site(&host.host).memory.get::<RecentChecks>().is_valid("p", task.content, Duration::ZERO),
+        "another process checks"
+    );
 }
 
 /// The schedule checks for drift every 30 minutes by default.
@@ -127,7 +130,7 @@ fn check_of_puppet_expires_before_next_scheduled_check() {
         assert_eq!(host.check(&task).unwrap(), CheckResult::Converged);
         assert_eq!(host.run_count(), runs, "{minutes}");
     }
-    host.site.checks.clear();
+    host.site.memory.get::<RecentChecks>().clear();
     host.out_of_sync.set(2);
     assert!(matches!(host.check(&task), Ok(CheckResult::Drifted { .. })));
 }
@@ -146,7 +149,7 @@ fn end_of_puppet_is_read_from_exit_status() {
         let error = host.apply(&task()).unwrap_err();
         assert_eq!((error.message.as_str(), error.output.as_str()), (apply_message, "Notice: output\n"));
         assert_eq!(host.host.list(DIR), Vec::<String>::new());
-        assert!(!host.site.checks.is_valid("p", task().content, host.site.host.uptime()));
+        assert!(!host.site.memory.get::<RecentChecks>().is_valid("p", task().content, host.site.host.uptime()));
     }
 }
 
