@@ -72,14 +72,14 @@ pub trait Applier {
         self.is_journalled(task)
     }
 
-    /// Returns the reason why a task that was applied has not ended: it waits for an event on the host, such as a reboot.
+    /// Returns whether a task that was applied has not ended, because it waits for an event on the host, such as a reboot.
     /// The task then has no result yet, and the tasks that require it wait. By default, an applied task has ended.
     ///
     /// # Errors
     /// [`HostError`] from the ledger.
-    fn deferral(&self, site: &Site, task: &HostTask) -> Result<Option<String>, HostError> {
+    fn is_deferred(&self, site: &Site, task: &HostTask) -> Result<bool, HostError> {
         let _ = (site, task);
-        Ok(None)
+        Ok(false)
     }
 
     /// Returns the paths of the files, links, directories or trees that the task manages. Returns none if it manages none, or if

@@ -20,6 +20,7 @@ use tokio::time::Instant;
 use super::{ApplyError, ApplyWorker, HookState};
 use crate::apply::executor::TaskRun;
 use crate::apply::ledger::{Desired, USED_REBOOT, UsedReboot};
+use crate::apply::reboots::DEFAULT_REBOOT_SECONDS;
 use crate::host::HostCommand;
 use crate::host::command::log_excerpt;
 
@@ -31,9 +32,6 @@ const INHIBITOR_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Time limit of the command that begins the reboot.
 const COMMAND_TIMEOUT: Duration = Duration::from_mins(1);
-
-/// The time within which the host must go down if no task sets one, in seconds.
-const DEFAULT_TIMEOUT_SECONDS: u64 = 300;
 
 /// A reboot of the host that a controller has granted.
 pub(super) struct GrantedReboot {
@@ -139,7 +137,7 @@ impl ApplyWorker {
             Ok(result) if result.end.is_success() => {
                 if let Some(reboot) = &mut self.reboot {
                     reboot.has_begun = true;
-                    let timeout = Duration::from_secs(timeout_s.unwrap_or(DEFAULT_TIMEOUT_SECONDS));
+                    let timeout = Duration::from_secs(timeout_s.unwrap_or(DEFAULT_REBOOT_SECONDS));
                     reboot.ends_at = self.site.host.uptime() + timeout;
                 }
                 self.reboot_problem = None;
