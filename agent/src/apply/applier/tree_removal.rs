@@ -3,12 +3,11 @@
 
 use std::io::ErrorKind;
 
+use stemma_core::task::tree_rules::MAX_TREE_DEPTH;
+
 use crate::apply::task::TaskError;
 use crate::host::atomic::TEMPORARY_PREFIX;
 use crate::host::{Dir, FileKind, Host, HostError, HostPath};
-
-/// Maximum number of directories on one path of a tree. Each of these is an open file of the agent.
-pub(super) const MAX_TREE_DEPTH: usize = 128;
 
 /// Maximum number of entries that a diff or message names.
 const MAX_LISTED_ENTRIES: usize = 20;
@@ -67,6 +66,7 @@ impl Walk {
                 "something is mounted at {path}, and a tree is not removed across a mount point: unmount it (`umount`), or name another directory"
             )));
         }
+        // Each of these directories is an open file of the agent.
         if self.levels.len() == MAX_TREE_DEPTH {
             return Err(TaskError::new(format!(
                 "{path} is more than {MAX_TREE_DEPTH} directories below {}: remove this tree by a command",

@@ -321,7 +321,7 @@ fn apply_keeps_inherited_setgid_bit_on_real_host() {
 #[test]
 fn recursive_refuses_deep_tree() {
     let host = MemoryHost::new();
-    let deep = "/d".repeat(super::super::tree_removal::MAX_TREE_DEPTH + 1);
+    let deep = "/d".repeat(stemma_core::task::tree_rules::MAX_TREE_DEPTH + 1);
     host.put(&format!("/srv/a{deep}/f"), "x");
     let parameters = json!({"path": "/srv/a", "absent": true, "recursive": true});
     let error = apply(&host, &parameters).unwrap_err();

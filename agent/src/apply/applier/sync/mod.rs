@@ -7,22 +7,19 @@ mod walk;
 
 use std::collections::BTreeMap;
 
-use stemma_core::task::tree_rules::{agent_parent_error, overlap_error, relative_path_error, system_dir_error};
+use stemma_core::task::tree_rules::{overlap_error, relative_path_error};
 use stemma_core::task::{AGENT_STATE_DIR, PathPatterns, SyncParameters, check_not_agent_path, is_at_or_below};
 use stemma_wire::message::Hash;
 
 use self::walk::{TreeWalk, sync_dir};
 use super::body::parse_blob;
-use super::placement::{apply_default_acl, note_created_parents, open_parent, owner_uid, parse_mode};
+use super::placement::{apply_default_acl, check_dir_path, note_created_parents, open_parent, owner_uid, parse_mode};
 use super::{Applier, ManagedObject, parameters};
 use crate::apply::ledger::{ObjectKind, TreeRecord};
 use crate::apply::rendering::TaskTemplates;
 use crate::apply::task::{ApplyResult, CheckResult, HostTask, Site, TaskError};
 use crate::host::atomic::{check_creatable, ensure_dir};
 use crate::host::{Dir, HostPath, Pending};
-
-/// Maximum number of lines in the diff of a tree.
-const MAX_DIFF_LINES: usize = 50;
 
 /// The applier of `sync` tasks.
 pub(super) struct SyncApplier;
@@ -113,7 +110,7 @@ impl Applier for SyncApplier {
 
     fn path_refusal(&self, site: &Site, path: &HostPath) -> Option<String> {
         let look = || {
-            check_path(site, path, false)?;
+            check_dir_path(site, "parameters.dst", path, false)?;
             open_parent(site, path)?.map_or(Ok(None), |parent| Ok(parent.dir(path.name())?))
         };
         look().err().map(|error: TaskError| error.message)
@@ -198,7 +195,7 @@ fn read_tree(site: &Site, task: &HostTask) -> Result<Tree, TaskError> {
     let parameters: SyncParameters = parameters(task)?;
     let texts = TaskTemplates::new(site, task);
     let path = render_path(&texts, &parameters)?;
-    check_path(site, &path, parameters.delete)?;
+    check_dir_path(site, "parameters.dst", &path, parameters.delete)?;
     // Fails if a directory of the path is a link, or if the path belongs to the agent.
     open_parent(site, &path)?;
     let source = match &parameters.src {
@@ -256,19 +253,6 @@ fn blob_tree(files: &BTreeMap<String, String>) -> Result<BlobDir, TaskError> {
     Ok(tree)
 }
 
-/// Fails if the agent has files below the path or, for a tree from which everything else is removed, if the operating system
-/// needs what is there.
-fn check_path(site: &Site, path: &HostPath, is_exact: bool) -> Result<(), TaskError> {
-    let text = path.as_str();
-    let mut error = agent_parent_error(text);
-    if is_exact {
-        let has_label_map = is_at_or_below(site.label_map.as_str(), text);
-        let label_map_error = || format!("{text:?} has {} of the agent below it: name another directory", site.label_map);
-        error = error.or_else(|| system_dir_error(text)).or_else(|| has_label_map.then(label_map_error));
-    }
-    error.map_or(Ok(()), |error| Err(TaskError::new(format!("parameters.dst: {error}; nothing was changed"))))
-}
-
 /// Checks that the tree can be created or changed. Changes nothing. `exists` is true if its directory exists.
 fn check_changeable(site: &Site, tree: &Tree, exists: bool) -> Result<(), TaskError> {
     if !exists {
@@ -293,15 +277,6 @@ fn create_target(site: &Site, task: &HostTask, tree: &Tree) -> Result<Box<dyn Di
 /// again.
 fn store_record(site: &Site, task: &HostTask, record: &TreeRecord) {
     let _ = site.ledger.set_tree_record(&task.task.id, record);
-}
-
-/// Joins lines to a diff, and says how many are left out.
-pub(super) fn limited_lines(lines: &[String]) -> String {
-    let mut text = lines.iter().take(MAX_DIFF_LINES).map(String::as_str).collect::<String>();
-    if lines.len() > MAX_DIFF_LINES {
-        text.push_str(&format!("… {} more lines\n", lines.len() - MAX_DIFF_LINES));
-    }
-    text
 }
 
 #[cfg(test)]
