@@ -13,12 +13,12 @@ mod summary;
 
 use std::time::Duration;
 
-use log::debug;
 use serde_json::{Map, Value};
 use stemma_core::task::tree_rules::relative_path_error;
 use stemma_core::task::{PuppetParameters, check_variable, is_template};
 use stemma_wire::message::Hash;
 
+use super::shell::run_in_unit;
 use super::{Applier, parameters};
 use crate::apply::recent_checks::RecentChecks;
 use crate::apply::rendering::TaskTemplates;
@@ -249,28 +249,12 @@ async fn run_puppet(
         }
         RunMode::Apply => {
             command.purpose = CommandPurpose::Task(task.task.id.clone());
-            run_recorded(site, task, command).await
+            run_in_unit(site, &task.task.id, command).await
         }
     };
     let summary = staged.summary();
     staged.remove(site);
     Ok((result?, summary))
-}
-
-/// Runs a command that continues if this agent ends. The ledger has its unit until the end of the command.
-async fn run_recorded(site: &Site, task: &HostTask, mut command: HostCommand) -> Result<CommandResult, HostError> {
-    let id = &task.task.id;
-    command.unit = site.host.new_unit(&command.purpose);
-    let unit = command.unit.as_deref();
-    let record = || if unit.is_some() { site.ledger.set_started_unit(id, unit) } else { Ok(()) };
-    let result = site.host.run_recorded(&command, &record).await;
-    if let Some(unit) = unit {
-        if let Err(error) = site.ledger.set_started_unit(id, None) {
-            debug!(task = id.as_str(), error = error.sentence().as_str(); "the unit of a task remains in the record");
-        }
-        site.host.release_unit(unit).await;
-    }
-    result
 }
 
 /// Returns the result of a run with `--noop`.
