@@ -16,6 +16,8 @@ pub mod puppet;
 mod reboot;
 mod shell;
 mod sync;
+#[cfg(test)]
+pub(in crate::apply) mod testing;
 mod tree_removal;
 mod unit;
 

@@ -326,17 +326,14 @@ fn is_present(site: &Site, object: &HostObject) -> Result<bool, HostError> {
 
 #[cfg(test)]
 mod tests {
-    use std::rc::Rc;
-
     use super::*;
-    use crate::apply::ledger::Ledger;
+    use crate::apply::applier::testing::site;
     use crate::host::memory::MemoryHost;
 
     /// Regression test: an object that was recorded again took room a second time.
     #[test]
     fn record_has_room_when_objects_are_recorded_again() {
-        let host = Rc::new(MemoryHost::new());
-        let site = Site::new(host.clone(), Rc::new(Ledger::open(host).unwrap()));
+        let site = site(&MemoryHost::new());
         let left = LeftObject { task: "t".to_owned(), is_secret: false, is_created: true, digest: None };
         let objects = |count: usize| -> LeftObjects {
             (0..count).map(|number| ((ObjectKind::File, format!("/{number:03000}")), left.clone())).collect()

@@ -269,17 +269,15 @@ fn removal_result(task: String, paths: &[String], task_set: PartDigest) -> TaskR
 
 #[cfg(test)]
 mod tests {
-    use std::rc::Rc;
-
     use super::*;
-    use crate::apply::ledger::Ledger;
+    use crate::apply::applier::testing::site;
     use crate::host::memory::MemoryHost;
 
     /// Regression test: a file that somebody changed after its comparison was deleted.
     #[test]
     fn file_stays_when_changed_after_comparison() {
         let host = MemoryHost::new();
-        let site = Site::new(Rc::new(host.clone()), Rc::new(Ledger::open(Rc::new(host.clone())).unwrap()));
+        let site = site(&host);
         host.put("/etc/app", "x");
         let digest = Some(sha256(b"x"));
         let left = LeftObject { task: "t".to_owned(), is_secret: false, is_created: true, digest };

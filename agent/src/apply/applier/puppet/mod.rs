@@ -1,8 +1,8 @@
 //! `puppet`: Puppet code, run by the host's own `puppet apply`.
 //!
 //! A check is a run with `--noop`, which costs about as much as a run. So a check without a difference is valid for a while
-//! ([`RecentChecks`]). The code is no template. Values of the task reach it only
-//! as facts and as data of Hiera, so no value can become Puppet code.
+//! ([`RecentChecks`]). The code is no template. Values of the task reach it only as facts and as data of Hiera, so no value
+//! can become Puppet code.
 //!
 //! The exit status of `puppet apply --detailed-exitcodes` has two bits: 2 if resources changed, 4 if resources failed. It is
 //! 1 if the run failed as a whole, for example because the code does not compile. With `--noop`, it is 0 even if resources
