@@ -316,8 +316,7 @@ fn is_present(site: &Site, object: &HostObject) -> Result<bool, HostError> {
         return applier.map_or(Ok(true), |applier| applier.has_object(site, object));
     };
     let Ok(path) = HostPath::parse(name) else { return Ok(false) };
-    let stat = site.host.parent_dir(&path).and_then(|dir| dir.map_or(Ok(None), |dir| dir.stat(path.name())));
-    match stat {
+    match site.host.stat(&path) {
         Ok(stat) => Ok(stat.is_some_and(|stat| stat.kind == file_kind)),
         Err(error) if error.is_about_file() => Ok(false),
         Err(error) => Err(error),

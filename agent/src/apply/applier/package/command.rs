@@ -85,6 +85,5 @@ fn has_logind(host: &dyn Host) -> Result<bool, HostError> {
 
 /// Returns whether the host has an entry at this path, of any kind.
 pub(super) fn path_exists(host: &dyn Host, path: &str) -> Result<bool, HostError> {
-    let path = HostPath::from_static(path);
-    Ok(host.parent_dir(&path)?.map(|dir| dir.stat(path.name())).transpose()?.flatten().is_some())
+    Ok(host.stat(&HostPath::from_static(path))?.is_some())
 }

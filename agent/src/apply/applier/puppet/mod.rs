@@ -140,13 +140,10 @@ fn record_check(site: &Site, task: &HostTask) {
 /// Returns the path of Puppet on this host, or `None` if it is not installed.
 fn find_program(site: &Site) -> Result<Option<HostPath>, HostError> {
     for path in PROGRAMS.map(HostPath::from_static) {
-        let dir = match site.host.parent_dir(&path) {
-            Ok(dir) => dir,
-            Err(HostError::Link { .. }) => None,
+        match site.host.stat(&path) {
+            Ok(Some(_)) => return Ok(Some(path)),
+            Ok(None) | Err(HostError::Link { .. }) => {}
             Err(error) => return Err(error),
-        };
-        if dir.map(|dir| dir.stat(path.name())).transpose()?.flatten().is_some() {
-            return Ok(Some(path));
         }
     }
     Ok(None)

@@ -205,7 +205,7 @@ fn is_step_lost(site: &Site, task: &HostTask) -> Result<bool, HostError> {
 /// `unless` succeeds, or if `only_if` fails.
 async fn check_guards(site: &Site, prepared: &PreparedCommand) -> Result<CheckResult, TaskError> {
     if let Some(path) = &prepared.creates
-        && path_exists(site, path)?
+        && site.host.stat(path)?.is_some()
     {
         return Ok(CheckResult::Converged);
     }
@@ -221,11 +221,6 @@ async fn check_guards(site: &Site, prepared: &PreparedCommand) -> Result<CheckRe
     }
     let message = format!("would run {}", prepared.command.argv.first().map_or("", String::as_str));
     Ok(CheckResult::Drifted { diff: String::new(), message })
-}
-
-/// Returns whether anything has this path on the host: a file, a directory or another object.
-fn path_exists(site: &Site, path: &HostPath) -> Result<bool, TaskError> {
-    Ok(site.host.parent_dir(path)?.map(|dir| dir.stat(path.name())).transpose()?.flatten().is_some())
 }
 
 /// Runs the command of a guard, and returns whether it ended with status 0. Fails if a signal or the timeout ended the

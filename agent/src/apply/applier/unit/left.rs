@@ -1,7 +1,7 @@
 //! Whether a unit that no task manages any more is still enabled or runs. Only files are read, because systemd is asked over
 //! a bus, and this check must be cheap.
 
-use crate::host::{Dir, Host, HostPath};
+use crate::host::{Host, HostPath};
 
 /// The directories with the files of units.
 const UNIT_DIRS: [&str; 4] =
@@ -30,7 +30,7 @@ fn unit_files(unit: &str) -> Vec<String> {
 }
 
 fn is_enabled(host: &dyn Host, unit: &str) -> bool {
-    let Some(dir) = open(host, ENABLED_DIR) else { return false };
+    let Ok(Some(dir)) = host.dir(&HostPath::from_static(ENABLED_DIR)) else { return false };
     let names = dir.names().unwrap_or_default();
     let mut enabling_dirs = names.iter().filter(|name| ENABLED_SUFFIXES.iter().any(|suffix| name.ends_with(suffix)));
     enabling_dirs.any(|name| dir.dir(name).ok().flatten().is_some_and(|dir| dir.stat(unit).ok().flatten().is_some()))
@@ -43,12 +43,7 @@ fn is_running(host: &dyn Host, unit: &str) -> bool {
 }
 
 fn has_entry(host: &dyn Host, dir: &str, name: &str) -> bool {
-    open(host, dir).is_some_and(|dir| dir.stat(name).ok().flatten().is_some())
-}
-
-/// Opens a directory. Returns `None` if it does not exist or cannot be opened.
-fn open(host: &dyn Host, path: &str) -> Option<Box<dyn Dir>> {
-    host.dir(&HostPath::parse(path).ok()?).ok().flatten()
+    HostPath::parse(&format!("{dir}/{name}")).is_ok_and(|path| host.stat(&path).ok().flatten().is_some())
 }
 
 #[cfg(test)]
