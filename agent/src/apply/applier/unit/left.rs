@@ -36,9 +36,11 @@ fn is_enabled(host: &dyn Host, unit: &str) -> bool {
     enabling_dirs.any(|name| dir.dir(name).ok().flatten().is_some_and(|dir| dir.stat(unit).ok().flatten().is_some()))
 }
 
-/// Returns whether a service has processes. An instance of a template has a slice of its own.
+/// Returns whether a service has processes. The instances of a template have a slice of their own, in whose name systemd
+/// escapes `-` and `\` of the template.
 fn is_running(host: &dyn Host, unit: &str) -> bool {
-    let template_slice = unit.split_once('@').map(|(base, _)| format!("{SYSTEM_SLICE}/system-{base}.slice"));
+    let escape = |base: &str| base.replace('\\', r"\x5c").replace('-', r"\x2d");
+    let template_slice = unit.split_once('@').map(|(base, _)| format!("{SYSTEM_SLICE}/system-{}.slice", escape(base)));
     std::iter::once(SYSTEM_SLICE.to_owned()).chain(template_slice).any(|slice| has_entry(host, &slice, unit))
 }
 
@@ -63,6 +65,14 @@ mod tests {
                 &[
                     "/etc/systemd/system/app@.service",
                     "/sys/fs/cgroup/system.slice/system-app.slice/app@blue.service/cgroup.procs",
+                ],
+                true,
+            ),
+            (
+                "my-app@blue.service",
+                &[
+                    "/etc/systemd/system/my-app@.service",
+                    r"/sys/fs/cgroup/system.slice/system-my\x2dapp.slice/my-app@blue.service/cgroup.procs",
                 ],
                 true,
             ),
