@@ -20,6 +20,7 @@ use stemma_wire::message::observed::{Outcome, TaskResult};
 use super::{LeftObjects, find_unmanaged, recorded_objects, remove_records};
 use crate::apply::clean_ups;
 use crate::apply::ledger::{Desired, HostObject, LeftObject, ObjectKind, UndoNote};
+use crate::apply::listing::list_names;
 use crate::apply::task::Site;
 use crate::host::{Dir, FileVersion, HostError, HostPath};
 
@@ -28,8 +29,6 @@ use crate::host::{Dir, FileVersion, HostError, HostPath};
 const MAX_FILE_BYTES: u64 = 64 * 1024 * 1024;
 /// Maximum size of a file of which a copy is stored for undo, in bytes.
 const MAX_UNDO_BYTES: u64 = 1024 * 1024;
-/// Maximum number of paths that the message of a result names.
-const MAX_NAMED_PATHS: usize = 5;
 
 /// The reasons why orphans stay, by object.
 pub type KeptOrphans = BTreeMap<HostObject, String>;
@@ -249,18 +248,13 @@ fn store_copy(site: &Site, dir: &dyn Dir, path: &HostPath, left: &LeftObject) ->
 
 /// Returns the result of a task of which these paths were removed.
 fn removal_result(task: String, paths: &[String], task_set: PartDigest) -> TaskResult {
-    let named_paths = paths.iter().take(MAX_NAMED_PATHS).map(String::as_str).collect::<Vec<_>>().join(", ");
-    let more = match paths.len().saturating_sub(MAX_NAMED_PATHS) {
-        0 => String::new(),
-        count => format!(" and {count} more"),
-    };
     TaskResult {
         // The ledger sets the number when it stores the result.
         sequence: 0,
         task_set,
         task,
         outcome: Outcome::Changed,
-        message: format!("removed {named_paths}{more}, which no task manages any more (remove_orphans of the nodegroup)"),
+        message: format!("removed {}, which no task manages any more (remove_orphans of the nodegroup)", list_names(paths)),
         output: String::new(),
         diff: String::new(),
         duration_ms: 0,

@@ -9,13 +9,11 @@ use super::placement::{
 };
 use super::tree_removal::{TreeContent, list_tree, remove_tree};
 use super::{Applier, parameters};
+use crate::apply::listing::list_names;
 use crate::apply::rendering::TaskTemplates;
 use crate::apply::task::{ApplyResult, CheckResult, HostTask, Site, TaskError};
 use crate::host::atomic::check_creatable;
 use crate::host::{Dir, FileKind, HostError, HostPath, Pending, ReplaceBlocker, Stat};
-
-/// Maximum number of entries that the error about a directory that is not empty names.
-const MAX_NAMED_ENTRIES: usize = 5;
 
 /// The mode of a new directory, if the author sets none.
 const DEFAULT_MODE: u32 = 0o755;
@@ -147,14 +145,10 @@ impl DirectoryState {
         if names.is_empty() {
             return Ok(());
         }
-        let first_names = names.iter().take(MAX_NAMED_ENTRIES).map(|name| one_line(name)).collect::<Vec<_>>().join(", ");
-        let more = match names.len().saturating_sub(MAX_NAMED_ENTRIES) {
-            0 => String::new(),
-            count => format!(" and {count} more"),
-        };
         Err(TaskError::new(format!(
-            "{} is not empty, and is left as it was: it has {first_names}{more}; remove these, or set `recursive: true` to remove all that is in it",
-            self.path
+            "{} is not empty, and is left as it was: it has {}; remove these, or set `recursive: true` to remove all that is in it",
+            self.path,
+            one_line(&list_names(&names))
         )))
     }
 
