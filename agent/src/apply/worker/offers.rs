@@ -19,8 +19,8 @@ use crate::host::HostError;
 impl ApplyWorker {
     /// Handles an offered desired state: verifies it, stores it, and writes the outputs. If the task set, the epoch or the
     /// node of this host changed, also closes all barriers. Plans a run if the task set, the mode, the park,
-    /// `remove_orphans` or [`Desired::is_unreleased`] changed. After a change of the epoch or the node, also sends the last results again.
-    /// Refuses an invalid offer.
+    /// `remove_orphans` or [`Desired::is_unreleased`] changed. After a change of the epoch or the node, also sends the last
+    /// results again. Refuses an invalid offer.
     pub(super) async fn on_offer(&mut self, version: WireVersion, offer: &SignedDesired) -> Result<(), ApplyError> {
         let Some(trust) = &self.verifier else { return self.refuse(&MessageRefusal::NoIdentity).await };
         let held_state = self.site.ledger.accepted()?;
