@@ -77,7 +77,7 @@ impl Applier for DirectoryApplier {
                 return Ok(CheckResult::Converged);
             }
             // If the change is not possible, the result is `Blocked` and not an error, so that it also has the diff.
-            Ok(match state.check_changeable(site) {
+            Ok(match state.check_changeable(site).await {
                 Ok(content) => CheckResult::Drifted { diff: state.diff(&content), message: state.unrequested_change() },
                 Err(error) => CheckResult::Blocked { diff: state.diff(&TreeContent::default()), message: error.message },
             })
@@ -87,10 +87,10 @@ impl Applier for DirectoryApplier {
     fn apply<'a>(&'a self, site: &'a Site, task: &'a HostTask) -> Pending<'a, Result<ApplyResult, TaskError>> {
         Box::pin(async move {
             let state = read_state(site, task)?;
-            let content = state.check_changeable(site).map_err(TaskError::without_effect)?;
+            let content = state.check_changeable(site).await.map_err(TaskError::without_effect)?;
             match &state.desired {
                 DesiredDirectory::Present(rights) => make_directory(site, task, &state, rights)?,
-                DesiredDirectory::Absent | DesiredDirectory::AbsentTree => remove_directory(site, &state)?,
+                DesiredDirectory::Absent | DesiredDirectory::AbsentTree => remove_directory(site, &state).await?,
             }
             Ok(ApplyResult { message: state.unrequested_change(), diff: state.diff(&content), ..ApplyResult::default() })
         })
@@ -109,7 +109,7 @@ impl DirectoryState {
 
     /// Checks that the directory can be created, changed or removed. Changes nothing. Returns the entries that are removed
     /// with the directory.
-    fn check_changeable(&self, site: &Site) -> Result<TreeContent, TaskError> {
+    async fn check_changeable(&self, site: &Site) -> Result<TreeContent, TaskError> {
         let (Some(parent), Some((dir, _))) = (&self.parent, &self.present) else {
             check_creatable(&*site.host, &self.path)?;
             return Ok(TreeContent::default());
@@ -132,7 +132,7 @@ impl DirectoryState {
                 Ok(TreeContent::default())
             }
             (DesiredDirectory::AbsentTree, Ok(())) => match parent.dir(self.path.name())? {
-                Some(dir) => list_tree(&self.path, dir),
+                Some(dir) => list_tree(&self.path, dir).await,
                 None => Ok(TreeContent::default()),
             },
         }
@@ -335,10 +335,10 @@ fn create(site: &Site, task: &HostTask, state: &DirectoryState, rights: &Directo
 }
 
 /// Removes the directory, with its content if the task says so. Does nothing if there is none.
-fn remove_directory(site: &Site, state: &DirectoryState) -> Result<(), TaskError> {
+async fn remove_directory(site: &Site, state: &DirectoryState) -> Result<(), TaskError> {
     if let (Some(parent), Some(_)) = (&state.parent, &state.present) {
         match state.desired {
-            DesiredDirectory::AbsentTree => remove_tree(&*site.host, &**parent, &state.path)?,
+            DesiredDirectory::AbsentTree => remove_tree(&*site.host, &**parent, &state.path).await?,
             DesiredDirectory::Absent | DesiredDirectory::Present(_) => parent.remove_dir(state.path.name())?,
         }
         parent.sync()?;

@@ -186,6 +186,31 @@ fn s63_paths_above_agent_and_system_are_refused() {
     }
 }
 
+/// Regression test: the agent did nothing else until the last entry of a tree was removed.
+#[test]
+fn removal_of_tree_lets_other_work_continue() {
+    let host = MemoryHost::new();
+    (0..3).for_each(|number| host.put(&format!("/srv/old/{number}"), "x"));
+    let (site, task) = (site_of(Rc::new(host.clone())), task(&json!({"path": "/srv/old", "absent": true, "recursive": true})));
+    let removal = DirectoryApplier.apply(&site, &task);
+    let pauses = std::cell::Cell::new(0);
+    let other_work = async {
+        loop {
+            pauses.set(pauses.get() + 1);
+            tokio::task::yield_now().await;
+        }
+    };
+    block_on(async {
+        tokio::select! {
+            biased;
+            result = removal => drop(result.unwrap()),
+            () = other_work => {}
+        }
+    });
+    assert!(pauses.get() > 6, "once for each entry that is listed and removed: {}", pauses.get());
+    assert_eq!(host.list("/srv"), [""; 0]);
+}
+
 /// The agent is killed, or the power is cut, before each of its changes. The next pass finishes the work.
 #[test]
 fn x05_next_pass_resumes_after_crash_at_any_step() {

@@ -232,7 +232,7 @@ async fn run_puppet(
     program: HostPath,
     mode: RunMode,
 ) -> Result<(CommandResult, Option<PuppetSummary>), TaskError> {
-    let staged = StagedRun::new(site, &task.task.id, run).map_err(TaskError::without_effect)?;
+    let staged = StagedRun::new(site, &task.task.id, run).await.map_err(TaskError::without_effect)?;
     let is_secret = task.is_sensitive();
     let mut command = HostCommand {
         cwd: run.cwd.clone(),
@@ -250,7 +250,7 @@ async fn run_puppet(
         }
     };
     let summary = staged.summary();
-    staged.remove(site);
+    staged.remove(site).await;
     Ok((result?, summary))
 }
 

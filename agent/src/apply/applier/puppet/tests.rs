@@ -240,10 +240,10 @@ fn sweep_removes_files_of_killed_runs_only() {
         host.host.put(&format!("{DIR}/{name}"), "");
     }
     host.site.ledger.set_started_unit("p", Some("unit")).unwrap();
-    sweep(&host.site).unwrap();
+    block_on(sweep(&host.site)).unwrap();
     assert_eq!(host.host.list(DIR), [format!("{prefix}-00.pp")]);
     host.site.ledger.set_started_unit("p", None).unwrap();
-    sweep(&host.site).unwrap();
+    block_on(sweep(&host.site)).unwrap();
     assert_eq!(host.host.list(DIR), Vec::<String>::new());
 }
 
