@@ -58,13 +58,16 @@ impl ApplyWorker {
         self.is_offer_unanswered = false;
         info!(revision = accepted.revision.0, count = desired.known.labels.len(); "desired state accepted");
         self.write_outputs(&desired, previous.as_ref().map(|previous| &previous.known));
-        let needs_new_run = previous.as_ref().is_none_or(|previous| {
-            previous.digest != desired.digest
-                || previous.mode() != desired.mode()
-                || previous.known.parked != desired.known.parked
-                || previous.known.removes_orphans() != desired.known.removes_orphans()
-                || previous.is_unreleased() != desired.is_unreleased()
-        });
+        // Grants of the previous epoch or node are no longer valid. No task started while the host waited for its reboot.
+        let has_lost_lease = is_new_start && self.end_reboot_lease();
+        let needs_new_run = has_lost_lease
+            || previous.as_ref().is_none_or(|previous| {
+                previous.digest != desired.digest
+                    || previous.mode() != desired.mode()
+                    || previous.known.parked != desired.known.parked
+                    || previous.known.removes_orphans() != desired.known.removes_orphans()
+                    || previous.is_unreleased() != desired.is_unreleased()
+            });
         if needs_new_run {
             self.failures = 0;
             // The progress of the previous task set does not apply to the new one. If a task of the previous run still

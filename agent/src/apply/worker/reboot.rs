@@ -66,6 +66,15 @@ impl ApplyWorker {
         Ok(())
     }
 
+    /// Ends a lease for a reboot that has not begun, because its epoch or node has ended. Returns whether there was one.
+    pub(super) fn end_reboot_lease(&mut self) -> bool {
+        let had_lease = self.reboot.take_if(|reboot| !reboot.has_begun).is_some();
+        if had_lease {
+            self.reboot_problem = None;
+        }
+        had_lease
+    }
+
     /// Returns the reason why this host is not rebooted on request, or `None` if it is.
     fn reboot_refusal(&self) -> Option<String> {
         let mode = self.desired.as_ref().map(Desired::mode);
