@@ -9,7 +9,6 @@ use stemma_wire::message::channel::ApplyMessage;
 use stemma_wire::message::observed::{Progress, TaskResult};
 use stemma_wire::message::signed::{Grant, LeaseKind, SignedDesired, SignedGrant};
 
-use super::grants::HeldLease;
 use super::{ApplyError, ApplyWorker};
 use crate::apply::executor::TaskRun;
 use crate::apply::ledger::{ACCEPTED, ACCEPTED_NODE, Desired, OPEN_BARRIERS, OpenBarriers, PROGRESS, REASONS, Reason};
@@ -79,9 +78,7 @@ impl ApplyWorker {
             self.plan_run(&desired)?;
         }
         if is_new_start && !needs_new_run {
-            // Grants of the previous epoch or node are no longer valid.
             self.restore_barriers(&desired)?;
-            self.grants.end_leases();
         }
         self.send_results(&repeated_results).await?;
         self.schedule_hooks(&desired)?;
@@ -130,7 +127,7 @@ impl ApplyWorker {
     }
 
     /// Handles a grant (open barriers, or a lease). Verifies the grant, and then replaces the open barriers, also on
-    /// disk, or stores the lease. Refuses barriers of another task set than that of this host. Does nothing if a grant
+    /// disk, or begins the reboot that the lease permits. Refuses barriers of another task set than that of this host. Does nothing if a grant
     /// of the same kind is newer, or without a desired state that was accepted for this node.
     pub(super) async fn on_grant(&mut self, signed: &SignedGrant) -> Result<(), ApplyError> {
         let Some(trust) = &self.verifier else { return self.refuse(&MessageRefusal::NoIdentity).await };
@@ -154,14 +151,12 @@ impl ApplyWorker {
                 }
                 Ok(())
             }
-            Grant::Lease { kind, duration_s } => {
+            Grant::Lease { kind: LeaseKind::Reboot, duration_s } => {
                 let expires_at = self.site.host.uptime() + Duration::from_secs((*duration_s).into());
-                self.grants.update_lease(*kind, HeldLease { revision: signed.revision, expires_at });
-                match kind {
-                    LeaseKind::Reboot => self.on_reboot_lease(signed, expires_at).await,
-                    LeaseKind::Mend => Ok(()),
-                }
+                self.on_reboot_lease(signed, expires_at).await
             }
+            // No task type of this agent uses such a lease yet.
+            Grant::Lease { kind: LeaseKind::Mend, .. } => Ok(()),
         }
     }
 }
