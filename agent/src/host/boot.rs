@@ -76,7 +76,7 @@ mod tests {
     fn boot_id_depends_on_first_process_in_container_only() {
         let id = |name, ticks| id_of_boot(KERNEL, &process(name, ticks));
         let kernel = id_of_boot(KERNEL, "");
-        for ticks in ["0", "7", "100", "x", ""] {
+        for ticks in ["0", "7", "100", "x"] {
             assert_eq!(id("systemd", ticks), kernel, "{ticks}");
         }
         assert_ne!(id("systemd", "101"), kernel);
