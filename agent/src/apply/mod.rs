@@ -7,6 +7,7 @@ pub mod hooks;
 pub mod ledger;
 pub mod left_commands;
 pub mod leftovers;
+mod listing;
 pub mod memory;
 pub mod orphans;
 pub mod outputs;

@@ -8,6 +8,9 @@ use stemma_wire::message::desired::Profile;
 use super::ledger::{Desired, Ledger};
 use crate::host::HostError;
 
+/// The time within which the host must go down after its reboot has begun, if no task sets one, in seconds.
+pub const DEFAULT_REBOOT_SECONDS: u64 = 300;
+
 /// Returns the report about the reboot that tasks ask for. `boot_id` is the present boot.
 ///
 /// # Errors

@@ -12,7 +12,6 @@ use stemma_wire::message::observed::Outcome;
 use super::ledger::Ledger;
 use super::left_commands::LeftCommands;
 use super::memory::ApplierMemory;
-use super::recent_checks::RecentChecks;
 use crate::config::HostLabelMapConfig;
 use crate::host::{Host, HostError, HostPath};
 use crate::paths::DEFAULT_HOST_LABEL_MAP;
@@ -28,8 +27,6 @@ pub struct Site {
     pub left: Rc<LeftCommands>,
     /// What appliers remember between tasks.
     pub memory: Rc<ApplierMemory>,
-    /// The checks that cost a process and that are still valid.
-    pub checks: Rc<RecentChecks>,
     /// The path of the host label map (a file of labels). The agent writes this file itself, so no task may write it.
     pub label_map: HostPath,
 }
@@ -39,7 +36,7 @@ impl Site {
     #[must_use]
     pub fn new(host: Rc<dyn Host>, ledger: Rc<Ledger>) -> Self {
         let label_map = HostPath::from_static(DEFAULT_HOST_LABEL_MAP);
-        Self { host, ledger, left: Rc::default(), memory: Rc::default(), checks: Rc::default(), label_map }
+        Self { host, ledger, left: Rc::default(), memory: Rc::default(), label_map }
     }
 
     /// Sets the path of the host label map to the configured path.

@@ -34,7 +34,8 @@ pub struct UnfinishedFile {
     attributes: Attributes,
 }
 
-/// A complete and durable file, or a symbolic link, under a temporary name, which [`StagedFile::commit`] renames to its final name.
+/// A complete and durable file, or a symbolic link, under a temporary name, which [`StagedFile::commit`] renames to its
+/// final name.
 pub struct StagedFile {
     name: TemporaryName,
 }

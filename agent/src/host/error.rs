@@ -4,7 +4,7 @@ use std::io;
 
 use stemma_core::task::{AGENT_CONFIG_FILE, AGENT_RUN_DIR, AGENT_STATE_DIR, MAX_ACCOUNT_ID, is_at_or_below};
 
-use super::FileKind;
+use super::{AccountKind, FileKind};
 
 /// The reason why a file cannot be replaced, created or removed, even by root.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -136,23 +136,24 @@ pub enum HostError {
     },
     /// It is not known whether a directory service has an account that is not in the local file.
     #[error(
-        "cannot look up the {kind} {name:?}, which is not in {}: {reason}; let the directory service of the host (NSS) answer, or give a \
+        "cannot look up the {} {name:?}, which is not in {}: {reason}; let the directory service of the host (NSS) answer, or give a \
          number; nothing was changed",
-        account_file(kind)
+        kind.as_str(),
+        kind.file()
     )]
     NoDirectoryAnswer {
-        /// `user` or `group`.
-        kind: &'static str,
+        /// The kind of the account.
+        kind: AccountKind,
         /// The requested name.
         name: String,
         /// The reason why there is no answer.
         reason: String,
     },
     /// Neither the local file nor a directory service has the name, or it is a number that is too high.
-    #[error("{}", no_account_message(kind, name))]
+    #[error("{}", no_account_message(*kind, name))]
     NoAccount {
-        /// `user` or `group`.
-        kind: &'static str,
+        /// The kind of the account.
+        kind: AccountKind,
         /// The requested name.
         name: String,
     },
@@ -258,24 +259,18 @@ impl HostError {
     }
 }
 
-/// Returns the file with the local accounts of a kind, `user` or `group`.
-fn account_file(kind: &str) -> &'static str {
-    if kind == "group" { "/etc/group" } else { "/etc/passwd" }
-}
-
-/// Returns the message that a user or group does not exist on this host, with a remedy. `kind` is `user` or `group`. A
-/// `name` of digits can only fail because the number is too high.
-fn no_account_message(kind: &str, name: &str) -> String {
-    let file = account_file(kind);
+/// Returns the message that a user or group does not exist on this host, with a remedy. A `name` of digits
+/// can only fail because the number is too high.
+fn no_account_message(kind: AccountKind, name: &str) -> String {
+    let (file, database, kind) = (kind.file(), kind.database(), kind.as_str());
     if !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_digit()) {
         return format!(
             "{name:?} is not a valid number of a {kind}: use one from 0 to {MAX_ACCOUNT_ID}, or a name in {file}; nothing was changed"
         );
     }
     format!(
-        "no {kind} {name:?} in {file}, nor in a directory service of the host (NSS): use a name that `getent {}` finds, let an earlier task \
-         create it, or give a number; nothing was changed",
-        if kind == "group" { "group" } else { "passwd" }
+        "no {kind} {name:?} in {file}, nor in a directory service of the host (NSS): use a name that `getent {database}` finds, let an \
+         earlier task create it, or give a number; nothing was changed"
     )
 }
 

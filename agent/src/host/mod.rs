@@ -106,6 +106,14 @@ pub trait Host {
         path.parent().map_or_else(|| self.root().map(Some), |parent| self.dir(&parent))
     }
 
+    /// Returns the metadata of the entry at a path, or `None` if the entry or its parent does not exist.
+    ///
+    /// # Errors
+    /// As [`Self::dir`].
+    fn stat(&self, path: &HostPath) -> Result<Option<Stat>, HostError> {
+        self.parent_dir(path)?.map_or(Ok(None), |dir| dir.stat(path.name()))
+    }
+
     /// Returns the path and the metadata of the first directory on `path` that a user other than root and the agent's
     /// user can write. Such a user could replace the directories below it after a check. A symbolic link counts too,
     /// because its mode is 0777. The root directory is not checked, because the user who started the agent chose it.

@@ -16,6 +16,8 @@ pub mod puppet;
 mod reboot;
 mod shell;
 mod sync;
+#[cfg(test)]
+pub(in crate::apply) mod testing;
 mod tree_removal;
 mod unit;
 
@@ -72,31 +74,31 @@ pub trait Applier {
         self.is_journalled(task)
     }
 
-    /// Returns the reason why a task that was applied has not ended: it waits for an event on the host, such as a reboot.
+    /// Returns whether a task that was applied has not ended, because it waits for an event on the host, such as a reboot.
     /// The task then has no result yet, and the tasks that require it wait. By default, an applied task has ended.
     ///
     /// # Errors
     /// [`HostError`] from the ledger.
-    fn deferral(&self, site: &Site, task: &HostTask) -> Result<Option<String>, HostError> {
+    fn is_deferred(&self, site: &Site, task: &HostTask) -> Result<bool, HostError> {
         let _ = (site, task);
-        Ok(None)
+        Ok(false)
     }
 
-    /// Returns the file that the task manages, or `None` if it manages no file or its path cannot be determined. Later
-    /// changes of that file by others are drift.
-    fn managed_path(&self, site: &Site, task: &HostTask) -> Option<HostPath> {
+    /// Returns the paths of the files, links, directories or trees that the task manages. Returns none if it manages none, or if
+    /// a path cannot be determined. Later changes of these files by others are drift.
+    fn managed_paths(&self, site: &Site, task: &HostTask) -> Vec<HostPath> {
         let _ = (site, task);
-        None
+        Vec::new()
     }
 
     /// Returns the objects of the host that the task manages, as the module `orphans` records and reports them. By default, this
-    /// is the file, link or directory of [`Self::managed_path`]. Returns `None` if they cannot be determined, for example
+    /// is the file, link or directory of [`Self::managed_paths`]. Returns `None` if they cannot be determined, for example
     /// because a template fails. A task of a type with other objects (packages, units, accounts) overrides this, and
     /// [`Self::has_object`].
     fn managed_objects(&self, site: &Site, task: &HostTask) -> Option<Vec<ManagedObject>> {
         let definition = task_type(&task.task.kind)?;
         let Some(target) = definition.write_target else { return Some(Vec::new()) };
-        let path = self.managed_path(site, task)?;
+        let path = self.managed_paths(site, task).into_iter().next()?;
         let kind = match target.content {
             PathContent::File | PathContent::Absent => ObjectKind::File,
             PathContent::Link => ObjectKind::Link,
@@ -121,11 +123,6 @@ pub trait Applier {
     fn written_digest(&self, site: &Site, task: &HostTask) -> Option<[u8; 32]> {
         let _ = (site, task);
         None
-    }
-
-    /// Returns all files that the task manages. By default, this is [`Self::managed_path`].
-    fn managed_paths(&self, site: &Site, task: &HostTask) -> Vec<HostPath> {
-        self.managed_path(site, task).into_iter().collect()
     }
 
     /// Returns the reason why no task can manage a file at this path on this host, or `None` if a task can.
@@ -196,31 +193,21 @@ pub fn applier(kind: TaskKind) -> Option<&'static dyn Applier> {
     }
 }
 
-/// Returns the path that a task writes and whether a file is there afterwards, or `None` if the task writes no path or
-/// its path cannot be determined.
-#[must_use]
-pub fn written_path(site: &Site, task: &HostTask) -> Option<(HostPath, PathContent)> {
-    let definition = task_type(&task.task.kind)?;
-    let (_, content) = definition.written_path(&task.task.parameters)?;
-    Some((applier(definition.kind)?.managed_path(site, task)?, content))
-}
-
 /// Returns all paths that a task writes, each with what is there afterwards. Returns none if the task writes no path or
 /// its path cannot be determined.
 #[must_use]
 pub fn written_paths(site: &Site, task: &HostTask) -> Vec<(String, PathContent)> {
     let Some(definition) = task_type(&task.task.kind) else { return Vec::new() };
-    let Some(applier) = applier(definition.kind) else { return Vec::new() };
-    if definition.kind == TaskKind::CopyFiles {
-        let paths = applier.managed_paths(site, task).into_iter();
-        return paths.map(|path| (path.to_string(), PathContent::File)).collect();
-    }
-    let Some(path) = applier.managed_path(site, task) else { return Vec::new() };
-    // The first path may be a template. The others are below it.
-    let mut paths = stemma_core::task::written_paths(definition, &task.task.parameters).into_iter();
-    let Some((template, content)) = paths.next() else { return Vec::new() };
-    let below = paths.filter_map(|(text, content)| Some((format!("{path}{}", text.strip_prefix(&template)?), content)));
-    below.chain([(path.to_string(), content)]).collect()
+    let managed = applier(definition.kind).map(|applier| applier.managed_paths(site, task)).unwrap_or_default();
+    let Some(top) = managed.first() else { return Vec::new() };
+    let written = stemma_core::task::written_paths(definition, &task.task.parameters);
+    // The managed paths may be templates in `written`. The other paths are below the first one.
+    let (templates, others) = written.split_at(managed.len().min(written.len()));
+    let Some((top_template, _)) = templates.first() else { return Vec::new() };
+    let below =
+        others.iter().filter_map(|(text, content)| Some((format!("{top}{}", text.strip_prefix(top_template)?), *content)));
+    let own = managed.iter().zip(templates).map(|(path, (_, content))| (path.to_string(), *content));
+    below.chain(own).collect()
 }
 
 /// Parses the parameters of a task as the struct of its task type. Fails if a parameter is invalid, or if parameters

@@ -1,14 +1,15 @@
 //! Removal of a directory with everything in it. Each directory is an open handle, so no link is followed and nothing
-//! outside of the tree is removed, even if someone renames entries at the same time.
+//! outside of the tree is removed, even if someone renames entries at the same time. Other work of the agent goes on between
+//! two entries, because a tree may have millions of them.
 
 use std::io::ErrorKind;
+
+use stemma_core::task::tree_rules::MAX_TREE_DEPTH;
+use tokio::task::yield_now;
 
 use crate::apply::task::TaskError;
 use crate::host::atomic::TEMPORARY_PREFIX;
 use crate::host::{Dir, FileKind, Host, HostError, HostPath};
-
-/// Maximum number of directories on one path of a tree. Each of these is an open file of the agent.
-pub(super) const MAX_TREE_DEPTH: usize = 128;
 
 /// Maximum number of entries that a diff or message names.
 const MAX_LISTED_ENTRIES: usize = 20;
@@ -67,6 +68,7 @@ impl Walk {
                 "something is mounted at {path}, and a tree is not removed across a mount point: unmount it (`umount`), or name another directory"
             )));
         }
+        // Each of these directories is an open file of the agent.
         if self.levels.len() == MAX_TREE_DEPTH {
             return Err(TaskError::new(format!(
                 "{path} is more than {MAX_TREE_DEPTH} directories below {}: remove this tree by a command",
@@ -80,7 +82,7 @@ impl Walk {
 }
 
 /// Lists the entries of a tree that would be removed. Changes nothing.
-pub(super) fn list_tree(root: &HostPath, dir: Box<dyn Dir>) -> Result<TreeContent, TaskError> {
+pub(super) async fn list_tree(root: &HostPath, dir: Box<dyn Dir>) -> Result<TreeContent, TaskError> {
     let (mut walk, mut content) = (Walk::new(root, dir)?, TreeContent::default());
     let add = |content: &mut TreeContent, entry: String| {
         content.count += 1;
@@ -92,6 +94,7 @@ pub(super) fn list_tree(root: &HostPath, dir: Box<dyn Dir>) -> Result<TreeConten
         add(&mut content, name);
     }
     while let Some(level) = walk.levels.last_mut() {
+        yield_now().await;
         let Some(name) = level.remaining.pop() else {
             walk.levels.pop();
             continue;
@@ -116,11 +119,12 @@ pub(super) fn list_tree(root: &HostPath, dir: Box<dyn Dir>) -> Result<TreeConten
 
 /// Removes the directory `root`, an entry of `parent`, with everything in it. Does nothing if it does not exist. A link
 /// in the tree is removed, not followed.
-pub(super) fn remove_tree(host: &dyn Host, parent: &dyn Dir, root: &HostPath) -> Result<(), TaskError> {
+pub(super) async fn remove_tree(host: &dyn Host, parent: &dyn Dir, root: &HostPath) -> Result<(), TaskError> {
     let Some(dir) = parent.dir(root.name())? else { return Ok(()) };
     name_entries(host, &*dir)?;
     let mut walk = Walk::new(root, dir)?;
     while let Some(level) = walk.levels.last_mut() {
+        yield_now().await;
         let Some(name) = level.remaining.pop() else {
             let Some(done) = walk.levels.pop() else { break };
             let container = walk.levels.last().map_or(parent, |level| &*level.dir);

@@ -23,7 +23,6 @@ use stemma_wire::message::observed::{self, Outcome, TaskResult};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use super::applier::ManagedObject;
 use super::clean_ups;
 use super::ledger::{Desired, HostObject, LOCAL_STATE, PROGRESS, REASONS, Reason, TaskProgress, TaskRecord};
 use super::leftovers::{StagingDirs, directory, sweep};
@@ -456,10 +455,12 @@ impl TaskRun {
         }
     }
 
-    /// Returns the objects that a task leaves on the host when the task is removed from the profile.
-    fn left_objects(&self, planned: &PlannedTask) -> Vec<ManagedObject> {
-        let Readiness::Runnable { task, .. } = &planned.readiness else { return Vec::new() };
-        orphans::left_objects(&self.site, task)
+    /// Returns the objects that a task leaves on the host when the task is removed from the profile. Returns none for a task
+    /// that is not in this task set.
+    fn objects_left_by(&self, id: &str) -> BTreeSet<HostObject> {
+        let task = self.tasks.iter().find(|planned| planned.id == id).and_then(PlannedTask::host_task);
+        let objects = task.map(|task| orphans::left_objects(&self.site, &task)).unwrap_or_default();
+        objects.into_iter().map(|object| object.key).collect()
     }
 
     /// Records the end of a task in memory, until [`Self::save_results`] stores it: its reason and, if the result must
@@ -523,10 +524,9 @@ impl TaskRun {
     /// [`HostError`]. The next call then stores and returns the results that this call could not store or return.
     pub fn save_results(&mut self) -> Result<Vec<TaskResult>, HostError> {
         if !self.left_objects.is_empty() {
-            // Returns whether the task with the id `task` is in this task set and still leaves the object.
+            let mut left_by_task = BTreeMap::new();
             let is_still_left = |object: &HostObject, task: &str| {
-                let planned = self.tasks.iter().find(|planned| planned.id == task);
-                planned.is_some_and(|planned| self.left_objects(planned).iter().any(|left| left.key == *object))
+                left_by_task.entry(task.to_owned()).or_insert_with(|| self.objects_left_by(task)).contains(object)
             };
             orphans::record_left(&self.site, &self.left_objects, is_still_left)?;
             self.left_objects.clear();

@@ -264,9 +264,9 @@ async fn apply_with_retries(site: &Site, applier: &dyn Applier, task: &HostTask,
 
 /// Returns the end of a task whose change was made: its result, unless the task waits for an event on the host.
 fn end_of_change(site: &Site, applier: &dyn Applier, task: &HostTask, result: ApplyResult) -> PerformResult {
-    match applier.deferral(site, task) {
-        Ok(None) => PerformResult::Ended(changed_execution(result), RefreshOutcome::Changed),
-        Ok(Some(_)) => PerformResult::Deferred(RefreshOutcome::Changed),
+    match applier.is_deferred(site, task) {
+        Ok(false) => PerformResult::Ended(changed_execution(result), RefreshOutcome::Changed),
+        Ok(true) => PerformResult::Deferred(RefreshOutcome::Changed),
         Err(error) => PerformResult::Ended(failed_execution(error.into()), RefreshOutcome::Changed),
     }
 }

@@ -138,7 +138,7 @@ impl PlannedTask {
     /// no path.
     fn path_refusal(&self, site: &Site) -> Option<String> {
         let Readiness::Runnable { applier, task, .. } = &self.readiness else { return None };
-        applier.path_refusal(site, &applier.managed_path(site, task)?)
+        applier.path_refusal(site, applier.managed_paths(site, task).first()?)
     }
 }
 

@@ -42,6 +42,9 @@ pub use state::{
 /// records are a batch of results, the reasons of tasks, and the written files (about 4 MiB).
 const MAX_RECORD_BYTES: u64 = 8 * 1024 * 1024;
 
+/// Maximum size of the record of the files that a task has copied, in bytes. The files beyond are read in each check.
+const MAX_TREE_RECORD_BYTES: usize = 4 * 1024 * 1024;
+
 /// Number of bytes that [`Ledger::check_writable`] writes for a test. It is the size of a small record.
 const PROBE_BYTES: usize = 4096;
 
@@ -384,13 +387,21 @@ impl Ledger {
         self.write(&*self.secret_paths, &encode_file_name(path.as_str()), RecordKind::SecretPath, &path.as_str())
     }
 
-    /// Returns whether a sensitive task ever managed the file at this path, so that the file may hold a secret. Only
-    /// the existence of the record matters, so the result is right even if the record is damaged.
+    /// Returns whether a sensitive task ever managed the file at this path, or a directory or tree above it, so that the
+    /// file may hold a secret. Only the existence of the record matters, so the result is right even if the record is
+    /// damaged.
     ///
     /// # Errors
     /// [`HostError`].
     pub fn is_secret_path(&self, path: &HostPath) -> Result<bool, HostError> {
-        Ok(self.secret_paths.stat(&encode_file_name(path.as_str()))?.is_some())
+        let mut next_path = Some(path.clone());
+        while let Some(path) = next_path {
+            if self.secret_paths.stat(&encode_file_name(path.as_str()))?.is_some() {
+                return Ok(true);
+            }
+            next_path = path.parent();
+        }
+        Ok(false)
     }
 
     /// Stores a copy of the file that a task replaces or deletes, for undo. Replaces the earlier copy for the same
@@ -437,12 +448,18 @@ impl Ledger {
         Ok(Self::read(&*self.trees, &encode_file_name(task), RecordKind::Tree)?.unwrap_or_default())
     }
 
-    /// Stores what is known about the files that a task has copied.
+    /// Stores what is known about the files that a task has copied, up to [`MAX_TREE_RECORD_BYTES`].
     ///
     /// # Errors
     /// [`HostError`].
     pub fn set_tree_record(&self, task: &str, record: &TreeRecord) -> Result<(), HostError> {
-        self.write(&*self.trees, &encode_file_name(task), RecordKind::Tree, record)
+        let mut bytes = 0;
+        let has_room = |(path, _): &(&String, &CopiedFile)| {
+            bytes += path.len() + size_of::<CopiedFile>();
+            bytes <= MAX_TREE_RECORD_BYTES
+        };
+        let stored: BTreeMap<_, _> = record.iter().take_while(has_room).collect();
+        self.write(&*self.trees, &encode_file_name(task), RecordKind::Tree, &stored)
     }
 
     /// Removes the records of copied files of all tasks that are not in `tasks`.

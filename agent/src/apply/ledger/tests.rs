@@ -206,3 +206,28 @@ fn y02_applying_file_is_removed_at_task_end_and_at_start() {
     ledger.sweep().unwrap();
     assert_eq!(applying_count(), 0);
 }
+
+/// Regression test: with long paths, the record was so large that each read set it aside.
+#[test]
+fn tree_record_stays_readable_when_paths_are_long() {
+    let ledger = ledger(&MemoryHost::new());
+    let copied = CopiedFile { source: [1; 32], copy: [2; 32] };
+    let record: TreeRecord = (0..4000).map(|number| (format!("{number:04000}"), copied)).collect();
+    ledger.set_tree_record("t", &record).unwrap();
+    let stored = ledger.tree_record("t").unwrap();
+    assert_eq!(stored.len(), 1032, "the first files are recorded, up to 4 MiB");
+    assert!(stored.keys().eq(record.keys().take(stored.len())));
+    assert_eq!(ledger.set_aside_records().unwrap(), [""; 0]);
+}
+
+/// Regression test: the files of a sensitive tree counted as files without secrets.
+#[test]
+fn files_below_sensitive_tree_are_secret() {
+    let ledger = ledger(&MemoryHost::new());
+    ledger.record_secret_path(&HostPath::from_static("/srv/keys")).unwrap();
+    for (path, is_secret) in
+        [("/srv/keys", true), ("/srv/keys/a/b", true), ("/srv/keysx", false), ("/srv", false), ("/keys", false)]
+    {
+        assert_eq!(ledger.is_secret_path(&HostPath::from_static(path)).unwrap(), is_secret, "{path}");
+    }
+}

@@ -108,17 +108,22 @@ fn store_objects(site: &Site, objects: &LeftObjects) -> Result<(), HostError> {
 ///
 /// # Errors
 /// [`HostError`] from the ledger.
-pub fn record_left(site: &Site, left: &LeftObjects, still_leaves: impl Fn(&HostObject, &str) -> bool) -> Result<(), HostError> {
+pub fn record_left(
+    site: &Site,
+    left: &LeftObjects,
+    mut still_leaves: impl FnMut(&HostObject, &str) -> bool,
+) -> Result<(), HostError> {
     let recorded = recorded_objects(site)?;
     let mut updated = recorded.clone();
     let mut bytes: usize = updated.iter().map(|((_, name), left)| name.len() + left.task.len()).sum();
     for (object, left) in left {
-        bytes += object.1.len() + left.task.len();
-        let has_room = updated.contains_key(object) || (updated.len() < MAX_RECORDED_OBJECTS && bytes <= MAX_RECORDED_BYTES);
         let recorded = updated.get(object);
+        let added_bytes = if recorded.is_some() { 0 } else { object.1.len() + left.task.len() };
+        let has_room = recorded.is_some() || (updated.len() < MAX_RECORDED_OBJECTS && bytes + added_bytes <= MAX_RECORDED_BYTES);
         if has_room && recorded.is_none_or(|recorded| recorded.task == left.task || !still_leaves(object, &recorded.task)) {
             let is_created = recorded.map_or(left.is_created, |recorded| recorded.is_created);
             updated.insert(object.clone(), LeftObject { is_created, ..left.clone() });
+            bytes += added_bytes;
         }
     }
     if updated == recorded { Ok(()) } else { store_objects(site, &updated) }
@@ -311,10 +316,33 @@ fn is_present(site: &Site, object: &HostObject) -> Result<bool, HostError> {
         return applier.map_or(Ok(true), |applier| applier.has_object(site, object));
     };
     let Ok(path) = HostPath::parse(name) else { return Ok(false) };
-    let stat = site.host.parent_dir(&path).and_then(|dir| dir.map_or(Ok(None), |dir| dir.stat(path.name())));
-    match stat {
+    match site.host.stat(&path) {
         Ok(stat) => Ok(stat.is_some_and(|stat| stat.kind == file_kind)),
         Err(error) if error.is_about_file() => Ok(false),
         Err(error) => Err(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::apply::applier::testing::site;
+    use crate::host::memory::MemoryHost;
+
+    /// Regression test: an object that was recorded again took room a second time.
+    #[test]
+    fn record_has_room_when_objects_are_recorded_again() {
+        let site = site(&MemoryHost::new());
+        let left = LeftObject { task: "t".to_owned(), is_secret: false, is_created: true, digest: None };
+        let objects = |count: usize| -> LeftObjects {
+            (0..count).map(|number| ((ObjectKind::File, format!("/{number:03000}")), left.clone())).collect()
+        };
+        for count in [1000, 1001] {
+            record_left(&site, &objects(count), |_, _| true).unwrap();
+            assert_eq!(recorded_objects(&site).unwrap().len(), count);
+        }
+        record_left(&site, &objects(2000), |_, _| true).unwrap();
+        let bytes: usize = recorded_objects(&site).unwrap().keys().map(|(_, name)| name.len()).sum();
+        assert!((MAX_RECORDED_BYTES - 4096..MAX_RECORDED_BYTES).contains(&bytes), "{bytes}");
     }
 }

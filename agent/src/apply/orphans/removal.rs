@@ -6,6 +6,7 @@
 //! longer exists.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::io;
 
 use log::{debug, info};
 use sha2::{Digest as _, Sha256};
@@ -16,19 +17,18 @@ use stemma_wire::message::PartDigest;
 use stemma_wire::message::desired::Profile;
 use stemma_wire::message::observed::{Outcome, TaskResult};
 
-use super::{find_unmanaged, recorded_objects, remove_records};
+use super::{LeftObjects, find_unmanaged, recorded_objects, remove_records};
 use crate::apply::clean_ups;
 use crate::apply::ledger::{Desired, HostObject, LeftObject, ObjectKind, UndoNote};
+use crate::apply::listing::list_names;
 use crate::apply::task::Site;
-use crate::host::{Dir, HostError, HostPath};
+use crate::host::{Dir, FileVersion, HostError, HostPath};
 
 /// Maximum size of a file that is read for the comparison with its digest, in bytes. It is the maximum size of a file that a
 /// task writes.
 const MAX_FILE_BYTES: u64 = 64 * 1024 * 1024;
 /// Maximum size of a file of which a copy is stored for undo, in bytes.
 const MAX_UNDO_BYTES: u64 = 1024 * 1024;
-/// Maximum number of paths that the message of a result names.
-const MAX_NAMED_PATHS: usize = 5;
 
 /// The reasons why orphans stay, by object.
 pub type KeptOrphans = BTreeMap<HostObject, String>;
@@ -44,8 +44,8 @@ pub struct RemovedOrphans {
 
 /// What happens to an orphan.
 enum RemovalDecision {
-    /// The object at this path is deleted.
-    Remove(HostPath),
+    /// The object at this path is deleted, if it still has this version.
+    Remove(HostPath, Option<FileVersion>),
     /// The object stays, for this reason.
     Keep(String),
 }
@@ -75,7 +75,9 @@ pub fn remove_orphans(site: &Site, desired: &Desired, profile: &Profile) -> Resu
         let verdict = waiting_reason.map_or_else(|| judge(site, object, left), RemovalDecision::Keep);
         let kept_reason = match verdict {
             RemovalDecision::Keep(reason) => Some(reason),
-            RemovalDecision::Remove(path) => remove(site, object.0, &path, left).err().map(|error| error.sentence()),
+            RemovalDecision::Remove(path, version) => {
+                remove(site, object.0, (&path, version), left, &recorded).err().map(|error| error.sentence())
+            }
         };
         if let Some(reason) = kept_reason {
             removal.kept.insert(object.clone(), reason);
@@ -119,18 +121,32 @@ fn judge(site: &Site, (kind, name): &HostObject, left: &LeftObject) -> RemovalDe
     if let Err(error) = is_permitted {
         return RemovalDecision::Keep(error.to_string());
     }
+    // The version is read before the content, so that a change in the meantime is noticed.
+    let version = match read_version(site, &path) {
+        Ok(version) => version,
+        Err(error) => return RemovalDecision::Keep(error.sentence()),
+    };
     let is_unchanged = match (kind, &left.digest) {
         (ObjectKind::Directory, _) => is_empty_dir(site, &path),
         (ObjectKind::Link, Some(digest)) => has_target(site, &path, digest),
         (_, Some(digest)) => has_content(site, &path, digest),
-        (_, None) => return keep("an older agent made it, so it is not known whether it was changed"),
+        (_, None) => {
+            return keep(
+                "it is a copy of a file of this host, or an older agent made it, so it is not known whether it was changed",
+            );
+        }
     };
     match is_unchanged {
-        Ok(true) => RemovalDecision::Remove(path),
+        Ok(true) => RemovalDecision::Remove(path, version),
         Ok(false) if *kind == ObjectKind::Directory => keep("it is not empty"),
         Ok(false) => keep("somebody changed it after the task made it"),
         Err(error) => RemovalDecision::Keep(error.sentence()),
     }
+}
+
+/// Returns the version of the entry at a path, or `None` if nothing is there.
+fn read_version(site: &Site, path: &HostPath) -> Result<Option<FileVersion>, HostError> {
+    site.host.parent_dir(path)?.map_or(Ok(None), |dir| dir.version(path.name()))
 }
 
 /// Returns whether there is an empty directory at a path.
@@ -164,15 +180,22 @@ fn has_content(site: &Site, path: &HostPath, digest: &[u8; 32]) -> Result<bool, 
 }
 
 /// Deletes a file, a link or an empty directory. Then deletes the directories above it that tasks made, as long as they are
-/// empty.
-fn remove(site: &Site, kind: ObjectKind, path: &HostPath, left: &LeftObject) -> Result<(), HostError> {
+/// empty and not `recorded` as objects of their own, which a task may still manage.
+fn remove(
+    site: &Site,
+    kind: ObjectKind,
+    (path, version): (&HostPath, Option<FileVersion>),
+    left: &LeftObject,
+    recorded: &LeftObjects,
+) -> Result<(), HostError> {
     match kind {
         ObjectKind::Directory => remove_empty_dir(site, path)?,
-        ObjectKind::File | ObjectKind::Link => remove_file(site, kind, path, left)?,
+        ObjectKind::File | ObjectKind::Link => remove_file(site, kind, (path, version), left)?,
         ObjectKind::Package | ObjectKind::Unit | ObjectKind::User | ObjectKind::Group => return Ok(()),
     }
     let mut next_dir = path.parent();
-    while let Some(dir) = next_dir.filter(|dir| is_removable_parent(site, dir)) {
+    let is_recorded = |dir: &HostPath| recorded.contains_key(&(ObjectKind::Directory, dir.to_string()));
+    while let Some(dir) = next_dir.filter(|dir| !is_recorded(dir) && is_removable_parent(site, dir)) {
         // The object itself is removed, so an error about the directory is not reported.
         if let Err(error) = remove_empty_dir(site, &dir).and_then(|()| site.ledger.forget_creation(dir.as_str())) {
             debug!(path = dir.as_str(), error = error.sentence().as_str(); "a directory that a task made remains");
@@ -187,12 +210,7 @@ fn remove(site: &Site, kind: ObjectKind, path: &HostPath, left: &LeftObject) -> 
 /// determined, the directory remains.
 fn is_removable_parent(site: &Site, dir: &HostPath) -> bool {
     let is_created = site.ledger.is_created_by_task(dir.as_str()).unwrap_or(false);
-    is_created && !is_recorded(site, dir) && is_empty_dir(site, dir).unwrap_or(false)
-}
-
-/// Returns whether a directory is the object of a task, which may still manage it.
-fn is_recorded(site: &Site, dir: &HostPath) -> bool {
-    recorded_objects(site).map_or(true, |recorded| recorded.contains_key(&(ObjectKind::Directory, dir.to_string())))
+    is_created && is_empty_dir(site, dir).unwrap_or(false)
 }
 
 fn remove_empty_dir(site: &Site, path: &HostPath) -> Result<(), HostError> {
@@ -201,11 +219,20 @@ fn remove_empty_dir(site: &Site, path: &HostPath) -> Result<(), HostError> {
     parent.sync()
 }
 
-/// Deletes a file or a link. A copy of a file is stored for undo, unless it may hold a secret or is too large.
-fn remove_file(site: &Site, kind: ObjectKind, path: &HostPath, left: &LeftObject) -> Result<(), HostError> {
+/// Deletes a file or a link, unless it has another version now. A copy of a file is stored for undo, unless it may hold a
+/// secret or is too large.
+fn remove_file(
+    site: &Site,
+    kind: ObjectKind,
+    (path, version): (&HostPath, Option<FileVersion>),
+    left: &LeftObject,
+) -> Result<(), HostError> {
     let Some(dir) = site.host.parent_dir(path)? else { return Ok(()) };
     if kind == ObjectKind::File && !(left.is_secret || site.ledger.is_secret_path(path)?) {
         store_copy(site, &*dir, path, left)?;
+    }
+    if dir.version(path.name())? != version {
+        return Err(HostError::io("remove", path.as_str())(io::Error::other("another program changes it")));
     }
     dir.remove(path.name())?;
     dir.sync()
@@ -221,20 +248,41 @@ fn store_copy(site: &Site, dir: &dyn Dir, path: &HostPath, left: &LeftObject) ->
 
 /// Returns the result of a task of which these paths were removed.
 fn removal_result(task: String, paths: &[String], task_set: PartDigest) -> TaskResult {
-    let named_paths = paths.iter().take(MAX_NAMED_PATHS).map(String::as_str).collect::<Vec<_>>().join(", ");
-    let more = match paths.len().saturating_sub(MAX_NAMED_PATHS) {
-        0 => String::new(),
-        count => format!(" and {count} more"),
-    };
     TaskResult {
         // The ledger sets the number when it stores the result.
         sequence: 0,
         task_set,
         task,
         outcome: Outcome::Changed,
-        message: format!("removed {named_paths}{more}, which no task manages any more (remove_orphans of the nodegroup)"),
+        message: format!("removed {}, which no task manages any more (remove_orphans of the nodegroup)", list_names(paths)),
         output: String::new(),
         diff: String::new(),
         duration_ms: 0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::apply::applier::testing::site;
+    use crate::host::memory::MemoryHost;
+
+    /// Regression test: a file that somebody changed after its comparison was deleted.
+    #[test]
+    fn file_stays_when_changed_after_comparison() {
+        let host = MemoryHost::new();
+        let site = site(&host);
+        host.put("/etc/app", "x");
+        let digest = Some(sha256(b"x"));
+        let left = LeftObject { task: "t".to_owned(), is_secret: false, is_created: true, digest };
+        let object = (ObjectKind::File, "/etc/app".to_owned());
+        let RemovalDecision::Remove(path, version) = judge(&site, &object, &left) else { panic!("it is unchanged") };
+        host.put("/etc/app", "y");
+        let error = remove(&site, object.0, (&path, version), &left, &LeftObjects::new()).unwrap_err();
+        assert!(error.sentence().contains("another program changes it"), "{}", error.sentence());
+        assert_eq!(host.text("/etc/app").as_deref(), Some("y"));
+        let version = read_version(&site, &path).unwrap();
+        remove(&site, object.0, (&path, version), &left, &LeftObjects::new()).unwrap();
+        assert_eq!(host.text("/etc/app"), None);
     }
 }

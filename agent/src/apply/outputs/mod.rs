@@ -111,8 +111,7 @@ pub fn write_run_dir(host: &dyn Host, known: &Known, task_set: &TaskSet) -> Resu
 /// enter it.
 fn open_dir(host: &dyn Host, path: &HostPath) -> Result<Box<dyn Dir>, HostError> {
     let dir = ensure_dir(host, path, DIR_MODE)?;
-    let stat = host.parent_dir(path)?.map(|parent| parent.stat(path.name())).transpose()?.flatten();
-    if stat.is_some_and(|stat| stat.mode != DIR_MODE) {
+    if host.stat(path)?.is_some_and(|stat| stat.mode != DIR_MODE) {
         dir.set_mode(DIR_MODE)?;
     }
     Ok(dir)

@@ -369,7 +369,7 @@ impl ApplyWorker {
         if let Err(error) = self.site.left.find(&*self.site.host, &self.site.ledger).await {
             warn!(error = error.sentence().as_str(); "it is not known whether commands of an earlier agent run; no command begins before that");
         }
-        if let Err(error) = puppet::sweep(&self.site) {
+        if let Err(error) = puppet::sweep(&self.site).await {
             warn!(error = error.message.as_str(); "files of a run of Puppet remain");
         }
         self.left_ends = self.site.left.all_ends();

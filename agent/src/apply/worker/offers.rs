@@ -9,7 +9,6 @@ use stemma_wire::message::channel::ApplyMessage;
 use stemma_wire::message::observed::{Progress, TaskResult};
 use stemma_wire::message::signed::{Grant, LeaseKind, SignedDesired, SignedGrant};
 
-use super::grants::HeldLease;
 use super::{ApplyError, ApplyWorker};
 use crate::apply::executor::TaskRun;
 use crate::apply::ledger::{ACCEPTED, ACCEPTED_NODE, Desired, OPEN_BARRIERS, OpenBarriers, PROGRESS, REASONS, Reason};
@@ -19,8 +18,8 @@ use crate::host::HostError;
 impl ApplyWorker {
     /// Handles an offered desired state: verifies it, stores it, and writes the outputs. If the task set, the epoch or the
     /// node of this host changed, also closes all barriers. Plans a run if the task set, the mode, the park,
-    /// `remove_orphans` or [`Desired::is_unreleased`] changed. After a change of the epoch or the node, also sends the last results again.
-    /// Refuses an invalid offer.
+    /// `remove_orphans` or [`Desired::is_unreleased`] changed. After a change of the epoch or the node, also sends the last
+    /// results again. Refuses an invalid offer.
     pub(super) async fn on_offer(&mut self, version: WireVersion, offer: &SignedDesired) -> Result<(), ApplyError> {
         let Some(trust) = &self.verifier else { return self.refuse(&MessageRefusal::NoIdentity).await };
         let held_state = self.site.ledger.accepted()?;
@@ -58,13 +57,16 @@ impl ApplyWorker {
         self.is_offer_unanswered = false;
         info!(revision = accepted.revision.0, count = desired.known.labels.len(); "desired state accepted");
         self.write_outputs(&desired, previous.as_ref().map(|previous| &previous.known));
-        let needs_new_run = previous.as_ref().is_none_or(|previous| {
-            previous.digest != desired.digest
-                || previous.mode() != desired.mode()
-                || previous.known.parked != desired.known.parked
-                || previous.known.removes_orphans() != desired.known.removes_orphans()
-                || previous.is_unreleased() != desired.is_unreleased()
-        });
+        // Grants of the previous epoch or node are no longer valid. No task started while the host waited for its reboot.
+        let has_lost_lease = is_new_start && self.end_reboot_lease();
+        let needs_new_run = has_lost_lease
+            || previous.as_ref().is_none_or(|previous| {
+                previous.digest != desired.digest
+                    || previous.mode() != desired.mode()
+                    || previous.known.parked != desired.known.parked
+                    || previous.known.removes_orphans() != desired.known.removes_orphans()
+                    || previous.is_unreleased() != desired.is_unreleased()
+            });
         if needs_new_run {
             self.failures = 0;
             // The progress of the previous task set does not apply to the new one. If a task of the previous run still
@@ -76,9 +78,7 @@ impl ApplyWorker {
             self.plan_run(&desired)?;
         }
         if is_new_start && !needs_new_run {
-            // Grants of the previous epoch or node are no longer valid.
             self.restore_barriers(&desired)?;
-            self.grants.end_leases();
         }
         self.send_results(&repeated_results).await?;
         self.schedule_hooks(&desired)?;
@@ -127,7 +127,7 @@ impl ApplyWorker {
     }
 
     /// Handles a grant (open barriers, or a lease). Verifies the grant, and then replaces the open barriers, also on
-    /// disk, or stores the lease. Refuses barriers of another task set than that of this host. Does nothing if a grant
+    /// disk, or begins the reboot that the lease permits. Refuses barriers of another task set than that of this host. Does nothing if a grant
     /// of the same kind is newer, or without a desired state that was accepted for this node.
     pub(super) async fn on_grant(&mut self, signed: &SignedGrant) -> Result<(), ApplyError> {
         let Some(trust) = &self.verifier else { return self.refuse(&MessageRefusal::NoIdentity).await };
@@ -151,14 +151,12 @@ impl ApplyWorker {
                 }
                 Ok(())
             }
-            Grant::Lease { kind, duration_s } => {
+            Grant::Lease { kind: LeaseKind::Reboot, duration_s } => {
                 let expires_at = self.site.host.uptime() + Duration::from_secs((*duration_s).into());
-                self.grants.update_lease(*kind, HeldLease { revision: signed.revision, expires_at });
-                match kind {
-                    LeaseKind::Reboot => self.on_reboot_lease(signed, expires_at).await,
-                    LeaseKind::Mend => Ok(()),
-                }
+                self.on_reboot_lease(signed, expires_at).await
             }
+            // No task type of this agent uses such a lease yet.
+            Grant::Lease { kind: LeaseKind::Mend, .. } => Ok(()),
         }
     }
 }

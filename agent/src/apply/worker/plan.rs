@@ -16,6 +16,7 @@ use crate::apply::executor::{RunPurpose, TaskRun};
 use crate::apply::ledger::{Desired, HostObject, LOCAL_STATE, OPEN_BARRIERS, PROGRESS, RECONCILE_DONE, RECONCILE_REQUESTED};
 use crate::apply::leftovers::sweep_recorded;
 use crate::apply::orphans::removal::{self, RemovedOrphans};
+use crate::apply::recent_checks::RecentChecks;
 use crate::apply::{clean_ups, hooks, orphans, outputs};
 use crate::host::HostError;
 use crate::watch::WatchScope;
@@ -61,7 +62,7 @@ impl ApplyWorker {
         let requested = self.site.ledger.get(&RECONCILE_REQUESTED)?.unwrap_or_default();
         let (started, done) = self.site.ledger.get(&RECONCILE_DONE)?.unwrap_or_default();
         if requested > done {
-            self.site.checks.clear();
+            self.site.memory.get::<RecentChecks>().clear();
             self.requested_reconcile = Some(requested);
             self.site.ledger.put(&RECONCILE_DONE, &(requested.max(started), done))?;
         }
@@ -200,15 +201,13 @@ impl ApplyWorker {
         self.find_orphans()
     }
 
-    /// Returns whether no task of this desired state may start: the host is parked, was paused on the host itself, or is about
-    /// to be rebooted. A
-    /// hold on the host itself has this effect only until a task of the task set has ended. A pause or hold by an
-    /// operator has none: the host then runs the task set that it has.
+    /// Returns whether no task of this desired state may start: the host is parked, was paused on the host itself, or is
+    /// about to be rebooted. A hold on the host itself has this effect only until a task of the task set has ended. A pause
+    /// or hold by an operator has none: the host then runs the task set that it has.
     pub(super) fn is_stopped(&self, desired: &Desired) -> bool {
         let now = self.site.host.unix_seconds();
         let is_on_hold = self.local.hold.as_ref().is_some_and(|(hold_end, _)| *hold_end > now);
-        let is_going_down = self.reboot.is_some();
-        is_going_down
+        self.reboot.is_some()
             || self.local.paused
             || self.local.parked.is_some()
             || desired.known.parked

@@ -20,6 +20,7 @@ use tokio::time::Instant;
 use super::{ApplyError, ApplyWorker, HookState};
 use crate::apply::executor::TaskRun;
 use crate::apply::ledger::{Desired, USED_REBOOT, UsedReboot};
+use crate::apply::reboots::DEFAULT_REBOOT_SECONDS;
 use crate::host::HostCommand;
 use crate::host::command::log_excerpt;
 
@@ -31,9 +32,6 @@ const INHIBITOR_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Time limit of the command that begins the reboot.
 const COMMAND_TIMEOUT: Duration = Duration::from_mins(1);
-
-/// The time within which the host must go down if no task sets one, in seconds.
-const DEFAULT_TIMEOUT_SECONDS: u64 = 300;
 
 /// A reboot of the host that a controller has granted.
 pub(super) struct GrantedReboot {
@@ -66,6 +64,15 @@ impl ApplyWorker {
         self.reboot = Some(GrantedReboot { lease, ends_at, has_begun: false, check_at: Instant::now() });
         self.must_run_end |= self.run.is_some();
         Ok(())
+    }
+
+    /// Ends a lease for a reboot that has not begun, because its epoch or node has ended. Returns whether there was one.
+    pub(super) fn end_reboot_lease(&mut self) -> bool {
+        let had_lease = self.reboot.take_if(|reboot| !reboot.has_begun).is_some();
+        if had_lease {
+            self.reboot_problem = None;
+        }
+        had_lease
     }
 
     /// Returns the reason why this host is not rebooted on request, or `None` if it is.
@@ -139,7 +146,7 @@ impl ApplyWorker {
             Ok(result) if result.end.is_success() => {
                 if let Some(reboot) = &mut self.reboot {
                     reboot.has_begun = true;
-                    let timeout = Duration::from_secs(timeout_s.unwrap_or(DEFAULT_TIMEOUT_SECONDS));
+                    let timeout = Duration::from_secs(timeout_s.unwrap_or(DEFAULT_REBOOT_SECONDS));
                     reboot.ends_at = self.site.host.uptime() + timeout;
                 }
                 self.reboot_problem = None;

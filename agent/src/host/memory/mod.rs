@@ -591,11 +591,11 @@ impl Host for MemoryHost {
     }
 
     fn user_id(&self, name: &str) -> Result<u32, HostError> {
-        account_number("user", name)
+        account_number(AccountKind::User, name)
     }
 
     fn group_id(&self, name: &str) -> Result<u32, HostError> {
-        account_number("group", name)
+        account_number(AccountKind::Group, name)
     }
 
     fn find_lock_holder(&self, path: &HostPath) -> Result<Option<LockHolder>, HostError> {
@@ -665,7 +665,7 @@ fn file_kind(content: &MemoryEntry) -> FileKind {
 }
 
 /// Returns the id of a user or group. Accepts a number, `root` and `www-data`. Fails for other names.
-fn account_number(kind: &'static str, name: &str) -> Result<u32, HostError> {
+fn account_number(kind: AccountKind, name: &str) -> Result<u32, HostError> {
     match (name.parse(), name) {
         (Ok(number), _) => Ok(number),
         (_, "root") => Ok(0),

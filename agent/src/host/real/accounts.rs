@@ -22,7 +22,7 @@ pub(super) fn find_number(kind: AccountKind, file: &Path, directory: DirectoryLo
     }
     let entry = directory(kind, name)?;
     let id = entry.and_then(|entry| parse_number(entry.split(':').nth(2)?));
-    id.ok_or_else(|| HostError::NoAccount { kind: kind.as_str(), name: name.into() })
+    id.ok_or_else(|| HostError::NoAccount { kind, name: name.into() })
 }
 
 /// A function that returns the entry of an account from the directory services of the machine, or `None` if they do not
@@ -50,7 +50,7 @@ pub(super) fn find_account(file: &Path, directory: DirectoryLookup<'_>, name: &s
         Some(account) => Some(account),
         None => directory(AccountKind::User, name)?.and_then(|entry| parse_account(&entry)),
     };
-    account.ok_or_else(|| HostError::NoAccount { kind: "user", name: name.into() })
+    account.ok_or_else(|| HostError::NoAccount { kind: AccountKind::User, name: name.into() })
 }
 
 /// Returns the id of the primary group of a user id, from a file in the format of `/etc/passwd`. Returns the user id

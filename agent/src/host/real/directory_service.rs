@@ -81,7 +81,7 @@ impl DirectoryService {
         {
             return Ok(entry.clone());
         }
-        let no_answer = |reason: String| HostError::NoDirectoryAnswer { kind: kind.as_str(), name: name.into(), reason };
+        let no_answer = |reason: String| HostError::NoDirectoryAnswer { kind, name: name.into(), reason };
         if self.stalled_at.get().is_some_and(|time| time.elapsed() < STALL_DURATION) {
             return Err(no_answer("an earlier look-up had no answer, and none is tried for a minute".to_owned()));
         }

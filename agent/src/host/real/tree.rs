@@ -258,7 +258,6 @@ impl Dir for RealDir {
         Ok(lacks_space || (stat.f_files > 0 && stat.f_ffree == 0))
     }
 
-    /// Returns the default access control list of this directory in the kernel's format, or `None` if there is none.
     fn own_stat(&self) -> Result<Stat, HostError> {
         Ok(to_stat(&self.check_errno("look at", "", rustix::fs::fstat(&self.fd))?))
     }
@@ -290,6 +289,7 @@ impl Dir for RealDir {
         Ok(metadata.stx_attributes.contains(StatxAttributes::MOUNT_ROOT) || device(&metadata) != device(&own_metadata))
     }
 
+    /// Returns the default access control list of this directory in the kernel's format, or `None` if there is none.
     fn default_acl(&self) -> Result<Option<Vec<u8>>, HostError> {
         let mut list = vec![0; MAX_ATTRIBUTE_BYTES];
         match rustix::fs::fgetxattr(&self.fd, DEFAULT_ACL, &mut list[..]) {

@@ -63,7 +63,7 @@ pub(super) fn creation(
         return Ok(None);
     }
     let Ok(home) = HostPath::parse(path) else { return Ok(None) };
-    match entry_kind(host, &home) {
+    match host.stat(&home).map(|stat| stat.map(|stat| stat.kind)) {
         Ok(None) => {}
         Ok(Some(FileKind::Directory | FileKind::Link)) => return Ok(None),
         Ok(Some(kind)) => {
@@ -102,7 +102,7 @@ pub(super) fn removal(
     plan: &mut AccountPlan,
 ) -> Result<Option<ToolCall>, TaskError> {
     let Ok(home) = HostPath::parse(&user.home) else { return Ok(None) };
-    if entry_kind(host, &home)?.is_none() {
+    if host.stat(&home)?.is_none() {
         return Ok(None);
     }
     plan.remove("home directory", &user.home);
@@ -131,8 +131,7 @@ fn removal_refusal(
     if let Some(other) = accounts.users().find(|other| other.name != user.name && is_inside(&other.home)) {
         return Ok(Some(format!("the home directory of {} is in it", other.name)));
     }
-    let stat = host.parent_dir(home)?.map(|dir| dir.stat(home.name())).transpose()?.flatten();
-    match stat {
+    match host.stat(home)? {
         Some(stat) if stat.kind != FileKind::Directory => return Ok(Some(format!("it is {}", stat.kind.as_str()))),
         Some(stat) if stat.user != user.uid => return Ok(Some(format!("it belongs to the user with the number {}", stat.user))),
         _ => {}
@@ -145,11 +144,6 @@ fn untrusted_parent(host: &dyn Host, home: &HostPath) -> Result<Option<String>, 
     let Some(parent) = home.parent() else { return Ok(None) };
     let untrusted = host.first_untrusted_dir(&parent)?;
     Ok(untrusted.map(|(dir, _)| format!("users other than root can write {dir}, which is above it")))
-}
-
-/// Returns the kind of the file at a path, or `None` if it does not exist.
-fn entry_kind(host: &dyn Host, path: &HostPath) -> Result<Option<FileKind>, HostError> {
-    Ok(host.parent_dir(path)?.map(|dir| dir.stat(path.name())).transpose()?.flatten().map(|stat| stat.kind))
 }
 
 /// Returns the mode of new home directories, as `useradd` determines it from `/etc/login.defs`.

@@ -4,10 +4,10 @@ use std::os::unix::fs::MetadataExt as _;
 use std::rc::Rc;
 
 use serde_json::{Value, json};
-use stemma_wire::message::desired::ProfileTask;
 
 use super::*;
 use crate::apply::applier::Applier;
+use crate::apply::applier::testing::{site_of, task_of};
 use crate::apply::ledger::Ledger;
 use crate::apply::task::{ApplyResult, CheckResult, FailureEffect};
 use crate::host::memory::MemoryHost;
@@ -42,25 +42,18 @@ fn block_on<T>(future: Pending<'_, T>) -> T {
     tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(future)
 }
 
-fn task(kind: &str, parameters: &Value) -> HostTask {
-    let definition = json!({"id": "t", "type": kind, "parameters": parameters}).to_string();
-    HostTask::new(&ProfileTask { id: "t".into(), definition, references: vec![], after: vec![], barriers: vec![] }, &[].into())
-        .unwrap()
-}
-
 fn applier(kind: &str) -> &'static dyn Applier {
     if kind == "user" { &UserApplier } else { &GroupApplier }
 }
 
 fn check(host: &Rc<dyn Host>, kind: &str, parameters: &Value) -> Result<CheckResult, TaskError> {
-    let site = Site::new(host.clone(), Rc::new(Ledger::open(host.clone()).unwrap()));
-    block_on(applier(kind).check(&site, &task(kind, parameters)))
+    block_on(applier(kind).check(&site_of(host.clone()), &task_of(("t", kind), parameters, &[])))
 }
 
 fn apply(host: &Rc<dyn Host>, kind: &str, parameters: &Value) -> Result<ApplyResult, TaskError> {
     let ledger = Ledger::open(host.clone()).map_err(TaskError::from)?;
     let site = Site::new(host.clone(), Rc::new(ledger));
-    block_on(applier(kind).apply(&site, &task(kind, parameters)))
+    block_on(applier(kind).apply(&site, &task_of(("t", kind), parameters, &[])))
 }
 
 /// Returns the value of an option, by its name or the next argument.

@@ -14,6 +14,7 @@ use super::plan::{AccountPlan, ToolCall, converge};
 use super::{await_left_commands, directory_refusal, parameters, rendered_name, rendered_text};
 use crate::apply::applier::{Applier, ManagedObject};
 use crate::apply::ledger::{HostObject, ObjectKind};
+use crate::apply::listing::list_names;
 use crate::apply::rendering::TaskTemplates;
 use crate::apply::task::{ApplyResult, CheckResult, HostTask, Site, TaskError};
 use crate::host::{AccountKind, Host, HostError, HostPath, Pending};
@@ -24,9 +25,6 @@ const EXPIRED: &str = "1970-01-02";
 
 /// Seconds in a day.
 const DAY_SECONDS: u64 = 86_400;
-
-/// Maximum number of processes that a message names.
-const MAX_LISTED_PROCESSES: usize = 5;
 
 /// The applier of `user` tasks.
 pub(in crate::apply::applier) struct UserApplier;
@@ -412,10 +410,7 @@ impl WantedUser {
         if processes.is_empty() {
             return None;
         }
-        let more = processes.len().saturating_sub(MAX_LISTED_PROCESSES);
-        let listed = processes.iter().take(MAX_LISTED_PROCESSES).cloned().collect::<Vec<_>>().join(", ");
-        let more = if more == 0 { String::new() } else { format!(" and {more} more") };
-        Some(format!("user {} has running processes, {listed}{more}: end them first", self.name))
+        Some(format!("user {} has running processes, {}: end them first", self.name, list_names(&processes)))
     }
 }
 

@@ -3,13 +3,15 @@
 use stemma_core::task::{AGENT_STATE_DIR, CopyFilesParameters, FileCopy, check_not_agent_path};
 use stemma_wire::message::Hash;
 
-use super::body::{FileSource, parse_blob};
-use super::placement::{apply_default_acl, note_created_parents, one_line, open_parent, owner_uid, parse_mode};
+use super::body::{FileSource, parse_blob, version_mark};
+use super::placement::{
+    apply_default_acl, changed_error, create_parent, limited_lines, one_line, open_parent, owner_uid, parse_mode, wrong_kind,
+};
 use super::{Applier, ManagedObject, parameters};
 use crate::apply::ledger::{CopiedFile, ObjectKind, TreeRecord};
 use crate::apply::rendering::TaskTemplates;
 use crate::apply::task::{ApplyResult, CheckResult, HostTask, Site, TaskError};
-use crate::host::atomic::{Attributes, check_creatable, ensure_dir};
+use crate::host::atomic::{Attributes, check_creatable};
 use crate::host::{Dir, FileKind, FileVersion, HostError, HostPath, Pending};
 
 /// The applier of `copy_files` tasks.
@@ -45,10 +47,6 @@ impl CopySource {
 }
 
 impl Applier for CopyFilesApplier {
-    fn managed_path(&self, site: &Site, task: &HostTask) -> Option<HostPath> {
-        self.managed_paths(site, task).into_iter().next()
-    }
-
     fn managed_paths(&self, site: &Site, task: &HostTask) -> Vec<HostPath> {
         let Ok(parameters) = parameters::<CopyFilesParameters>(task) else { return Vec::new() };
         let texts = TaskTemplates::new(site, task);
@@ -167,7 +165,7 @@ fn read_state(
         state.is_different = parameters.overwrite != Some(false)
             && !(version.stat.links == 1 && state.attributes.matches(&version.stat) && is_equal()?);
         if !state.is_different && parameters.overwrite != Some(false) {
-            state.known = Some(CopiedFile { source: source.mark(), copy: super::body::version_mark(version) });
+            state.known = Some(CopiedFile { source: source.mark(), copy: version_mark(version) });
         }
     }
     Ok(state)
@@ -186,7 +184,7 @@ fn open_source(site: &Site, texts: &TaskTemplates<'_>, index: usize, template: &
     let dir = site.host.parent_dir(&path)?.ok_or_else(missing_error)?;
     let version = dir.version(path.name())?.ok_or_else(missing_error)?;
     if version.stat.kind != FileKind::File {
-        return Err(wrong_kind(&path, version.stat.kind));
+        return Err(wrong_kind(&path, FileKind::File, version.stat.kind));
     }
     Ok(CopySource::HostFile { dir, name: path.name().to_owned(), version })
 }
@@ -194,14 +192,9 @@ fn open_source(site: &Site, texts: &TaskTemplates<'_>, index: usize, template: &
 /// Returns the version of the file at a path, or `None` if nothing is there. Fails if another kind of file is there.
 fn read_version(parent: &dyn Dir, path: &HostPath) -> Result<Option<FileVersion>, TaskError> {
     match parent.version(path.name())? {
-        Some(version) if version.stat.kind != FileKind::File => Err(wrong_kind(path, version.stat.kind)),
+        Some(version) if version.stat.kind != FileKind::File => Err(wrong_kind(path, FileKind::File, version.stat.kind)),
         version => Ok(version),
     }
-}
-
-/// Returns the error that another kind of file is at a path.
-fn wrong_kind(path: &HostPath, found: FileKind) -> TaskError {
-    HostError::WrongKind { path: path.to_string(), wanted: FileKind::File.as_str(), found: found.as_str() }.into()
 }
 
 /// Checks that each file can be replaced or created. Changes nothing.
@@ -216,21 +209,15 @@ fn check_replaceable(site: &Site, states: &[CopyState]) -> Result<(), HostError>
 fn write(site: &Site, task: &HostTask, state: &mut CopyState, dir_mode: Option<u32>) -> Result<(), TaskError> {
     let created_dir;
     // An earlier file of the task may have created the directory.
-    let parent = match (&state.parent, state.path.parent()) {
-        (Some(parent), _) => &**parent,
-        (None, Some(parent)) => {
-            let default_mode = || apply_default_acl(site, &state.path, 0o755, true);
-            note_created_parents(site, task, &parent)?;
-            created_dir = ensure_dir(&*site.host, &parent, dir_mode.map_or_else(default_mode, Ok)?)?;
-            &*created_dir
-        }
-        (None, None) => unreachable!("only the root directory has no parent, and it always exists"),
+    let parent = if let Some(parent) = &state.parent {
+        &**parent
+    } else {
+        let mode = dir_mode.map_or_else(|| apply_default_acl(site, &state.path, 0o755, true), Ok)?;
+        created_dir = create_parent(site, task, &state.path, mode)?;
+        &*created_dir
     };
     if parent.version(state.path.name())? != state.version {
-        return Err(TaskError::new(format!(
-            "{} was changed by another program during this pass: it is left unchanged, and checked again in the next pass",
-            state.path
-        )));
+        return Err(changed_error(&state.path));
     }
     if state.version.is_none() {
         site.ledger.note_creation(&task.task.id, state.path.as_str())?;
@@ -253,7 +240,7 @@ fn diff(states: &[CopyState]) -> String {
     let lines: Vec<String> = lines
         .map(|state| format!("{}{}\n", if state.version.is_some() { '~' } else { '+' }, one_line(state.path.as_str())))
         .collect();
-    super::sync::limited_lines(&lines)
+    limited_lines(&lines, lines.len())
 }
 
 #[cfg(test)]

@@ -1,30 +1,16 @@
 //! Copies of single files on an in-memory host.
 
-use std::rc::Rc;
-
 use serde_json::{Value, json};
 use stemma_core::digest::sha256;
 use stemma_wire::message::Hash;
-use stemma_wire::message::desired::ProfileTask;
 
 use super::*;
-use crate::apply::ledger::Ledger;
+use crate::apply::applier::testing::{block_on, site, task_of};
 use crate::host::memory::MemoryHost;
 use crate::host::{Host, ReplaceBlocker};
 
-fn site(host: &MemoryHost) -> Site {
-    let ledger = Ledger::open(Rc::new(host.clone())).unwrap();
-    Site::new(Rc::new(host.clone()), Rc::new(ledger))
-}
-
 fn task(parameters: &Value) -> HostTask {
-    let definition = json!({"id": "copy", "type": "copy_files", "parameters": parameters}).to_string();
-    let (references, after, barriers) = (vec![], vec![], vec![]);
-    HostTask::new(&ProfileTask { id: "copy".into(), definition, references, after, barriers }, &[].into()).unwrap()
-}
-
-fn block_on<T>(future: Pending<'_, T>) -> T {
-    tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(future)
+    task_of(("copy", "copy_files"), parameters, &[])
 }
 
 fn check(host: &MemoryHost, parameters: &Value) -> Result<CheckResult, TaskError> {

@@ -3,18 +3,17 @@
 //! What the author does not set stays as it is. A directory is removed with its content only if the author says so.
 
 use stemma_core::task::DirectoryParameters;
-use stemma_core::task::tree_rules::{agent_parent_error, system_dir_error};
 
-use super::placement::{apply_default_acl, is_trusted_dir, note_created_parents, one_line, open_parent, owner_uid, parse_mode};
+use super::placement::{
+    apply_default_acl, check_dir_path, create_parent, is_trusted_dir, one_line, open_parent, owner_uid, parse_mode, wrong_kind,
+};
 use super::tree_removal::{TreeContent, list_tree, remove_tree};
 use super::{Applier, parameters};
+use crate::apply::listing::list_names;
 use crate::apply::rendering::TaskTemplates;
 use crate::apply::task::{ApplyResult, CheckResult, HostTask, Site, TaskError};
-use crate::host::atomic::{check_creatable, ensure_dir};
+use crate::host::atomic::check_creatable;
 use crate::host::{Dir, FileKind, HostError, HostPath, Pending, ReplaceBlocker, Stat};
-
-/// Maximum number of entries that the error about a directory that is not empty names.
-const MAX_NAMED_ENTRIES: usize = 5;
 
 /// The mode of a new directory, if the author sets none.
 const DEFAULT_MODE: u32 = 0o755;
@@ -30,7 +29,7 @@ struct DirectoryState {
     path: HostPath,
     parent: Option<Box<dyn Dir>>,
     /// The existing directory with its metadata, or `None` if nothing is there.
-    present: Option<(Box<dyn Dir>, Stat)>,
+    present: Option<PresentDir>,
     desired: DesiredDirectory,
 }
 
@@ -58,13 +57,14 @@ struct DirectoryRights {
 }
 
 impl Applier for DirectoryApplier {
-    fn managed_path(&self, site: &Site, task: &HostTask) -> Option<HostPath> {
-        let parameters: DirectoryParameters = parameters(task).ok()?;
-        render_path(&TaskTemplates::new(site, task), &parameters).ok()
+    fn managed_paths(&self, site: &Site, task: &HostTask) -> Vec<HostPath> {
+        let path = parameters(task)
+            .and_then(|parameters: DirectoryParameters| render_path(&TaskTemplates::new(site, task), &parameters));
+        path.into_iter().collect()
     }
 
     fn path_refusal(&self, site: &Site, path: &HostPath) -> Option<String> {
-        check_path(site, path, false)
+        check_dir_path(site, "parameters.path", path, false)
             .and_then(|()| read_present(open_parent(site, path)?.as_deref(), path))
             .err()
             .map(|error| error.message)
@@ -77,7 +77,7 @@ impl Applier for DirectoryApplier {
                 return Ok(CheckResult::Converged);
             }
             // If the change is not possible, the result is `Blocked` and not an error, so that it also has the diff.
-            Ok(match state.check_changeable(site) {
+            Ok(match state.check_changeable(site).await {
                 Ok(content) => CheckResult::Drifted { diff: state.diff(&content), message: state.unrequested_change() },
                 Err(error) => CheckResult::Blocked { diff: state.diff(&TreeContent::default()), message: error.message },
             })
@@ -87,10 +87,10 @@ impl Applier for DirectoryApplier {
     fn apply<'a>(&'a self, site: &'a Site, task: &'a HostTask) -> Pending<'a, Result<ApplyResult, TaskError>> {
         Box::pin(async move {
             let state = read_state(site, task)?;
-            let content = state.check_changeable(site).map_err(TaskError::without_effect)?;
+            let content = state.check_changeable(site).await.map_err(TaskError::without_effect)?;
             match &state.desired {
                 DesiredDirectory::Present(rights) => make_directory(site, task, &state, rights)?,
-                DesiredDirectory::Absent | DesiredDirectory::AbsentTree => remove_directory(site, &state)?,
+                DesiredDirectory::Absent | DesiredDirectory::AbsentTree => remove_directory(site, &state).await?,
             }
             Ok(ApplyResult { message: state.unrequested_change(), diff: state.diff(&content), ..ApplyResult::default() })
         })
@@ -109,7 +109,7 @@ impl DirectoryState {
 
     /// Checks that the directory can be created, changed or removed. Changes nothing. Returns the entries that are removed
     /// with the directory.
-    fn check_changeable(&self, site: &Site) -> Result<TreeContent, TaskError> {
+    async fn check_changeable(&self, site: &Site) -> Result<TreeContent, TaskError> {
         let (Some(parent), Some((dir, _))) = (&self.parent, &self.present) else {
             check_creatable(&*site.host, &self.path)?;
             return Ok(TreeContent::default());
@@ -132,7 +132,7 @@ impl DirectoryState {
                 Ok(TreeContent::default())
             }
             (DesiredDirectory::AbsentTree, Ok(())) => match parent.dir(self.path.name())? {
-                Some(dir) => list_tree(&self.path, dir),
+                Some(dir) => list_tree(&self.path, dir).await,
                 None => Ok(TreeContent::default()),
             },
         }
@@ -145,14 +145,10 @@ impl DirectoryState {
         if names.is_empty() {
             return Ok(());
         }
-        let first_names = names.iter().take(MAX_NAMED_ENTRIES).map(|name| one_line(name)).collect::<Vec<_>>().join(", ");
-        let more = match names.len().saturating_sub(MAX_NAMED_ENTRIES) {
-            0 => String::new(),
-            count => format!(" and {count} more"),
-        };
         Err(TaskError::new(format!(
-            "{} is not empty, and is left as it was: it has {first_names}{more}; remove these, or set `recursive: true` to remove all that is in it",
-            self.path
+            "{} is not empty, and is left as it was: it has {}; remove these, or set `recursive: true` to remove all that is in it",
+            self.path,
+            one_line(&list_names(&names))
         )))
     }
 
@@ -216,7 +212,7 @@ fn read_state(site: &Site, task: &HostTask) -> Result<DirectoryState, TaskError>
     let parameters: DirectoryParameters = parameters(task)?;
     let texts = TaskTemplates::new(site, task);
     let path = render_path(&texts, &parameters)?;
-    check_path(site, &path, parameters.absent && parameters.recursive)?;
+    check_dir_path(site, "parameters.path", &path, parameters.absent && parameters.recursive)?;
     let parent = open_parent(site, &path)?;
     let present = read_present(parent.as_deref(), &path)?;
     let desired = match (parameters.absent, parameters.recursive) {
@@ -238,28 +234,12 @@ fn render_path(texts: &TaskTemplates<'_>, parameters: &DirectoryParameters) -> R
     texts.path("parameters.path", parameters.path.as_deref().unwrap_or_default())
 }
 
-/// Fails if the agent has files below the path or, for a removal with all content, if the operating system needs it.
-fn check_path(site: &Site, path: &HostPath, is_tree_removal: bool) -> Result<(), TaskError> {
-    let text = path.as_str();
-    let is_above_label_map = || stemma_core::task::is_at_or_below(site.label_map.as_str(), text);
-    let error = agent_parent_error(text).or_else(|| {
-        if !is_tree_removal {
-            return None;
-        }
-        system_dir_error(text).or_else(|| {
-            is_above_label_map().then(|| format!("{text:?} has {} of the agent below it: name another directory", site.label_map))
-        })
-    });
-    error.map_or(Ok(()), |error| Err(TaskError::new(format!("parameters.path: {error}; nothing was changed"))))
-}
-
 /// Opens the directory at a path, or returns `None` if nothing is there. Fails if the path has another kind of file.
 fn read_present(parent: Option<&dyn Dir>, path: &HostPath) -> Result<Option<PresentDir>, TaskError> {
     let Some(parent) = parent else { return Ok(None) };
     let Some(stat) = parent.stat(path.name())? else { return Ok(None) };
     if stat.kind != FileKind::Directory {
-        let (path, wanted, found) = (path.to_string(), FileKind::Directory.as_str(), stat.kind.as_str());
-        return Err(HostError::WrongKind { path, wanted, found }.into());
+        return Err(wrong_kind(path, FileKind::Directory, stat.kind));
     }
     let Some(dir) = parent.dir(path.name())? else { return Ok(None) };
     // The metadata is that of the open directory, because someone may have replaced the entry in between.
@@ -304,9 +284,7 @@ fn make_directory(site: &Site, task: &HostTask, state: &DirectoryState, rights: 
     let (dir, old_mode) = match &state.present {
         Some((dir, stat)) => (&**dir, stat.mode),
         None => {
-            // The directory itself is missing too.
-            note_created_parents(site, task, &state.path)?;
-            created_dir = create(site, state, rights)?;
+            created_dir = create(site, task, state, rights)?;
             let mode = created_dir.own_stat()?.mode;
             (&*created_dir, mode)
         }
@@ -339,17 +317,15 @@ fn set_mode(dir: &dyn Dir, mode: u32) -> Result<(), HostError> {
 }
 
 /// Creates the directory and those above it, durably. Until it has its owner and group, only the agent may use it.
-fn create(site: &Site, state: &DirectoryState, rights: &DirectoryRights) -> Result<Box<dyn Dir>, TaskError> {
-    let host = &*site.host;
+fn create(site: &Site, task: &HostTask, state: &DirectoryState, rights: &DirectoryRights) -> Result<Box<dyn Dir>, TaskError> {
     let created_parent;
-    let parent = match (&state.parent, state.path.parent()) {
-        (Some(parent), _) => &**parent,
-        (None, Some(parent)) => {
-            created_parent = ensure_dir(host, &parent, rights.dir_mode)?;
-            &*created_parent
-        }
-        (None, None) => unreachable!("only the root directory has no parent, and it always exists"),
+    let parent = if let Some(parent) = &state.parent {
+        &**parent
+    } else {
+        created_parent = create_parent(site, task, &state.path, rights.dir_mode)?;
+        &*created_parent
     };
+    site.ledger.note_creation(&task.task.id, state.path.as_str())?;
     let changes_owner = rights.user.is_some() || rights.group.is_some();
     let first_mode = if changes_owner && rights.is_mode_explicit { rights.mode & 0o700 } else { rights.mode };
     parent.make_dir(state.path.name(), first_mode)?;
@@ -359,10 +335,10 @@ fn create(site: &Site, state: &DirectoryState, rights: &DirectoryRights) -> Resu
 }
 
 /// Removes the directory, with its content if the task says so. Does nothing if there is none.
-fn remove_directory(site: &Site, state: &DirectoryState) -> Result<(), TaskError> {
+async fn remove_directory(site: &Site, state: &DirectoryState) -> Result<(), TaskError> {
     if let (Some(parent), Some(_)) = (&state.parent, &state.present) {
         match state.desired {
-            DesiredDirectory::AbsentTree => remove_tree(&*site.host, &**parent, &state.path)?,
+            DesiredDirectory::AbsentTree => remove_tree(&*site.host, &**parent, &state.path).await?,
             DesiredDirectory::Absent | DesiredDirectory::Present(_) => parent.remove_dir(state.path.name())?,
         }
         parent.sync()?;

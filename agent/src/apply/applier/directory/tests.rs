@@ -7,36 +7,23 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use serde_json::{Value, json};
-use stemma_wire::message::desired::ProfileTask;
 
 use super::*;
-use crate::apply::ledger::Ledger;
+use crate::apply::applier::testing::{block_on, site_of, task_of};
 use crate::host::Host;
 use crate::host::memory::MemoryHost;
 use crate::host::real::RealHost;
 
-fn site(host: Rc<dyn Host>) -> Site {
-    let ledger = Ledger::open(host.clone()).unwrap();
-    Site::new(host, Rc::new(ledger))
-}
-
-/// Returns a directory task with these parameters.
 fn task(parameters: &Value) -> HostTask {
-    let definition = json!({"id": "dir", "type": "directory", "parameters": parameters}).to_string();
-    let (references, after, barriers) = (vec![], vec![], vec![]);
-    HostTask::new(&ProfileTask { id: "dir".into(), definition, references, after, barriers }, &[].into()).unwrap()
-}
-
-fn block_on<T>(future: Pending<'_, T>) -> T {
-    tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(future)
+    task_of(("dir", "directory"), parameters, &[])
 }
 
 fn check(host: &MemoryHost, parameters: &Value) -> Result<CheckResult, TaskError> {
-    block_on(DirectoryApplier.check(&site(Rc::new(host.clone())), &task(parameters)))
+    block_on(DirectoryApplier.check(&site_of(Rc::new(host.clone())), &task(parameters)))
 }
 
 fn apply(host: &MemoryHost, parameters: &Value) -> Result<ApplyResult, TaskError> {
-    block_on(DirectoryApplier.apply(&site(Rc::new(host.clone())), &task(parameters)))
+    block_on(DirectoryApplier.apply(&site_of(Rc::new(host.clone())), &task(parameters)))
 }
 
 /// Returns mode, owner and group of an entry, or `None` if it does not exist.
@@ -199,6 +186,31 @@ fn s63_paths_above_agent_and_system_are_refused() {
     }
 }
 
+/// Regression test: the agent did nothing else until the last entry of a tree was removed.
+#[test]
+fn removal_of_tree_lets_other_work_continue() {
+    let host = MemoryHost::new();
+    (0..3).for_each(|number| host.put(&format!("/srv/old/{number}"), "x"));
+    let (site, task) = (site_of(Rc::new(host.clone())), task(&json!({"path": "/srv/old", "absent": true, "recursive": true})));
+    let removal = DirectoryApplier.apply(&site, &task);
+    let pauses = std::cell::Cell::new(0);
+    let other_work = async {
+        loop {
+            pauses.set(pauses.get() + 1);
+            tokio::task::yield_now().await;
+        }
+    };
+    block_on(async {
+        tokio::select! {
+            biased;
+            result = removal => drop(result.unwrap()),
+            () = other_work => {}
+        }
+    });
+    assert!(pauses.get() > 6, "once for each entry that is listed and removed: {}", pauses.get());
+    assert_eq!(host.list("/srv"), [""; 0]);
+}
+
 /// The agent is killed, or the power is cut, before each of its changes. The next pass finishes the work.
 #[test]
 fn x05_next_pass_resumes_after_crash_at_any_step() {
@@ -209,7 +221,7 @@ fn x05_next_pass_resumes_after_crash_at_any_step() {
             let host = MemoryHost::new();
             host.put("/srv/old/x/f", "x");
             host.put("/srv/old/g", "x");
-            drop(site(Rc::new(host.clone())));
+            drop(site_of(Rc::new(host.clone())));
             host.restart();
             host
         };
@@ -219,7 +231,7 @@ fn x05_next_pass_resumes_after_crash_at_any_step() {
         assert!(calls > 3, "{calls}");
         for (call, is_power_cut) in (0..calls).flat_map(|call| [(call, false), (call, true)]) {
             let host = new_host();
-            let site = site(Rc::new(host.clone()));
+            let site = site_of(Rc::new(host.clone()));
             host.crash_before(call);
             block_on(DirectoryApplier.apply(&site, &task(&parameters))).unwrap_err();
             if is_power_cut {
@@ -255,7 +267,7 @@ fn s65_recursive_removes_real_tree_and_nothing_outside() {
     symlink("../..", tree.join("a/up")).unwrap();
     rustix::fs::mknodat(rustix::fs::CWD, tree.join("a/fifo"), rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
     let parameters = json!({"path": "/srv/tree", "absent": true, "recursive": true});
-    block_on(DirectoryApplier.apply(&site(host), &task(&parameters))).unwrap();
+    block_on(DirectoryApplier.apply(&site_of(host), &task(&parameters))).unwrap();
     assert!(!tree.exists());
     assert_eq!(fs::read_to_string(outside.path().join("kept")).unwrap(), "kept");
     assert_eq!(fs::read_to_string(root.path().join("hard")).unwrap(), "kept");
@@ -270,7 +282,7 @@ fn s64_directory_task_stays_inside_root_when_directory_becomes_link() {
     fs::write(outside.path().join("kept"), "kept").unwrap();
     fs::set_permissions(outside.path(), fs::Permissions::from_mode(0o755)).unwrap();
     let path = |text: &str| root.path().join(text);
-    let site = site(Rc::new(RealHost::new(root.path()).unwrap()));
+    let site = site_of(Rc::new(RealHost::new(root.path()).unwrap()));
     let is_over = Arc::new(AtomicBool::new(false));
     let attacker = {
         let (is_over, dir, moved_dir, outside) =
@@ -308,7 +320,7 @@ fn apply_keeps_inherited_setgid_bit_on_real_host() {
     let host: Rc<dyn Host> = Rc::new(RealHost::new(root.path()).unwrap());
     fs::create_dir(root.path().join("srv")).unwrap();
     fs::set_permissions(root.path().join("srv"), fs::Permissions::from_mode(0o2755)).unwrap();
-    let site = site(host);
+    let site = site_of(host);
     for (parameters, expected_mode) in [(json!({"path": "/srv/a"}), 0o2755), (json!({"path": "/srv/b", "mode": "0750"}), 0o750)] {
         block_on(DirectoryApplier.apply(&site, &task(&parameters))).unwrap();
         assert_eq!(block_on(DirectoryApplier.check(&site, &task(&parameters))), Ok(CheckResult::Converged));
@@ -321,7 +333,7 @@ fn apply_keeps_inherited_setgid_bit_on_real_host() {
 #[test]
 fn recursive_refuses_deep_tree() {
     let host = MemoryHost::new();
-    let deep = "/d".repeat(super::super::tree_removal::MAX_TREE_DEPTH + 1);
+    let deep = "/d".repeat(stemma_core::task::tree_rules::MAX_TREE_DEPTH + 1);
     host.put(&format!("/srv/a{deep}/f"), "x");
     let parameters = json!({"path": "/srv/a", "absent": true, "recursive": true});
     let error = apply(&host, &parameters).unwrap_err();

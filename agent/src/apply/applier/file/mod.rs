@@ -14,12 +14,12 @@ use stemma_core::digest::sha256;
 use stemma_core::task::{FileParameters, check_words};
 use stemma_wire::message::Hash;
 
-use super::placement::{apply_default_acl, is_trusted_dir, note_created_parents, open_parent, owner_uid, parse_mode};
+use super::placement::{apply_default_acl, changed_error, create_parent, is_trusted_dir, open_parent, owner_uid, parse_mode};
 use super::{Applier, parameters};
 use crate::apply::ledger::UndoNote;
 use crate::apply::rendering::TaskTemplates;
 use crate::apply::task::{ApplyResult, CheckResult, HostTask, Site, TaskError};
-use crate::host::atomic::{Attributes, StagedFile, UnfinishedFile, check_creatable, ensure_dir};
+use crate::host::atomic::{Attributes, StagedFile, UnfinishedFile, check_creatable};
 use crate::host::{CommandPurpose, Dir, Extras, FileDetails, FileVersion, Host, HostCommand, HostError, HostPath, Pending, Stat};
 
 /// Maximum size of a file that a task writes or reads, in bytes. It is the maximum size of a blob.
@@ -90,9 +90,10 @@ enum FileContent {
 }
 
 impl Applier for FileApplier {
-    fn managed_path(&self, site: &Site, task: &HostTask) -> Option<HostPath> {
-        let parameters: FileParameters = parameters(task).ok()?;
-        render_path(&TaskTemplates::new(site, task), &parameters).ok()
+    fn managed_paths(&self, site: &Site, task: &HostTask) -> Vec<HostPath> {
+        let path =
+            parameters(task).and_then(|parameters: FileParameters| render_path(&TaskTemplates::new(site, task), &parameters));
+        path.into_iter().collect()
     }
 
     fn written_digest(&self, site: &Site, task: &HostTask) -> Option<[u8; 32]> {
@@ -477,16 +478,12 @@ fn blob_content(site: &Site, source: &str) -> Result<FileContent, TaskError> {
 /// Replaces the existing file, if there is one, by the file that the task wants. Creates missing directories. Returns
 /// the output of the command `validate`.
 async fn replace_file(site: &Site, task: &HostTask, state: &FileState, desired_file: &DesiredFile) -> Result<String, TaskError> {
-    let host = &*site.host;
     let created_dir;
-    let dir = match (&state.parent, state.path.parent()) {
-        (Some(dir), _) => &**dir,
-        (None, Some(parent)) => {
-            note_created_parents(site, task, &parent)?;
-            created_dir = ensure_dir(host, &parent, state.dir_mode)?;
-            &*created_dir
-        }
-        (None, None) => unreachable!("only the root directory has no parent, and it always exists"),
+    let dir = if let Some(dir) = &state.parent {
+        &**dir
+    } else {
+        created_dir = create_parent(site, task, &state.path, state.dir_mode)?;
+        &*created_dir
     };
     let (staged, output) = stage_validated(site, task, state, desired_file, dir).await.map_err(TaskError::without_effect)?;
     staged.commit(dir, state.path.name())?;
@@ -549,13 +546,7 @@ fn check_mode_stored(state: &FileState, desired: &DesiredFile, version: Option<&
 /// Fails if the file at the path is not the version that [`read_state`] found. Otherwise the task would silently
 /// overwrite or delete a change by another program.
 fn check_unchanged(state: &FileState, dir: &dyn Dir) -> Result<(), TaskError> {
-    let path = &state.path;
-    if dir.version(path.name())? == state.version {
-        return Ok(());
-    }
-    Err(TaskError::new(format!(
-        "{path} was changed by another program during this pass: it is left unchanged, and checked again in the next pass"
-    )))
+    if dir.version(state.path.name())? == state.version { Ok(()) } else { Err(changed_error(&state.path)) }
 }
 
 /// Writes the new file under a temporary name in the directory of the old file. A large blob is copied from the ledger

@@ -7,11 +7,11 @@ use stemma_core::digest::sha256;
 use stemma_core::task::LinkParameters;
 use stemma_core::task::name_rules::link_target_error;
 
-use super::placement::{apply_default_acl, note_created_parents, one_line, open_parent, parse_mode};
+use super::placement::{apply_default_acl, changed_error, create_parent, one_line, open_parent, parse_mode, wrong_kind};
 use super::{Applier, parameters};
 use crate::apply::rendering::TaskTemplates;
 use crate::apply::task::{ApplyResult, CheckResult, HostTask, Site, TaskError};
-use crate::host::atomic::{StagedFile, check_creatable, ensure_dir};
+use crate::host::atomic::{StagedFile, check_creatable};
 use crate::host::{Dir, FileKind, FileVersion, HostError, HostPath, Pending};
 
 /// The applier of `link` tasks.
@@ -32,9 +32,10 @@ struct LinkState {
 }
 
 impl Applier for LinkApplier {
-    fn managed_path(&self, site: &Site, task: &HostTask) -> Option<HostPath> {
-        let parameters: LinkParameters = parameters(task).ok()?;
-        render_path(&TaskTemplates::new(site, task), &parameters).ok()
+    fn managed_paths(&self, site: &Site, task: &HostTask) -> Vec<HostPath> {
+        let path =
+            parameters(task).and_then(|parameters: LinkParameters| render_path(&TaskTemplates::new(site, task), &parameters));
+        path.into_iter().collect()
     }
 
     fn written_digest(&self, site: &Site, task: &HostTask) -> Option<[u8; 32]> {
@@ -98,14 +99,7 @@ impl LinkState {
     /// Fails if the link is not the one that [`read_state`] found. Otherwise the task would overwrite or delete a change by
     /// another program.
     fn check_unchanged(&self, parent: &dyn Dir) -> Result<(), TaskError> {
-        if parent.version(self.path.name())? == self.version {
-            return Ok(());
-        }
-        let message = format!(
-            "{} was changed by another program during this pass: it is left unchanged, and checked again in the next pass",
-            self.path
-        );
-        Err(TaskError::new(message).without_effect())
+        if parent.version(self.path.name())? == self.version { Ok(()) } else { Err(changed_error(&self.path).without_effect()) }
     }
 }
 
@@ -147,10 +141,7 @@ fn read_link(parent: Option<&dyn Dir>, path: &HostPath) -> Result<Option<String>
     match parent.stat(path.name())? {
         None => Ok(None),
         Some(stat) if stat.kind == FileKind::Link => Ok(parent.read_link(path.name())?),
-        Some(stat) => {
-            let (path, wanted, found) = (path.to_string(), FileKind::Link.as_str(), stat.kind.as_str());
-            Err(HostError::WrongKind { path, wanted, found }.into())
-        }
+        Some(stat) => Err(wrong_kind(path, FileKind::Link, stat.kind)),
     }
 }
 
@@ -158,14 +149,11 @@ fn read_link(parent: Option<&dyn Dir>, path: &HostPath) -> Result<Option<String>
 fn replace_link(site: &Site, task: &HostTask, state: &LinkState, target: &str) -> Result<(), TaskError> {
     let host = &*site.host;
     let created_dir;
-    let parent = match (&state.parent, state.path.parent()) {
-        (Some(parent), _) => &**parent,
-        (None, Some(parent)) => {
-            note_created_parents(site, task, &parent)?;
-            created_dir = ensure_dir(host, &parent, state.dir_mode)?;
-            &*created_dir
-        }
-        (None, None) => unreachable!("only the root directory has no parent, and it always exists"),
+    let parent = if let Some(parent) = &state.parent {
+        &**parent
+    } else {
+        created_dir = create_parent(site, task, &state.path, state.dir_mode)?;
+        &*created_dir
     };
     if state.present.is_none() {
         site.ledger.note_creation(&task.task.id, state.path.as_str())?;

@@ -7,42 +7,29 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use serde_json::{Value, json};
-use stemma_wire::message::desired::{InputValue, ProfileTask};
 
 use super::*;
-use crate::apply::ledger::Ledger;
+use crate::apply::applier::testing::{block_on, site_of, task_of};
 use crate::host::Host;
 use crate::host::atomic::sweep;
 use crate::host::memory::MemoryHost;
 use crate::host::real::RealHost;
 
-fn site(host: Rc<dyn Host>) -> Site {
-    let ledger = Ledger::open(host.clone()).unwrap();
-    Site::new(host, Rc::new(ledger))
-}
-
 /// Returns a link task with these parameters, which may read the label `a` with this value.
 fn task_with_label(parameters: &Value, value: &str) -> HostTask {
-    let definition = json!({"id": "link", "type": "link", "parameters": parameters}).to_string();
-    let (references, after, barriers) = (vec!["labels.a".to_owned()], vec![], vec![]);
-    let inputs = [("labels.a".to_owned(), InputValue::Json(json!(value).to_string().into()))].into();
-    HostTask::new(&ProfileTask { id: "link".into(), definition, references, after, barriers }, &inputs).unwrap()
+    task_of(("link", "link"), parameters, &[("a", value)])
 }
 
 fn task(parameters: &Value) -> HostTask {
     task_with_label(parameters, "x")
 }
 
-fn block_on<T>(future: Pending<'_, T>) -> T {
-    tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(future)
-}
-
 fn check(host: &MemoryHost, parameters: &Value) -> Result<CheckResult, TaskError> {
-    block_on(LinkApplier.check(&site(Rc::new(host.clone())), &task(parameters)))
+    block_on(LinkApplier.check(&site_of(Rc::new(host.clone())), &task(parameters)))
 }
 
 fn apply(host: &MemoryHost, parameters: &Value) -> Result<ApplyResult, TaskError> {
-    block_on(LinkApplier.apply(&site(Rc::new(host.clone())), &task(parameters)))
+    block_on(LinkApplier.apply(&site_of(Rc::new(host.clone())), &task(parameters)))
 }
 
 /// Returns the target of a link, or `None` if nothing is at the path.
@@ -94,7 +81,7 @@ fn s65_other_file_at_path_of_link_stays() {
 fn rendered_target_follows_rule_of_links() {
     let host = MemoryHost::new();
     let task = task_with_label(&json!({"path": "/srv/l", "target": "{{ labels.a }}"}), "");
-    let error = block_on(LinkApplier.check(&site(Rc::new(host)), &task)).unwrap_err();
+    let error = block_on(LinkApplier.check(&site_of(Rc::new(host)), &task)).unwrap_err();
     assert!(error.message.starts_with("parameters.target: \"\" is not a path for a link"), "{}", error.message);
 }
 
@@ -106,7 +93,7 @@ fn x05_link_is_old_or_new_after_crash_at_any_step() {
     let new_host = || {
         let host = MemoryHost::new();
         host.put_link_to("/srv/l", "old");
-        drop(site(Rc::new(host.clone())));
+        drop(site_of(Rc::new(host.clone())));
         host.restart();
         host
     };
@@ -116,7 +103,7 @@ fn x05_link_is_old_or_new_after_crash_at_any_step() {
     assert_eq!(calls, 3, "symlink, rename and fsync");
     for (call, is_power_cut) in (0..calls).flat_map(|call| [(call, false), (call, true)]) {
         let host = new_host();
-        let site = site(Rc::new(host.clone()));
+        let site = site_of(Rc::new(host.clone()));
         host.crash_before(call);
         block_on(LinkApplier.apply(&site, &task(&parameters))).unwrap_err();
         if is_power_cut {
@@ -140,7 +127,7 @@ fn s64_link_stays_inside_root_when_directory_becomes_link() {
     let (root, outside) =
         (tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap(), tempfile::tempdir().unwrap());
     let host: Rc<dyn Host> = Rc::new(RealHost::new(root.path()).unwrap());
-    let site = site(host);
+    let site = site_of(host);
     let (dir, moved_dir) = (root.path().join("dir"), root.path().join("kept"));
     fs::create_dir(&dir).unwrap();
     let is_over = Arc::new(AtomicBool::new(false));

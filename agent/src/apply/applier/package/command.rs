@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use log::{info, warn};
 
-use super::super::shell::forget_unit;
+use super::super::shell::run_in_unit;
 use crate::apply::task::{Site, TaskError};
 use crate::host::{CommandPurpose, CommandResult, ExitKind, Host, HostCommand, HostError, HostPath};
 
@@ -58,17 +58,7 @@ impl CommandRunner<'_> {
     }
 
     async fn run_in_unit(&self, words: &[&str]) -> Result<CommandResult, TaskError> {
-        let site = self.site;
-        let mut command = self.command(words);
-        command.unit = site.host.new_unit(&command.purpose);
-        let unit = command.unit.as_deref();
-        let record = || if unit.is_some() { site.ledger.set_started_unit(self.task, unit) } else { Ok(()) };
-        let result = site.host.run_recorded(&command, &record).await;
-        if let Some(unit) = unit {
-            forget_unit(site, self.task);
-            site.host.release_unit(unit).await;
-        }
-        Ok(result?)
+        Ok(run_in_unit(self.site, self.task, self.command(words)).await?)
     }
 
     /// Returns a command, which runs inside of the agent's root directory.
@@ -95,6 +85,5 @@ fn has_logind(host: &dyn Host) -> Result<bool, HostError> {
 
 /// Returns whether the host has an entry at this path, of any kind.
 pub(super) fn path_exists(host: &dyn Host, path: &str) -> Result<bool, HostError> {
-    let path = HostPath::from_static(path);
-    Ok(host.parent_dir(&path)?.map(|dir| dir.stat(path.name())).transpose()?.flatten().is_some())
+    Ok(host.stat(&HostPath::from_static(path))?.is_some())
 }

@@ -5,10 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
 use super::request::{PackageRequest, PackageTarget, VersionRule};
+use crate::apply::listing::list_names;
 use crate::host::command::escape_controls;
-
-/// Maximum number of packages in the list of a message.
-const MAX_LISTED: usize = 5;
 
 /// Maximum number of other packages in a diff: those that were installed or removed because of the named ones.
 const MAX_OTHER_LINES: usize = 200;
@@ -86,11 +84,11 @@ impl PackageChanges {
     pub(super) fn would_message(&self, request: &PackageRequest) -> String {
         let mut parts = Vec::new();
         if !self.packages.is_empty() {
-            parts.push(format!("{} {}", request.target.verb(), list(&self.packages)));
+            parts.push(format!("{} {}", request.target.verb(), list_names(&self.packages)));
         }
         if !self.hold.is_empty() {
             let verb = if request.hold == Some(true) { "hold" } else { "no longer hold" };
-            parts.push(format!("{verb} {}", list(&self.hold)));
+            parts.push(format!("{verb} {}", list_names(&self.hold)));
         }
         format!("would {}", parts.join(" and "))
     }
@@ -158,7 +156,7 @@ impl BrokenState {
         let command = if must_reinstall { "apt-get --fix-broken install" } else { "dpkg --configure -a" };
         format!(
             "dpkg was interrupted and left {}: run `{command}` on the host and read what it reports; nothing was changed",
-            list(&names)
+            list_names(&names)
         )
     }
 }
@@ -206,13 +204,4 @@ pub(super) fn diff_snapshots(old: &PackageSnapshot, new: &PackageSnapshot, ignor
 /// Returns in words whether a package is held.
 const fn held_text(is_held: bool) -> &'static str {
     if is_held { "held" } else { "not held" }
-}
-
-/// Returns the first names, and the number of the others.
-pub(super) fn list(names: &[String]) -> String {
-    let first = names.iter().take(MAX_LISTED).cloned().collect::<Vec<_>>().join(", ");
-    match names.len().saturating_sub(MAX_LISTED) {
-        0 => first,
-        more => format!("{first} and {more} more"),
-    }
 }

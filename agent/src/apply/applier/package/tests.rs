@@ -3,11 +3,10 @@
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use stemma_wire::message::desired::{InputValue, ProfileTask};
 
 use super::dpkg::tests::STATUS_SAMPLE;
 use super::*;
-use crate::apply::ledger::Ledger;
+use crate::apply::applier::testing::{block_on, site, task_of};
 use crate::apply::task::FailureEffect;
 use crate::host::memory::MemoryHost;
 use crate::host::{CommandResult, ExitKind, HostCommand, LockHolder};
@@ -15,26 +14,9 @@ use crate::host::{CommandResult, ExitKind, HostCommand, LockHolder};
 const STATUS_PATH: &str = "/var/lib/dpkg/status";
 const FRONTEND_LOCK: &str = "/var/lib/dpkg/lock-frontend";
 
-fn site(host: &MemoryHost) -> Site {
-    let ledger = Ledger::open(Rc::new(host.clone())).unwrap();
-    Site::new(Rc::new(host.clone()), Rc::new(ledger))
-}
-
 /// Returns a package task `t` with these parameters. It reads the label `version`, whose value is `1.0-1`.
 fn task(parameters: &Value) -> HostTask {
-    let profile = ProfileTask {
-        id: "t".into(),
-        definition: json!({"id": "t", "type": "package", "parameters": parameters}).to_string(),
-        references: vec!["labels.version".into()],
-        after: vec![],
-        barriers: vec![],
-    };
-    HostTask::new(&profile, &[("labels.version".to_owned(), InputValue::Json(json!("1.0-1").to_string().into()))].into()).unwrap()
-}
-
-/// Waits for a future on a clock that jumps to the next timer.
-fn block_on<T>(future: Pending<'_, T>) -> T {
-    tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap().block_on(future)
+    task_of(("t", "package"), parameters, &[("version", "1.0-1")])
 }
 
 fn check(host: &MemoryHost, parameters: &Value) -> Result<CheckResult, TaskError> {

@@ -1,8 +1,8 @@
 //! `puppet`: Puppet code, run by the host's own `puppet apply`.
 //!
 //! A check is a run with `--noop`, which costs about as much as a run. So a check without a difference is valid for a while
-//! ([`RecentChecks`](crate::apply::recent_checks::RecentChecks)). The code is no template. Values of the task reach it only
-//! as facts and as data of Hiera, so no value can become Puppet code.
+//! ([`RecentChecks`]). The code is no template. Values of the task reach it only as facts and as data of Hiera, so no value
+//! can become Puppet code.
 //!
 //! The exit status of `puppet apply --detailed-exitcodes` has two bits: 2 if resources changed, 4 if resources failed. It is
 //! 1 if the run failed as a whole, for example because the code does not compile. With `--noop`, it is 0 even if resources
@@ -13,13 +13,14 @@ mod summary;
 
 use std::time::Duration;
 
-use log::debug;
 use serde_json::{Map, Value};
 use stemma_core::task::tree_rules::relative_path_error;
 use stemma_core::task::{PuppetParameters, check_variable, is_template};
 use stemma_wire::message::Hash;
 
+use super::shell::run_in_unit;
 use super::{Applier, parameters};
+use crate::apply::recent_checks::RecentChecks;
 use crate::apply::rendering::TaskTemplates;
 use crate::apply::task::{ApplyResult, CheckResult, HostTask, Site, TaskError};
 use crate::host::{CommandPurpose, CommandResult, ExitKind, HostCommand, HostError, HostPath, Pending};
@@ -78,7 +79,9 @@ impl Applier for PuppetApplier {
             site.left.find(&*site.host, &site.ledger).await?;
             let left_result = site.left.await_ends(&task.task.id).await;
             let run = prepare(site, task)?;
-            if left_result.is_none() && site.checks.is_valid(&task.task.id, task.content, site.host.uptime()) {
+            if left_result.is_none()
+                && site.memory.get::<RecentChecks>().is_valid(&task.task.id, task.content, site.host.uptime())
+            {
                 return Ok(CheckResult::Converged);
             }
             let Some(program) = find_program(site)? else {
@@ -115,7 +118,7 @@ impl Applier for PuppetApplier {
                 );
                 return Err(TaskError::new(message).without_effect());
             };
-            site.checks.invalidate(&task.task.id);
+            site.memory.get::<RecentChecks>().invalidate(&task.task.id);
             let (result, summary) = run_puppet(site, task, &run, program, RunMode::Apply).await?;
             let result = apply_result(result, summary)?;
             record_check(site, task);
@@ -131,19 +134,16 @@ impl Applier for PuppetApplier {
 
 /// Records that the task has no difference to its host now.
 fn record_check(site: &Site, task: &HostTask) {
-    site.checks.record(&task.task.id, task.content, site.host.uptime());
+    site.memory.get::<RecentChecks>().record(&task.task.id, task.content, site.host.uptime());
 }
 
 /// Returns the path of Puppet on this host, or `None` if it is not installed.
 fn find_program(site: &Site) -> Result<Option<HostPath>, HostError> {
     for path in PROGRAMS.map(HostPath::from_static) {
-        let dir = match site.host.parent_dir(&path) {
-            Ok(dir) => dir,
-            Err(HostError::Link { .. }) => None,
+        match site.host.stat(&path) {
+            Ok(Some(_)) => return Ok(Some(path)),
+            Ok(None) | Err(HostError::Link { .. }) => {}
             Err(error) => return Err(error),
-        };
-        if dir.map(|dir| dir.stat(path.name())).transpose()?.flatten().is_some() {
-            return Ok(Some(path));
         }
     }
     Ok(None)
@@ -232,7 +232,7 @@ async fn run_puppet(
     program: HostPath,
     mode: RunMode,
 ) -> Result<(CommandResult, Option<PuppetSummary>), TaskError> {
-    let staged = StagedRun::new(site, &task.task.id, run).map_err(TaskError::without_effect)?;
+    let staged = StagedRun::new(site, &task.task.id, run).await.map_err(TaskError::without_effect)?;
     let is_secret = task.is_sensitive();
     let mut command = HostCommand {
         cwd: run.cwd.clone(),
@@ -246,28 +246,12 @@ async fn run_puppet(
         }
         RunMode::Apply => {
             command.purpose = CommandPurpose::Task(task.task.id.clone());
-            run_recorded(site, task, command).await
+            run_in_unit(site, &task.task.id, command).await
         }
     };
     let summary = staged.summary();
-    staged.remove(site);
+    staged.remove(site).await;
     Ok((result?, summary))
-}
-
-/// Runs a command that continues if this agent ends. The ledger has its unit until the end of the command.
-async fn run_recorded(site: &Site, task: &HostTask, mut command: HostCommand) -> Result<CommandResult, HostError> {
-    let id = &task.task.id;
-    command.unit = site.host.new_unit(&command.purpose);
-    let unit = command.unit.as_deref();
-    let record = || if unit.is_some() { site.ledger.set_started_unit(id, unit) } else { Ok(()) };
-    let result = site.host.run_recorded(&command, &record).await;
-    if let Some(unit) = unit {
-        if let Err(error) = site.ledger.set_started_unit(id, None) {
-            debug!(task = id.as_str(), error = error.sentence().as_str(); "the unit of a task remains in the record");
-        }
-        site.host.release_unit(unit).await;
-    }
-    result
 }
 
 /// Returns the result of a run with `--noop`.

@@ -45,14 +45,14 @@ impl StagedRun {
     ///
     /// # Errors
     /// [`TaskError`] if a file cannot be written or a blob is missing. The files that were written are removed.
-    pub(super) fn new(site: &Site, task: &str, run: &PuppetRun) -> Result<Self, TaskError> {
+    pub(super) async fn new(site: &Site, task: &str, run: &PuppetRun) -> Result<Self, TaskError> {
         let random = site.host.random() & 0xFFFF_FFFF;
         let prefix = format!("{}-{:08x}{random:08x}", encode_file_name(task), site.host.session_id());
         let mut staged = Self { dir: open_dir(site)?, prefix, names: Vec::new() };
         match staged.write_files(site, run) {
             Ok(()) => Ok(staged),
             Err(error) => {
-                staged.remove(site);
+                staged.remove(site).await;
                 Err(error)
             }
         }
@@ -157,9 +157,9 @@ impl StagedRun {
     }
 
     /// Removes the files. A file that cannot be removed is removed at the next start of the agent.
-    pub(super) fn remove(self, site: &Site) {
+    pub(super) async fn remove(self, site: &Site) {
         for name in &self.names {
-            if let Err(error) = remove(site, &*self.dir, name) {
+            if let Err(error) = remove(site, &*self.dir, name).await {
                 debug!(name = name.as_str(), error = error.message.as_str(); "a file of a run of Puppet remains");
             }
         }
@@ -176,10 +176,10 @@ fn open_subdir(dir: &dyn Dir, name: &str) -> Result<Box<dyn Dir>, TaskError> {
 }
 
 /// Removes a file, or a directory with everything in it, if it exists.
-fn remove(site: &Site, dir: &dyn Dir, name: &str) -> Result<(), TaskError> {
+async fn remove(site: &Site, dir: &dyn Dir, name: &str) -> Result<(), TaskError> {
     match dir.stat(name)? {
         Some(stat) if stat.kind == FileKind::Directory => {
-            remove_tree(&*site.host, dir, &HostPath::from_static(&format!("{}/{name}", dir_path())))
+            remove_tree(&*site.host, dir, &HostPath::from_static(&format!("{}/{name}", dir_path()))).await
         }
         Some(_) => Ok(dir.remove(name)?),
         None => Ok(()),
@@ -191,13 +191,13 @@ fn remove(site: &Site, dir: &dyn Dir, name: &str) -> Result<(), TaskError> {
 ///
 /// # Errors
 /// [`TaskError`].
-pub fn sweep(site: &Site) -> Result<(), TaskError> {
+pub async fn sweep(site: &Site) -> Result<(), TaskError> {
     let Some(dir) = site.host.dir(&dir_path())? else { return Ok(()) };
     let running: Vec<String> =
         site.ledger.get(&STARTED_UNITS)?.unwrap_or_default().keys().map(|task| encode_file_name(task)).collect();
     for name in dir.names()? {
         if !running.iter().any(|prefix| name.starts_with(prefix)) {
-            remove(site, &*dir, &name)?;
+            remove(site, &*dir, &name).await?;
         }
     }
     Ok(())

@@ -7,10 +7,9 @@ use std::rc::Rc;
 
 use serde_json::json;
 use stemma_core::digest::sha256;
-use stemma_wire::message::desired::{InputValue, ProfileTask};
 
 use super::*;
-use crate::apply::ledger::Ledger;
+use crate::apply::applier::testing::{block_on, site, task_of};
 use crate::host::memory::MemoryHost;
 
 /// The directory of the files that a run reads.
@@ -54,14 +53,8 @@ impl PuppetHost {
             }
             CommandResult { end: ExitKind::Status(status), output: "Notice: output\n".into() }
         });
-        let site = Self::site(&host);
+        let site = site(&host);
         Self { host, site, out_of_sync, status }
-    }
-
-    /// Returns the site of a new process.
-    fn site(host: &MemoryHost) -> Site {
-        let ledger = Ledger::open(Rc::new(host.clone())).unwrap();
-        Site::new(Rc::new(host.clone()), Rc::new(ledger))
     }
 
     fn check(&self, task: &HostTask) -> Result<CheckResult, TaskError> {
@@ -80,22 +73,11 @@ impl PuppetHost {
 
 /// Returns a puppet task `p` with these parameters. The task reads the label `tier`, whose value is `tier`.
 fn task_with(parameters: &Value, tier: &str) -> HostTask {
-    let profile = ProfileTask {
-        id: "p".into(),
-        definition: json!({"id": "p", "type": "puppet", "parameters": parameters}).to_string(),
-        references: vec!["labels.tier".into()],
-        after: vec![],
-        barriers: vec![],
-    };
-    HostTask::new(&profile, &[("labels.tier".to_owned(), InputValue::Json(json!(tier).to_string().into()))].into()).unwrap()
+    task_of(("p", "puppet"), parameters, &[("tier", tier)])
 }
 
 fn task() -> HostTask {
     task_with(&json!({"manifest": "notice('x')"}), "gold")
-}
-
-fn block_on<T>(future: Pending<'_, T>) -> T {
-    tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(future)
 }
 
 #[test]
@@ -113,7 +95,7 @@ fn puppet_changes_host_once_and_check_is_not_repeated() {
     assert_eq!(host.run_count(), 2, "a check after a run costs no process");
     assert_eq!(host.check(&task_with(&json!({"manifest": "notice('y')"}), "gold")).unwrap(), CheckResult::Converged);
     assert_eq!(host.run_count(), 3, "another content is checked");
-    assert!(!PuppetHost::site(&host.host).checks.is_valid("p", task.content, Duration::ZERO), "another process checks");
+    assert!(!site(&host.host).memory.get::<RecentChecks>().is_valid("p", task.content, Duration::ZERO), "another process checks");
 }
 
 /// The schedule checks for drift every 30 minutes by default.
@@ -127,7 +109,7 @@ fn check_of_puppet_expires_before_next_scheduled_check() {
         assert_eq!(host.check(&task).unwrap(), CheckResult::Converged);
         assert_eq!(host.run_count(), runs, "{minutes}");
     }
-    host.site.checks.clear();
+    host.site.memory.get::<RecentChecks>().clear();
     host.out_of_sync.set(2);
     assert!(matches!(host.check(&task), Ok(CheckResult::Drifted { .. })));
 }
@@ -146,7 +128,7 @@ fn end_of_puppet_is_read_from_exit_status() {
         let error = host.apply(&task()).unwrap_err();
         assert_eq!((error.message.as_str(), error.output.as_str()), (apply_message, "Notice: output\n"));
         assert_eq!(host.host.list(DIR), Vec::<String>::new());
-        assert!(!host.site.checks.is_valid("p", task().content, host.site.host.uptime()));
+        assert!(!host.site.memory.get::<RecentChecks>().is_valid("p", task().content, host.site.host.uptime()));
     }
 }
 
@@ -258,10 +240,10 @@ fn sweep_removes_files_of_killed_runs_only() {
         host.host.put(&format!("{DIR}/{name}"), "");
     }
     host.site.ledger.set_started_unit("p", Some("unit")).unwrap();
-    sweep(&host.site).unwrap();
+    block_on(sweep(&host.site)).unwrap();
     assert_eq!(host.host.list(DIR), [format!("{prefix}-00.pp")]);
     host.site.ledger.set_started_unit("p", None).unwrap();
-    sweep(&host.site).unwrap();
+    block_on(sweep(&host.site)).unwrap();
     assert_eq!(host.host.list(DIR), Vec::<String>::new());
 }
 
@@ -271,7 +253,7 @@ fn puppet_continues_in_unit_when_agent_ends() {
     let host = PuppetHost::new();
     host.host.use_units(false);
     host.host.on_run(|host, _| {
-        assert_eq!(PuppetHost::site(host).ledger.started_unit("p").unwrap().as_deref(), Some("unit"));
+        assert_eq!(site(host).ledger.started_unit("p").unwrap().as_deref(), Some("unit"));
         CommandResult { end: ExitKind::Status(2), output: String::new() }
     });
     host.apply(&task()).unwrap();

@@ -17,11 +17,9 @@ use stemma_core::task::{RebootParameters, WHEN_REQUIRED};
 
 use super::{Applier, parameters};
 use crate::apply::ledger::RebootRequest;
+use crate::apply::reboots::DEFAULT_REBOOT_SECONDS;
 use crate::apply::task::{ApplyResult, CheckResult, HostTask, Site, TaskError};
 use crate::host::{HostError, Pending};
-
-/// The time within which the host must go down after its reboot has begun, if the task sets none.
-const DEFAULT_TIMEOUT_SECONDS: u64 = 300;
 
 /// The reason of a task that asks for a reboot whatever the state of the system.
 const ALWAYS_REASON: &str = "the task asks for it with this definition and these inputs";
@@ -86,10 +84,9 @@ impl Applier for RebootApplier {
         is_conditional(task).is_ok_and(|is_conditional| !is_conditional)
     }
 
-    fn deferral(&self, site: &Site, task: &HostTask) -> Result<Option<String>, HostError> {
+    fn is_deferred(&self, site: &Site, task: &HostTask) -> Result<bool, HostError> {
         let request = site.ledger.reboot_request(&task.task.id, task.content)?;
-        let is_pending = request.is_some_and(|request| request.is_pending(site.host.boot_id()));
-        Ok(is_pending.then(|| DEFERRED_MESSAGE.to_owned()))
+        Ok(request.is_some_and(|request| request.is_pending(site.host.boot_id())))
     }
 }
 
@@ -129,7 +126,7 @@ fn take_step(site: &Site, task: &HostTask, step: RebootStep) -> Result<ApplyResu
                 boot_id,
                 requested_at: site.host.unix_seconds(),
                 reason,
-                timeout_s: parameters.timeout.or(task.task.timeout_seconds).unwrap_or(DEFAULT_TIMEOUT_SECONDS),
+                timeout_s: parameters.timeout.or(task.task.timeout_seconds).unwrap_or(DEFAULT_REBOOT_SECONDS),
                 is_done: false,
             };
             site.ledger.set_reboot_request(id, Some(request))?;

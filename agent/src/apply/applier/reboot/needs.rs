@@ -179,9 +179,8 @@ async fn ask_dnf(site: &Site, task: &HostTask) -> Result<bool, TaskError> {
 
 /// Returns whether anything has this path.
 fn exists(host: &dyn Host, path: &str) -> Result<bool, HostError> {
-    let path = HostPath::from_static(path);
-    match host.parent_dir(&path) {
-        Ok(dir) => Ok(dir.map(|dir| dir.stat(path.name())).transpose()?.flatten().is_some()),
+    match host.stat(&HostPath::from_static(path)) {
+        Ok(stat) => Ok(stat.is_some()),
         Err(HostError::Link { .. }) => Ok(false),
         Err(error) => Err(error),
     }

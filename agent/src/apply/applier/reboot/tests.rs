@@ -3,32 +3,16 @@
 use std::rc::Rc;
 
 use serde_json::{Value, json};
-use stemma_wire::message::desired::ProfileTask;
 
 use super::*;
-use crate::apply::ledger::{Ledger, REBOOT_REQUESTS};
+use crate::apply::applier::testing::{block_on, site, task_of};
+use crate::apply::ledger::REBOOT_REQUESTS;
 use crate::host::memory::MemoryHost;
 use crate::host::{CommandResult, ExitKind, HostCommand};
 
-fn site(host: &MemoryHost) -> Site {
-    let ledger = Ledger::open(Rc::new(host.clone())).unwrap();
-    Site::new(Rc::new(host.clone()), Rc::new(ledger))
-}
-
 /// Returns a reboot task `r` with these parameters.
 fn task(parameters: &Value) -> HostTask {
-    let profile = ProfileTask {
-        id: "r".into(),
-        definition: json!({"id": "r", "type": "reboot", "parameters": parameters}).to_string(),
-        references: vec![],
-        after: vec![],
-        barriers: vec![],
-    };
-    HostTask::new(&profile, &std::collections::BTreeMap::new()).unwrap()
-}
-
-fn block_on<T>(future: Pending<'_, T>) -> T {
-    tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(future)
+    task_of(("r", "reboot"), parameters, &[])
 }
 
 fn check(host: &MemoryHost, task: &HostTask) -> CheckResult {
@@ -50,7 +34,7 @@ fn difference(host: &MemoryHost, task: &HostTask) -> String {
 
 fn is_deferred(host: &MemoryHost, task: &HostTask) -> bool {
     let is_deferred = matches!(check(host, task), CheckResult::Deferred { .. });
-    assert_eq!(RebootApplier.deferral(&site(host), task).unwrap().is_some(), is_deferred);
+    assert_eq!(RebootApplier.is_deferred(&site(host), task).unwrap(), is_deferred);
     is_deferred
 }
 

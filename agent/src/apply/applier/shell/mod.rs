@@ -104,10 +104,7 @@ impl Applier for ShellApplier {
                     return Err(unjournalled_error(result, &error));
                 }
             }
-            if let Some(unit) = unit {
-                forget_unit(site, id);
-                site.host.release_unit(unit).await;
-            }
+            release_unit(site, id, unit).await;
             apply_result(result?)
         })
     }
@@ -132,12 +129,25 @@ impl PreparedCommand {
     }
 }
 
-/// Removes the unit of a task from the record after the end of its command. An error is only logged: the next agent finds
-/// that the unit has ended or is gone.
-pub(super) fn forget_unit(site: &Site, id: &str) {
-    if let Err(error) = site.ledger.set_started_unit(id, None) {
-        debug!(task = id, error = error.sentence().as_str(); "the unit of a task remains in the record");
+/// Runs a command of a task that needs no journal. On a host with systemd it is a unit of its own, so that it continues if
+/// this agent ends. The ledger has the unit until the end of the command.
+pub(super) async fn run_in_unit(site: &Site, task: &str, mut command: HostCommand) -> Result<CommandResult, HostError> {
+    command.unit = site.host.new_unit(&command.purpose);
+    let unit = command.unit.as_deref();
+    let record = || if unit.is_some() { site.ledger.set_started_unit(task, unit) } else { Ok(()) };
+    let result = site.host.run_recorded(&command, &record).await;
+    release_unit(site, task, unit).await;
+    result
+}
+
+/// Removes the unit of a task from the record after the end of its command, and releases it. An error of the record is only
+/// logged: the next agent finds that the unit has ended or is gone.
+async fn release_unit(site: &Site, task: &str, unit: Option<&str>) {
+    let Some(unit) = unit else { return };
+    if let Err(error) = site.ledger.set_started_unit(task, None) {
+        debug!(task, error = error.sentence().as_str(); "the unit of a task remains in the record");
     }
+    site.host.release_unit(unit).await;
 }
 
 /// Checks a command without guards by its journal entry, which each run writes. The task has converged if the command
@@ -195,7 +205,7 @@ fn is_step_lost(site: &Site, task: &HostTask) -> Result<bool, HostError> {
 /// `unless` succeeds, or if `only_if` fails.
 async fn check_guards(site: &Site, prepared: &PreparedCommand) -> Result<CheckResult, TaskError> {
     if let Some(path) = &prepared.creates
-        && path_exists(site, path)?
+        && site.host.stat(path)?.is_some()
     {
         return Ok(CheckResult::Converged);
     }
@@ -211,11 +221,6 @@ async fn check_guards(site: &Site, prepared: &PreparedCommand) -> Result<CheckRe
     }
     let message = format!("would run {}", prepared.command.argv.first().map_or("", String::as_str));
     Ok(CheckResult::Drifted { diff: String::new(), message })
-}
-
-/// Returns whether anything has this path on the host: a file, a directory or another object.
-fn path_exists(site: &Site, path: &HostPath) -> Result<bool, TaskError> {
-    Ok(site.host.parent_dir(path)?.map(|dir| dir.stat(path.name())).transpose()?.flatten().is_some())
 }
 
 /// Runs the command of a guard, and returns whether it ended with status 0. Fails if a signal or the timeout ended the

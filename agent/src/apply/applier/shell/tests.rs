@@ -7,13 +7,9 @@ use serde_json::{Value, json};
 use stemma_wire::message::desired::{InputValue, ProfileTask};
 
 use super::*;
+use crate::apply::applier::testing::{block_on, site, task_with_fields};
 use crate::apply::ledger::Ledger;
 use crate::host::memory::MemoryHost;
-
-fn site(host: &MemoryHost) -> Site {
-    let ledger = Ledger::open(Rc::new(host.clone())).unwrap();
-    Site::new(Rc::new(host.clone()), Rc::new(ledger))
-}
 
 /// Returns the site of an agent that has just started, after another agent was killed.
 fn restarted_site(host: &MemoryHost) -> Site {
@@ -24,20 +20,7 @@ fn restarted_site(host: &MemoryHost) -> Site {
 
 /// Returns a shell task `t` with these fields. The task reads the label `tier`, whose value is the argument `tier`.
 fn task(fields: &Value, tier: &str) -> HostTask {
-    let mut definition = json!({"id": "t", "type": "shell"});
-    definition.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
-    let profile = ProfileTask {
-        id: "t".into(),
-        definition: definition.to_string(),
-        references: vec!["labels.tier".into()],
-        after: vec![],
-        barriers: vec![],
-    };
-    HostTask::new(&profile, &[("labels.tier".to_owned(), InputValue::Json(json!(tier).to_string().into()))].into()).unwrap()
-}
-
-fn block_on<T>(future: Pending<'_, T>) -> T {
-    tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(future)
+    task_with_fields(("t", "shell"), fields, &[("tier", tier)])
 }
 
 fn check(host: &MemoryHost, task: &HostTask) -> Result<CheckResult, TaskError> {

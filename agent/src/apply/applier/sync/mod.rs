@@ -7,25 +7,19 @@ mod walk;
 
 use std::collections::BTreeMap;
 
-use stemma_core::task::tree_rules::{agent_parent_error, overlap_error, relative_path_error, system_dir_error};
+use stemma_core::task::tree_rules::{overlap_error, relative_path_error};
 use stemma_core::task::{AGENT_STATE_DIR, PathPatterns, SyncParameters, check_not_agent_path, is_at_or_below};
 use stemma_wire::message::Hash;
 
 use self::walk::{TreeWalk, sync_dir};
 use super::body::parse_blob;
-use super::placement::{apply_default_acl, note_created_parents, open_parent, owner_uid, parse_mode};
+use super::placement::{apply_default_acl, check_dir_path, note_created_parents, open_parent, owner_uid, parse_mode};
 use super::{Applier, ManagedObject, parameters};
-use crate::apply::ledger::ObjectKind;
+use crate::apply::ledger::{ObjectKind, TreeRecord};
 use crate::apply::rendering::TaskTemplates;
 use crate::apply::task::{ApplyResult, CheckResult, HostTask, Site, TaskError};
 use crate::host::atomic::{check_creatable, ensure_dir};
 use crate::host::{Dir, HostPath, Pending};
-
-/// Maximum number of lines in the diff of a tree.
-const MAX_DIFF_LINES: usize = 50;
-
-/// Maximum number of files whose equality is recorded. The others are read in each check.
-const MAX_RECORDED_FILES: usize = 16_384;
 
 /// The applier of `sync` tasks.
 pub(super) struct SyncApplier;
@@ -86,9 +80,10 @@ impl BlobDir {
 }
 
 impl Applier for SyncApplier {
-    fn managed_path(&self, site: &Site, task: &HostTask) -> Option<HostPath> {
-        let parameters: SyncParameters = parameters(task).ok()?;
-        render_path(&TaskTemplates::new(site, task), &parameters).ok()
+    fn managed_paths(&self, site: &Site, task: &HostTask) -> Vec<HostPath> {
+        let path =
+            parameters(task).and_then(|parameters: SyncParameters| render_path(&TaskTemplates::new(site, task), &parameters));
+        path.into_iter().collect()
     }
 
     /// Returns the directory and, as far as they are known, the files below it with their directories. Of a source on the
@@ -115,7 +110,7 @@ impl Applier for SyncApplier {
 
     fn path_refusal(&self, site: &Site, path: &HostPath) -> Option<String> {
         let look = || {
-            check_path(site, path, false)?;
+            check_dir_path(site, "parameters.dst", path, false)?;
             open_parent(site, path)?.map_or(Ok(None), |parent| Ok(parent.dir(path.name())?))
         };
         look().err().map(|error: TaskError| error.message)
@@ -131,7 +126,7 @@ impl Applier for SyncApplier {
             let tree = read_tree(site, task)?;
             let (target, walk) = compare(site, task, &tree).await?;
             if walk.changes.is_empty() {
-                store_record(site, task, walk);
+                store_record(site, task, &walk.into_record());
                 return Ok(CheckResult::Converged);
             }
             let (diff, message) = (walk.changes.diff(&tree.path), walk.changes.summary());
@@ -157,7 +152,13 @@ impl Applier for SyncApplier {
             };
             let result = apply_tree(&mut walk, target).await;
             let (diff, message) = (walk.changes.diff(&tree.path), walk.changes.summary());
-            store_record(site, task, walk);
+            let mut record = walk.into_record();
+            if result.is_err() {
+                // The task still manages the files that the walk has not reached.
+                let known = site.ledger.tree_record(&task.task.id).unwrap_or_default();
+                record = known.into_iter().chain(record).collect();
+            }
+            store_record(site, task, &record);
             result?;
             Ok(ApplyResult { message, diff, ..ApplyResult::default() })
         })
@@ -194,7 +195,7 @@ fn read_tree(site: &Site, task: &HostTask) -> Result<Tree, TaskError> {
     let parameters: SyncParameters = parameters(task)?;
     let texts = TaskTemplates::new(site, task);
     let path = render_path(&texts, &parameters)?;
-    check_path(site, &path, parameters.delete)?;
+    check_dir_path(site, "parameters.dst", &path, parameters.delete)?;
     // Fails if a directory of the path is a link, or if the path belongs to the agent.
     open_parent(site, &path)?;
     let source = match &parameters.src {
@@ -252,19 +253,6 @@ fn blob_tree(files: &BTreeMap<String, String>) -> Result<BlobDir, TaskError> {
     Ok(tree)
 }
 
-/// Fails if the agent has files below the path or, for a tree from which everything else is removed, if the operating system
-/// needs what is there.
-fn check_path(site: &Site, path: &HostPath, is_exact: bool) -> Result<(), TaskError> {
-    let text = path.as_str();
-    let mut error = agent_parent_error(text);
-    if is_exact {
-        let has_label_map = is_at_or_below(site.label_map.as_str(), text);
-        let label_map_error = || format!("{text:?} has {} of the agent below it: name another directory", site.label_map);
-        error = error.or_else(|| system_dir_error(text)).or_else(|| has_label_map.then(label_map_error));
-    }
-    error.map_or(Ok(()), |error| Err(TaskError::new(format!("parameters.dst: {error}; nothing was changed"))))
-}
-
 /// Checks that the tree can be created or changed. Changes nothing. `exists` is true if its directory exists.
 fn check_changeable(site: &Site, tree: &Tree, exists: bool) -> Result<(), TaskError> {
     if !exists {
@@ -287,18 +275,8 @@ fn create_target(site: &Site, task: &HostTask, tree: &Tree) -> Result<Box<dyn Di
 
 /// Stores which files are equal, so that the next check need not read them. An error is ignored, because then they are read
 /// again.
-fn store_record(site: &Site, task: &HostTask, walk: TreeWalk<'_>) {
-    let record = walk.into_record().into_iter().take(MAX_RECORDED_FILES).collect();
-    let _ = site.ledger.set_tree_record(&task.task.id, &record);
-}
-
-/// Joins lines to a diff, and says how many are left out.
-pub(super) fn limited_lines(lines: &[String]) -> String {
-    let mut text = lines.iter().take(MAX_DIFF_LINES).map(String::as_str).collect::<String>();
-    if lines.len() > MAX_DIFF_LINES {
-        text.push_str(&format!("… {} more lines\n", lines.len() - MAX_DIFF_LINES));
-    }
-    text
+fn store_record(site: &Site, task: &HostTask, record: &TreeRecord) {
+    let _ = site.ledger.set_tree_record(&task.task.id, record);
 }
 
 #[cfg(test)]

@@ -8,41 +8,29 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use serde_json::{Value, json};
 use stemma_core::digest::sha256;
-use stemma_wire::message::desired::ProfileTask;
 
 use super::*;
-use crate::apply::ledger::Ledger;
+use crate::apply::applier::testing::{block_on, site_of, task_of};
 use crate::host::memory::MemoryHost;
 use crate::host::real::RealHost;
 use crate::host::{Host, ReplaceBlocker};
 
-fn site(host: Rc<dyn Host>) -> Site {
-    let ledger = Ledger::open(host.clone()).unwrap();
-    Site::new(host, Rc::new(ledger))
-}
-
 fn task(parameters: &Value) -> HostTask {
-    let definition = json!({"id": "tree", "type": "sync", "parameters": parameters}).to_string();
-    let (references, after, barriers) = (vec![], vec![], vec![]);
-    HostTask::new(&ProfileTask { id: "tree".into(), definition, references, after, barriers }, &[].into()).unwrap()
-}
-
-fn block_on<T>(future: Pending<'_, T>) -> T {
-    tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(future)
+    task_of(("tree", "sync"), parameters, &[])
 }
 
 fn check(host: &MemoryHost, parameters: &Value) -> Result<CheckResult, TaskError> {
-    block_on(SyncApplier.check(&site(Rc::new(host.clone())), &task(parameters)))
+    block_on(SyncApplier.check(&site_of(Rc::new(host.clone())), &task(parameters)))
 }
 
 fn apply(host: &MemoryHost, parameters: &Value) -> Result<ApplyResult, TaskError> {
-    block_on(SyncApplier.apply(&site(Rc::new(host.clone())), &task(parameters)))
+    block_on(SyncApplier.apply(&site_of(Rc::new(host.clone())), &task(parameters)))
 }
 
 /// Stores a blob on the host, and returns its name.
 fn blob(host: &MemoryHost, content: &str) -> String {
     let hash = Hash(sha256(content.as_bytes()));
-    site(Rc::new(host.clone())).ledger.store_body(hash, content.as_bytes()).unwrap();
+    site_of(Rc::new(host.clone())).ledger.store_body(hash, content.as_bytes()).unwrap();
     format!("sha256:{hash}")
 }
 
@@ -123,6 +111,24 @@ fn unchanged_tree_is_not_read() {
     assert_eq!(check(&host, &parameters), Ok(CheckResult::Converged), "the comparison is recorded");
 }
 
+/// Regression test: the record lost the files that the walk had not reached, so they were reported as orphans.
+#[test]
+fn tree_task_manages_all_files_after_failed_apply() {
+    let host = MemoryHost::new();
+    for name in ["a", "b", "c/d"] {
+        host.put(&format!("/opt/src/{name}"), "1");
+    }
+    let parameters = json!({"dst": "/srv/w", "src": "/opt/src"});
+    apply(&host, &parameters).unwrap();
+    let managed = || SyncApplier.managed_objects(&site_of(Rc::new(host.clone())), &task(&parameters)).unwrap();
+    let before = managed();
+    assert_eq!(before.len(), 5, "{before:?}");
+    host.put("/opt/src/a", "longer");
+    host.fail_reads("/opt/src/a", 1);
+    apply(&host, &parameters).unwrap_err();
+    assert_eq!(managed(), before);
+}
+
 #[test]
 fn s63_invalid_paths_of_trees_are_refused() {
     let host = MemoryHost::new();
@@ -169,7 +175,7 @@ fn x05_next_pass_resumes_tree_after_crash_at_any_step() {
         host.put("/srv/w/old/f", "x");
         host.put("/srv/w/b", "before");
         let files = json!({"a/f": blob(&host, "f"), "b": blob(&host, "after"), "c": blob(&host, "c")});
-        let site = site(Rc::new(host.clone()));
+        let site = site_of(Rc::new(host.clone()));
         host.restart();
         (host, site, json!({"dst": "/srv/w", "files": files, "delete": true}))
     };
@@ -208,7 +214,7 @@ fn s67_real_tree_copies_rights_without_setuid() {
     fs::set_permissions(path("opt/src/bin/tool"), fs::Permissions::from_mode(0o4755)).unwrap();
     fs::write(path("theirs"), "theirs").unwrap();
     fs::hard_link(path("theirs"), path("srv/w/bin/tool")).unwrap();
-    let site = site(Rc::new(RealHost::new(root.path()).unwrap()));
+    let site = site_of(Rc::new(RealHost::new(root.path()).unwrap()));
     let parameters = json!({"dst": "/srv/w", "src": "/opt/src", "delete": true});
     block_on(SyncApplier.apply(&site, &task(&parameters))).unwrap();
     assert_eq!(fs::read_to_string(path("srv/w/bin/tool")).unwrap(), "new");
@@ -227,7 +233,7 @@ fn s64_tree_stays_inside_root_when_directory_becomes_link() {
     let path = |text: &str| root.path().join(text);
     fs::create_dir_all(path("opt/src/dir")).unwrap();
     fs::create_dir_all(path("srv/w/dir")).unwrap();
-    let site = site(Rc::new(RealHost::new(root.path()).unwrap()));
+    let site = site_of(Rc::new(RealHost::new(root.path()).unwrap()));
     let is_over = Arc::new(AtomicBool::new(false));
     let attacker = {
         let (is_over, dir, moved_dir, outside) = (is_over.clone(), path("srv/w/dir"), path("kept"), outside.path().to_owned());

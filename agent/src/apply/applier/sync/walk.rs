@@ -7,8 +7,8 @@ use stemma_core::task::tree_rules::MAX_TREE_DEPTH;
 use stemma_wire::message::Hash;
 
 use super::super::body::{FileSource, version_mark};
-use super::super::placement::one_line;
-use super::{BlobDir, BlobEntry, MAX_DIFF_LINES, Tree, TreeSource};
+use super::super::placement::{MAX_DIFF_LINES, changed_error, limited_lines, one_line};
+use super::{BlobDir, BlobEntry, Tree, TreeSource};
 use crate::apply::ledger::{CopiedFile, TreeRecord};
 use crate::apply::task::{HostTask, Site, TaskError};
 use crate::host::atomic::{Attributes, TEMPORARY_PREFIX, is_leftover_name};
@@ -78,11 +78,7 @@ impl TreeChanges {
 
     /// Returns the diff: a line for each of the first changes.
     pub(super) fn diff(&self, path: &HostPath) -> String {
-        let more = match self.count() - self.lines.len() {
-            0 => String::new(),
-            count => format!("… {count} more lines\n"),
-        };
-        format!("--- {path}\n+++ {path}\n{}{more}", self.lines.concat())
+        format!("--- {path}\n+++ {path}\n{}", limited_lines(&self.lines, self.count()))
     }
 
     /// Returns the numbers of changes in a sentence.
@@ -247,10 +243,7 @@ impl<'a> TreeWalk<'a> {
         self.changes.add(if present.is_some() { '~' } else { '+' }, path);
         if let (true, Some(dir)) = (self.is_applying, dir) {
             if dir.version(name)? != present {
-                return Err(TaskError::new(format!(
-                    "{} was changed by another program during this pass: it is left unchanged, and checked again in the next pass",
-                    self.full_path(path)
-                )));
+                return Err(changed_error(&self.full_path(path)));
             }
             if present.is_none() {
                 self.note_creation(path)?;

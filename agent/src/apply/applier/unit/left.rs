@@ -1,7 +1,7 @@
 //! Whether a unit that no task manages any more is still enabled or runs. Only files are read, because systemd is asked over
 //! a bus, and this check must be cheap.
 
-use crate::host::{Dir, Host, HostPath};
+use crate::host::{Host, HostPath};
 
 /// The directories with the files of units.
 const UNIT_DIRS: [&str; 4] =
@@ -30,25 +30,22 @@ fn unit_files(unit: &str) -> Vec<String> {
 }
 
 fn is_enabled(host: &dyn Host, unit: &str) -> bool {
-    let Some(dir) = open(host, ENABLED_DIR) else { return false };
+    let Ok(Some(dir)) = host.dir(&HostPath::from_static(ENABLED_DIR)) else { return false };
     let names = dir.names().unwrap_or_default();
     let mut enabling_dirs = names.iter().filter(|name| ENABLED_SUFFIXES.iter().any(|suffix| name.ends_with(suffix)));
     enabling_dirs.any(|name| dir.dir(name).ok().flatten().is_some_and(|dir| dir.stat(unit).ok().flatten().is_some()))
 }
 
-/// Returns whether a service has processes. An instance of a template has a slice of its own.
+/// Returns whether a service has processes. The instances of a template have a slice of their own, in whose name systemd
+/// escapes `-` and `\` of the template.
 fn is_running(host: &dyn Host, unit: &str) -> bool {
-    let template_slice = unit.split_once('@').map(|(base, _)| format!("{SYSTEM_SLICE}/system-{base}.slice"));
+    let escape = |base: &str| base.replace('\\', r"\x5c").replace('-', r"\x2d");
+    let template_slice = unit.split_once('@').map(|(base, _)| format!("{SYSTEM_SLICE}/system-{}.slice", escape(base)));
     std::iter::once(SYSTEM_SLICE.to_owned()).chain(template_slice).any(|slice| has_entry(host, &slice, unit))
 }
 
 fn has_entry(host: &dyn Host, dir: &str, name: &str) -> bool {
-    open(host, dir).is_some_and(|dir| dir.stat(name).ok().flatten().is_some())
-}
-
-/// Opens a directory. Returns `None` if it does not exist or cannot be opened.
-fn open(host: &dyn Host, path: &str) -> Option<Box<dyn Dir>> {
-    host.dir(&HostPath::parse(path).ok()?).ok().flatten()
+    HostPath::parse(&format!("{dir}/{name}")).is_ok_and(|path| host.stat(&path).ok().flatten().is_some())
 }
 
 #[cfg(test)]
@@ -68,6 +65,14 @@ mod tests {
                 &[
                     "/etc/systemd/system/app@.service",
                     "/sys/fs/cgroup/system.slice/system-app.slice/app@blue.service/cgroup.procs",
+                ],
+                true,
+            ),
+            (
+                "my-app@blue.service",
+                &[
+                    "/etc/systemd/system/my-app@.service",
+                    r"/sys/fs/cgroup/system.slice/system-my\x2dapp.slice/my-app@blue.service/cgroup.procs",
                 ],
                 true,
             ),

@@ -3,9 +3,9 @@
 use std::rc::Rc;
 
 use serde_json::{Value, json};
-use stemma_wire::message::desired::{InputValue, ProfileTask};
 
 use super::*;
+use crate::apply::applier::testing::{block_on, site, task_of};
 use crate::apply::ledger::Ledger;
 use crate::apply::task::FailureEffect;
 use crate::host::memory::{MemoryHost, MemoryUnit, StartBehavior};
@@ -14,21 +14,9 @@ use crate::host::{CommandResult, ExitKind};
 
 const APP: &str = "app.service";
 
-fn site(host: &MemoryHost) -> Site {
-    let ledger = Ledger::open(Rc::new(host.clone())).unwrap();
-    Site::new(Rc::new(host.clone()), Rc::new(ledger))
-}
-
 /// Returns a service task with these parameters. It reads the label `color`, which is `blue`.
 fn task(parameters: &Value) -> HostTask {
-    let profile = ProfileTask {
-        id: "t".into(),
-        definition: json!({"id": "t", "type": "service", "parameters": parameters}).to_string(),
-        references: vec!["labels.color".into()],
-        after: vec![],
-        barriers: vec![],
-    };
-    HostTask::new(&profile, &[("labels.color".to_owned(), InputValue::Json("\"blue\"".into()))].into()).unwrap()
+    task_of(("t", "service"), parameters, &[("color", "blue")])
 }
 
 /// Returns a task for the unit `app` with these parameters.
@@ -36,10 +24,6 @@ fn app(parameters: &Value) -> HostTask {
     let mut all = json!({"unit": "app"});
     all.as_object_mut().unwrap().extend(parameters.as_object().unwrap().clone());
     task(&all)
-}
-
-fn block_on<T>(future: Pending<'_, T>) -> T {
-    tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap().block_on(future)
 }
 
 fn check(host: &MemoryHost, task: &HostTask) -> Result<CheckResult, TaskError> {

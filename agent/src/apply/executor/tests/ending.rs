@@ -3,15 +3,11 @@
 use std::time::Duration;
 
 use super::*;
+use crate::apply::applier::testing::block_on;
 
 fn plan(host: &MemoryHost, set: &TestTaskSet) -> TaskRun {
     let profile: Profile = postcard::from_bytes(&set.profile().1).unwrap();
     TaskRun::plan(site(host), &Ceiling::default(), &set.desired(), &profile, RunPurpose::Converge).unwrap()
-}
-
-fn block_on<T>(future: impl Future<Output = T>) -> T {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
-    runtime.block_on(future)
 }
 
 /// The pause between two tries may be an hour. The next run tries the task again.

@@ -6,15 +6,11 @@ use serde_json::json;
 use stemma_wire::message::Hash;
 
 use super::*;
+use crate::apply::applier::testing::site;
 use crate::apply::ledger::{Ledger, StepState};
 use crate::apply::testing::TestTaskSet;
 use crate::host::memory::MemoryHost;
 use crate::host::{CommandResult, Dir, ExitKind, Host as _};
-
-fn site(host: &MemoryHost) -> Site {
-    let ledger = Ledger::open(Rc::new(host.clone())).unwrap();
-    Site::new(Rc::new(host.clone()), Rc::new(ledger))
-}
 
 /// Runs a task set until no task can run any more. Returns task and outcome of each result of a check, or else of each
 /// new result, and the progress of the host.

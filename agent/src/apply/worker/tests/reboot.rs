@@ -107,6 +107,22 @@ fn reboot_obeys_inhibitors_and_gives_up_when_lease_ends() {
     assert_eq!(reboot_count(&host), 1, "a lease that was not used is still valid when it arrives again");
 }
 
+/// Regression test: a lease that waited was used after the restore of the store that had granted it.
+#[test]
+fn lease_ends_with_epoch_and_tasks_run_again() {
+    let (host, controller) = (MemoryHost::new(), TestController::new());
+    let set = TestTaskSet::default().file("f", &[], "/f", "x");
+    host.set_shutdown_blockers(&["apt (process 7): an upgrade"]);
+    let new_epoch = Epoch([2; 16]);
+    let mut state = controller.desired_for(NODE, new_epoch, 1, &set.desired());
+    state.epoch_change = Some(controller.epoch_change(EPOCH, new_epoch, 0));
+    let restored = SyncMessage::Offer { desired: Some(state), grants: Vec::new(), acknowledged: 0 };
+    let offers = [offer_with_reboot(&controller, &set, 2), vec![restored]].concat();
+    let messages = run_for(&host, &controller, &offers, Duration::from_secs(30));
+    assert_eq!((problem(&messages), progress(&messages)), (None, Some(observed::Progress::Converged)));
+    assert_eq!(host.text("/f").as_deref(), Some("x"));
+}
+
 #[test]
 fn reboot_is_refused_when_host_changes_nothing_or_is_paused() {
     let refusal = |set: TestTaskSet, paused: bool| {

@@ -8,6 +8,7 @@ use stemma_core::digest::sha256;
 use stemma_wire::message::desired::{InputValue, ProfileTask};
 
 use super::*;
+use crate::apply::applier::testing::{block_on, site, task_of};
 use crate::apply::ledger::Ledger;
 use crate::config::HostLabelMapConfig;
 use crate::host::Host;
@@ -16,20 +17,14 @@ use crate::host::{CommandResult, ExitKind, Extras, ReplaceBlocker};
 
 mod rights;
 
-fn site(host: &MemoryHost) -> Site {
-    let ledger = Ledger::open(Rc::new(host.clone())).unwrap();
-    Site::new(Rc::new(host.clone()), Rc::new(ledger))
-}
-
 /// Returns a file task `conf` with these parameters. The task reads no labels and waits for no other task.
 fn task(parameters: &Value) -> HostTask {
-    let definition = json!({"id": "conf", "type": "file", "parameters": parameters}).to_string();
-    let (references, after, barriers) = (vec![], vec![], vec![]);
-    HostTask::new(&ProfileTask { id: "conf".into(), definition, references, after, barriers }, &[].into()).unwrap()
+    task_of(("conf", "file"), parameters, &[])
 }
 
-fn block_on<T>(future: Pending<'_, T>) -> T {
-    tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(future)
+/// Returns a file task that reads the label `a`, whose value is `value`.
+fn task_with_label(parameters: &Value, value: &str) -> HostTask {
+    task_of(("conf", "file"), parameters, &[("a", value)])
 }
 
 fn check(host: &MemoryHost, parameters: &Value) -> Result<CheckResult, TaskError> {
@@ -218,14 +213,6 @@ fn apply_keeps_old_file_until_validate_succeeds() {
     host.on_run(|_, _| CommandResult { end: ExitKind::Status(0), output: String::new() });
     apply(&host, &parameters).unwrap();
     assert_eq!((host.text("/etc/f").as_deref(), host.list("/etc")), (Some("new"), vec!["f".to_owned()]));
-}
-
-/// Returns a file task that reads the label `a`, whose value is `value`.
-fn task_with_label(parameters: &Value, value: &str) -> HostTask {
-    let definition = json!({"id": "conf", "type": "file", "parameters": parameters}).to_string();
-    let (references, after, barriers) = (vec!["labels.a".to_owned()], vec![], vec![]);
-    let inputs = [("labels.a".to_owned(), InputValue::Json(json!(value).to_string().into()))].into();
-    HostTask::new(&ProfileTask { id: "conf".into(), definition, references, after, barriers }, &inputs).unwrap()
 }
 
 /// In `validate`, only a `{path}` that the author wrote stands for the path of the new file. A `{path}` in the value of

@@ -14,7 +14,8 @@ use super::command::CommandRunner;
 use super::dpkg::{Database, read_database};
 use super::locks::{APT_LOCKS, find_holder, holder_text, wait_for_locks};
 use super::request::{PackageRequest, PackageTarget, VersionRule};
-use super::state::{BrokenState, PackageChanges, PackageSnapshot, PackageState, diff_snapshots, list};
+use super::state::{BrokenState, PackageChanges, PackageSnapshot, PackageState, diff_snapshots};
+use crate::apply::listing::list_names;
 use crate::apply::task::{ApplyResult, CheckResult, Site, TaskError};
 use crate::host::{CommandResult, HostError, HostPath};
 
@@ -94,7 +95,7 @@ fn find_blocker(request: &PackageRequest, database: &Database, changes: &Package
     if request.hold.is_some() || changes.held.is_empty() {
         return None;
     }
-    let names = list(&changes.held);
+    let names = list_names(&changes.held);
     let advice = match request.target {
         PackageTarget::Present(_) => "write `hold: true` or `hold: false` in the task, or run",
         PackageTarget::Absent { .. } => "run",
@@ -271,7 +272,7 @@ impl<'a> Apt<'a> {
         if result.end.is_success() {
             return Ok(());
         }
-        let message = format!("apt-mark {} {} {}", words[1], list(names), result.end.sentence());
+        let message = format!("apt-mark {} {} {}", words[1], list_names(names), result.end.sentence());
         Err(TaskError { output: result.output, ..TaskError::new(message) })
     }
 
@@ -355,9 +356,11 @@ fn done_message(request: &PackageRequest, changes: &PackageChanges, new: &Packag
     };
     let names: Vec<String> = changes.packages.iter().map(with_version).collect();
     match (names.is_empty(), &request.target) {
-        (true, _) => format!("{} {}", if request.hold == Some(true) { "held" } else { "no longer held:" }, list(&changes.hold)),
-        (false, PackageTarget::Present(_)) => format!("installed {}", list(&names)),
-        (false, PackageTarget::Absent { .. }) => format!("removed {}", list(&names)),
+        (true, _) => {
+            format!("{} {}", if request.hold == Some(true) { "held" } else { "no longer held:" }, list_names(&changes.hold))
+        }
+        (false, PackageTarget::Present(_)) => format!("installed {}", list_names(&names)),
+        (false, PackageTarget::Absent { .. }) => format!("removed {}", list_names(&names)),
     }
 }
 

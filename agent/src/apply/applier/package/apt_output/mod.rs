@@ -1,7 +1,7 @@
 //! The reasons of failures in the output of apt and dpkg. They write English messages, because the command has `LC_ALL`.
 
 use super::request::{PackageRequest, PackageTarget, VersionRule};
-use super::state::list;
+use crate::apply::listing::list_names;
 use crate::apply::task::FailureEffect;
 use crate::host::CommandResult;
 
@@ -74,7 +74,7 @@ pub(super) fn explain_failure(
         return (format!("{message}; nothing was changed{warnings}"), FailureEffect::Unchanged);
     }
     let failed = indented_words(output, "Errors were encountered while processing:");
-    let what = format!("apt-get could not {} {}", request.target.verb(), list(&request.names));
+    let what = format!("apt-get could not {} {}", request.target.verb(), list_names(&request.names));
     let message = if failed.is_empty() {
         match error_line(output) {
             Some(line) => format!("{what}: {line}"),
@@ -83,7 +83,7 @@ pub(super) fn explain_failure(
     } else {
         format!(
             "{what}: dpkg could not process {}: run `dpkg --configure -a` on the host and read what it reports",
-            list(&failed)
+            list_names(&failed)
         )
     };
     (message, FailureEffect::Partial)
@@ -91,7 +91,7 @@ pub(super) fn explain_failure(
 
 /// Returns the message for a change that apt refused or could not begin, or `None` if it may have begun.
 fn explain_refusal(request: &PackageRequest, output: &str) -> Option<String> {
-    let names = list(&request.names);
+    let names = list_names(&request.names);
     if let Some(name) = output.lines().find_map(|line| line.split_once("Unable to locate package ")) {
         return Some(format!("apt knows no package {}: correct its name, or add a source that has it", name.1.trim()));
     }
@@ -107,7 +107,7 @@ fn explain_refusal(request: &PackageRequest, output: &str) -> Option<String> {
         ));
     }
     if output.contains("Packages need to be removed but remove is disabled") {
-        let removed = list(&indented_words(output, "The following packages will be REMOVED:"));
+        let removed = list_names(&indented_words(output, "The following packages will be REMOVED:"));
         return Some(format!(
             "with {names}, apt would remove {removed}, which the task does not name: remove it by a task with `absent: true` first"
         ));
@@ -115,10 +115,10 @@ fn explain_refusal(request: &PackageRequest, output: &str) -> Option<String> {
     if output.contains("Held packages were changed") {
         let held = indented_words(output, "The following held packages will be changed:");
         let command = format!("apt-mark unhold {}", held.join(" "));
-        return Some(format!("{} must change too, and is held: run `{command}` on the host", list(&held)));
+        return Some(format!("{} must change too, and is held: run `{command}` on the host", list_names(&held)));
     }
     if output.contains("Packages were downgraded and -y was used without") {
-        let downgraded = list(&indented_words(output, "The following packages will be DOWNGRADED:"));
+        let downgraded = list_names(&indented_words(output, "The following packages will be DOWNGRADED:"));
         return Some(format!("with {names}, apt would downgrade {downgraded}: write a task with its version"));
     }
     if output.contains("Essential packages were removed") {

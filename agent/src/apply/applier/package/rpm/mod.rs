@@ -8,7 +8,8 @@ use super::begin_refresh;
 use super::command::CommandRunner;
 use super::locks::{RPM_LOCKS, wait_for_locks};
 use super::request::{PackageRequest, PackageTarget, VersionRule};
-use super::state::{PackageChanges, PackageSnapshot, PackageState, diff_snapshots, list};
+use super::state::{PackageChanges, PackageSnapshot, PackageState, diff_snapshots};
+use crate::apply::listing::list_names;
 use crate::apply::task::{ApplyResult, CheckResult, FailureEffect, Site, TaskError};
 
 /// The format in which `rpm -q` writes a package: name, architecture and version.
@@ -68,7 +69,7 @@ impl<'a> Dnf<'a> {
         let snapshot = |named| PackageSnapshot { named, installed: BTreeMap::new() };
         let verb = if matches!(self.request.target, PackageTarget::Present(_)) { "installed" } else { "removed" };
         Ok(ApplyResult {
-            message: format!("{verb} {}", list(&changes.packages)),
+            message: format!("{verb} {}", list_names(&changes.packages)),
             output,
             diff: diff_snapshots(&snapshot(old), &snapshot(new), None),
             ..ApplyResult::default()
@@ -125,7 +126,7 @@ impl<'a> Dnf<'a> {
             }
             let line = result.output.lines().rev().find(|line| line.starts_with("Error:")).unwrap_or_default();
             let reason = if line.is_empty() { format!("it {}", result.end.sentence()) } else { line.to_owned() };
-            let message = format!("dnf could not {} {}: {reason}", self.request.target.verb(), list(&self.request.names));
+            let message = format!("dnf could not {} {}: {reason}", self.request.target.verb(), list_names(&self.request.names));
             let effect = if may_be_old { FailureEffect::Unchanged } else { FailureEffect::Partial };
             return Err(TaskError { effect, message, output: result.output });
         }
