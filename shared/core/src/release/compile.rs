@@ -19,7 +19,7 @@ use crate::name::ReleaseRef;
 use crate::object::{ReleaseSpec, RoleMatching};
 use crate::task::tree_rules::ignored_patterns;
 use crate::task::{
-    CrossEntry, CrossSelector, Task, TaskKind, check_release_tasks, paths_through_links, task_type, template_tags_in_content,
+    CrossEntry, CrossSelector, Task, check_release_tasks, paths_through_links, task_type, template_tags_in_content,
 };
 use crate::unimplemented;
 
@@ -241,10 +241,9 @@ impl Compiler<'_> {
 
     /// Adds a finding if no host runs the task that `task` names in `on_unassign`.
     fn check_unassign(&mut self, task: &Task, target: &Task) {
-        let is_marker = || task_type(&target.kind).is_some_and(|kind| kind.kind == TaskKind::Skipped);
         let reason = if target.id == task.id {
             "it names the task itself: name another task, which removes what this one leaves".to_owned()
-        } else if target.is_group() || target.is_stage() || is_marker() {
+        } else if target.is_marker() {
             format!("task {} has type {}, which runs nothing: name a task that runs", target.id, target.kind)
         } else if target.privileged && !task.privileged {
             format!("task {} is privileged and this task is not, so no host gets it: set `privileged` here too", target.id)

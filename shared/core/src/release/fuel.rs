@@ -188,11 +188,7 @@ pub fn import(tasks: &[Value], roles: &Map<String, Value>, tags: &Map<String, Va
 /// Returns the numbers of tasks by type, without the types that run nothing.
 fn count_types(tasks: &[Task]) -> BTreeMap<String, TypeCount> {
     let mut types = BTreeMap::<String, TypeCount>::new();
-    for task in tasks {
-        let kind = task_type(&task.kind);
-        if kind.is_some_and(|kind| kind.is_marker) {
-            continue;
-        }
+    for task in tasks.iter().filter(|task| !task.is_marker()) {
         let count = types.entry(task.kind.clone()).or_default();
         count.total += 1;
         count.runnable += usize::from(!task.is_untranslated());

@@ -211,8 +211,8 @@ impl CompiledTask {
     /// Returns whether the task runs on hosts and only an admin may place it. Either the task or a group that lists it
     /// must be marked as privileged. Groups, stages and skipped tasks never run. `tasks` are all tasks of the release.
     fn is_effectively_privileged(&self, tasks: &[Self]) -> bool {
-        let runs = !self.task.is_group() && !self.task.is_stage() && !self.is_marker_type();
-        runs && (self.task.privileged || self.groups.iter().any(|ix| tasks[ix.as_usize()].task.privileged))
+        let is_marked = || self.task.privileged || self.groups.iter().any(|ix| tasks[ix.as_usize()].task.privileged);
+        !self.task.is_marker() && is_marked()
     }
 
     /// Returns the task's own selector as a text for messages, such as `roles web`. `None` if the selector is empty, so

@@ -621,10 +621,7 @@ fn unassign_tasks(release: &CompiledRelease, tasks: &[TaskIndex], privileged: &[
         let is_permitted = !release.task(target).task.privileged || privileged.binary_search(ix).is_ok();
         is_permitted.then_some(target)
     });
-    let runs = |ix: &TaskIndex| {
-        let task = release.task(*ix);
-        !task.task.is_group() && !task.task.is_stage() && !task.is_marker_type()
-    };
+    let runs = |ix: &TaskIndex| !release.task(*ix).task.is_marker();
     let mut targets: Vec<TaskIndex> = named_tasks.filter(runs).filter(|target| !tasks.contains(target)).collect();
     targets.sort_unstable();
     targets.dedup();

@@ -201,10 +201,16 @@ impl Task {
         is_type(&self.kind, TaskKind::Group)
     }
 
-    /// Returns whether hosts neither run nor check the task, because its own mode is `observe`. A marker (a stage,
-    /// group or skipped task) has nothing to run or check, so for a marker the result is false.
+    /// Returns whether the task is a marker, such as a stage or a group: it runs nothing, and only orders or places other
+    /// tasks.
+    pub(crate) fn is_marker(&self) -> bool {
+        task_type(&self.kind).is_some_and(|kind| kind.is_marker)
+    }
+
+    /// Returns whether hosts neither run nor check the task, because its own mode is `observe`. A marker has
+    /// nothing to run or check, so for a marker the result is false.
     pub fn is_observed(&self) -> bool {
-        self.mode == Some(Mode::Observe) && task_type(&self.kind).is_none_or(|task_type_entry| !task_type_entry.is_marker)
+        self.mode == Some(Mode::Observe) && !self.is_marker()
     }
 
     /// Returns whether the import of a Fuel release could not translate a field of the task, such as an expression or
