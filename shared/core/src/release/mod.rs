@@ -178,6 +178,11 @@ impl CompiledRelease {
         &self.tasks[ix.as_usize()]
     }
 
+    /// Returns whether only an admin may place a task, because the task or a group that lists it is marked as privileged.
+    pub(crate) fn is_privileged(&self, ix: TaskIndex) -> bool {
+        self.privileged.binary_search(&ix).is_ok()
+    }
+
     /// Returns the id of a task.
     pub fn id(&self, ix: TaskIndex) -> &str {
         &self.tasks[ix.as_usize()].task.id
