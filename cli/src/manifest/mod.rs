@@ -17,7 +17,7 @@ use stemma_core::digest::Hex;
 use stemma_core::json;
 use stemma_core::name::is_blank;
 use stemma_core::task::tree_rules::{MAX_TREE_DEPTH, MAX_TREE_FILES, relative_path_error};
-use stemma_core::task::{MODULES_DIR, SOURCE_DIR, TEMPLATE_FILE, TaskKind, set_source, sources_of_type, task_type};
+use stemma_core::task::{MODULES_DIR, SOURCE_DIR, TEMPLATE_FILE, TaskKind, set_source, task_type};
 use stemma_wire::message::Hash;
 
 use crate::args::KindArg;
@@ -548,12 +548,12 @@ fn load_task_files(
         }
         manifest.templates.insert(index, path);
     }
-    let Some(kind) = task_type(&kind).map(|kind| kind.kind) else { return Ok(()) };
-    if let Some((dir_name, files_name, place)) = expanded_directory(kind) {
+    let Some(kind) = task_type(&kind) else { return Ok(()) };
+    if let Some((dir_name, files_name, place)) = expanded_directory(kind.kind) {
         let expanded = expand_directory(root, &dir, parameters, [dir_name, files_name]);
         expanded.with_context(|| format!("task {id}: {dir_name}")).map_err(|error| (place, error))?;
     }
-    let sources = source_parameters_of(kind, parameters);
+    let sources: Vec<_> = kind.sources(parameters).into_iter().map(|(field, source)| (field, source.to_owned())).collect();
     for (field, name) in sources {
         // The place of an error is that of the whole parameter, which may be a map or a list.
         let place = match field.split(['.', '[']).next() {
@@ -571,16 +571,10 @@ fn load_task_files(
         let path = path.map_err(|error| (place, error))?;
         let hash_and_file = resolve_include(root, &dir, &name).and_then(|file| Ok((hash_file(&file)?, file)));
         let (hash, file) = hash_and_file.with_context(|| describe_file(&field, &path)).map_err(|error| (place, error))?;
-        set_source(kind, parameters, &field, format!("sha256:{hash}"));
+        set_source(parameters, &field, format!("sha256:{hash}"));
         manifests.blobs.insert(hash, file);
     }
     Ok(())
-}
-
-/// Returns the sources of a task of this type, each with the path of its field.
-fn source_parameters_of(kind: TaskKind, parameters: &Map<String, Value>) -> Vec<(String, String)> {
-    let sources = sources_of_type(kind, parameters);
-    sources.into_iter().map(|(field, source)| (field, source.to_owned())).collect()
 }
 
 /// Returns the parameter of a directory that a task of this type has in a manifest, the parameter that replaces it, and the

@@ -49,7 +49,7 @@ pub use path::{
 pub(crate) use path::{ancestors, known_directories, spellings};
 pub use patterns::PathPatterns;
 pub use run_parameters::{MODULES_DIR, PuppetParameters, REBOOT_CONDITIONS, RebootParameters, WHEN_REQUIRED};
-pub use sources::{set_source, source_parameters as sources_of_type, written_paths};
+pub use sources::{set_source, written_paths};
 pub use system_parameters::{
     AGENT_ENDS_ITSELF, CopyFilesParameters, DirectoryParameters, FileCopy, LinkParameters, PackageParameters, SERVICE_STATES,
     SOURCE_DIR, ServiceParameters, SyncParameters,
@@ -189,11 +189,9 @@ impl Task {
         Ok(value)
     }
 
-    /// Returns the names of the blobs from which a task writes files, each with the path of its field in the parameters:
-    /// `source` of a `file` or `puppet` task, `files` of `sync` and `copy_files`, and `modules` of `puppet`. Returns none for a
-    /// task of another type.
+    /// Returns the names of the blobs from which the task writes files, each with the path of its field in the parameters.
     pub fn sources(&self) -> Vec<(String, &str)> {
-        source_parameters(&self.kind, &self.parameters)
+        task_type(&self.kind).map(|kind| kind.sources(&self.parameters)).unwrap_or_default()
     }
 
     /// Returns whether the task is a group. A group is never placed on a node itself, but places its tasks there.
@@ -224,12 +222,6 @@ impl Task {
     pub(crate) fn is_stage(&self) -> bool {
         is_type(&self.kind, TaskKind::Stage)
     }
-}
-
-/// Returns the sources of a task of this type, each with the path of its field in the parameters: the names of blobs
-/// (`sha256:…`), or in a manifest also names of files.
-pub fn source_parameters<'a>(kind: &str, parameters: &'a Map<String, Value>) -> Vec<(String, &'a str)> {
-    task_type(kind).map(|kind| sources::source_parameters(kind.kind, parameters)).unwrap_or_default()
 }
 
 /// Returns whether a type name or alias in a task belongs to this type.
@@ -402,23 +394,5 @@ mod tests {
         assert_eq!(task.to_host_json().unwrap(), serde_json::from_str::<Value>(&task_json(r#"["/"]"#)).unwrap());
         // Another text than `*` is not a list of tags.
         assert!(serde_json::from_str::<Task>(&task_json(r#""mysql""#)).is_err());
-    }
-
-    #[test]
-    fn source_is_present_for_file_and_puppet_tasks_only() {
-        let blob_name = "sha256:0";
-        for (kind, source) in [
-            ("file", Some(blob_name)),
-            ("upload_file", Some(blob_name)),
-            ("puppet", Some(blob_name)),
-            ("shell", None),
-            ("other", None),
-        ] {
-            let mut task = Task::new("a", kind);
-            assert_eq!(task.sources(), []);
-            task.parameters.insert("source".to_owned(), blob_name.into());
-            let sources = source.map(|source| ("source".to_owned(), source));
-            assert_eq!(task.sources(), sources.into_iter().collect::<Vec<_>>(), "{kind}");
-        }
     }
 }

@@ -38,6 +38,8 @@ pub(super) fn timeout_error(seconds: u64) -> Option<&'static str> {
 pub enum ParameterType {
     /// A text.
     Text,
+    /// The content of a file: the name of a blob (`sha256:…`), or in a manifest the name of a file.
+    Source,
     /// A shell text that is a template.
     Script,
     /// A shell text that is not a template.
@@ -179,9 +181,9 @@ impl ParameterType {
             }
             (Self::Script | Self::WordsOrText, Value::String(text)) => check_argument(checkable_text(text)).err(),
             (Self::ShellText, Value::String(text)) => check_argument(text).err(),
-            (Self::Text, Value::String(_)) | (Self::Flag | Self::Switch, Value::Bool(_)) | (Self::Always, Value::Bool(true)) => {
-                None
-            }
+            (Self::Text | Self::Source, Value::String(_))
+            | (Self::Flag | Self::Switch, Value::Bool(_))
+            | (Self::Always, Value::Bool(true)) => None,
             (Self::Always, Value::Bool(false)) => Some("accepts only true, since it is always so: remove it".to_owned()),
             (Self::File, Value::String(text)) => path_error(text, PathUse::Write),
             (Self::Path, Value::String(text)) => path_error(text, PathUse::Read),
@@ -246,7 +248,7 @@ impl ParameterType {
     /// Returns a description of the type in words, such as `an absolute path`.
     pub fn description(self) -> &'static str {
         match self {
-            Self::Text | Self::Account | Self::AccountName | Self::Comment | Self::PackageVersion => "a text",
+            Self::Text | Self::Source | Self::Account | Self::AccountName | Self::Comment | Self::PackageVersion => "a text",
             Self::Script | Self::ShellText => "a shell text",
             Self::File | Self::Path | Self::Directory => "an absolute path",
             Self::Words => "a list of texts",

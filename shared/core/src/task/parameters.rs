@@ -96,6 +96,7 @@ impl From<WordsOrText> for NameList {
 /// Expands to the Rust type of a parameter's value.
 macro_rules! value_of {
     (Text) => { Option<String> };
+    (Source) => { Option<String> };
     (Script) => { Option<String> };
     (ShellText) => { Option<String> };
     (File) => { Option<String> };
@@ -159,7 +160,7 @@ parameters! {
     path, File Needed: "The file.";
     content or "data", Text OneOf: "The text of the file.";
     template, Text OneOf: "The template of the text of the file.";
-    source, Text OneOf: "The blob with the content of the file: `sha256:…`, or in a manifest a file's name.";
+    source, Source OneOf: "The blob with the content of the file: `sha256:…`, or in a manifest a file's name.";
     absent, Flag OneOf: "True if the file must not exist.";
     owner or "user_owner", Account Optional: "Its user.";
     group or "group_owner", Account Optional: "Its group.";

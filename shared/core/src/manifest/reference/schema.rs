@@ -146,7 +146,11 @@ fn path_schema(alternative: &str) -> Value {
 /// Returns the JSON Schema of a parameter of this type. Every parameter accepts `null`, which means that it is absent.
 fn parameter_schema(parameter_type: ParameterForm) -> Value {
     match parameter_type {
-        ParameterForm::Text | ParameterForm::Script | ParameterForm::ShellText | ParameterForm::Account => {
+        ParameterForm::Text
+        | ParameterForm::Source
+        | ParameterForm::Script
+        | ParameterForm::ShellText
+        | ParameterForm::Account => {
             json!({"type": ["string", "null"]})
         }
         ParameterForm::File | ParameterForm::Path => path_schema(""),
