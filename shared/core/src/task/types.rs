@@ -12,7 +12,7 @@ use super::claim::PathContent;
 use super::examples;
 use super::package_rules::package_contradictions;
 use super::parameter_type::NamedResource;
-use super::parameters::{FileParameters, Parameter, ParameterTable, ShellParameters, TEMPLATE_FILE, TypedParameters};
+use super::parameters::{FileParameters, Parameter, ParameterTable, ShellParameters, TEMPLATE_FILE, TypedParameters, is_true};
 use super::run_parameters::{MODULES_DIR, PuppetParameters, RebootParameters};
 use super::system_parameters::{
     CopyFilesParameters, DirectoryParameters, LinkParameters, PackageParameters, SOURCE_DIR, ServiceParameters, SyncParameters,
@@ -259,10 +259,9 @@ impl TaskType {
     /// task has run. Returns `None` if the type has no `write_target`, or if the task has no path that is a text.
     pub fn written_path<'a>(&self, parameters: &'a Map<String, Value>) -> Option<(&'a str, PathContent)> {
         let write_target = self.write_target?;
-        let is_set = |name: &str| parameters.get(name) == Some(&Value::Bool(true));
-        let content = if write_target.absent.is_some_and(is_set) {
+        let content = if write_target.absent.is_some_and(|absent| is_true(parameters, absent)) {
             PathContent::Absent
-        } else if self.kind == TaskKind::Sync && is_set("delete") {
+        } else if self.kind == TaskKind::Sync && is_true(parameters, "delete") {
             PathContent::Tree
         } else {
             write_target.content
