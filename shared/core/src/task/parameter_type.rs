@@ -239,15 +239,13 @@ impl ParameterType {
 
     /// Returns the error message for a value that does not have this type.
     fn wrong_type_message(self, value: &Value) -> String {
-        match self.choices() {
-            [] => format!("takes {}, not {}", self.description(), display_value(value)),
-            choices => format!("takes one of {}, not {}", choices.join(", "), display_value(value)),
-        }
+        format!("takes {}, not {}", self.description(), display_value(value))
     }
 
     /// Returns a description of the type in words, such as `an absolute path`.
-    pub fn description(self) -> &'static str {
-        match self {
+    pub fn description(self) -> String {
+        let text = match self {
+            Self::Choice(texts) => return format!("one of {}", texts.join(", ")),
             Self::Text | Self::Source | Self::Account | Self::AccountName | Self::Comment | Self::PackageVersion => "a text",
             Self::Script | Self::ShellText => "a shell text",
             Self::File | Self::Path | Self::Directory => "an absolute path",
@@ -263,18 +261,10 @@ impl ParameterType {
             Self::Count => "a whole number from 0",
             Self::Seconds | Self::AccountId => "a whole number from 1",
             Self::AccountNames | Self::PackageNames | Self::Patterns => "a text or a list of texts",
-            Self::Choice(_) => "one of these texts",
             Self::Unit => "the name of a unit",
             Self::LinkTarget => "a path",
-        }
-    }
-
-    /// Returns the texts that a parameter of this type accepts, or an empty list if it accepts others too.
-    pub const fn choices(self) -> &'static [&'static str] {
-        match self {
-            Self::Choice(texts) => texts,
-            _ => &[],
-        }
+        };
+        text.to_owned()
     }
 
     /// Returns the error message for a text or a list of texts of which `item_error` rejects one. `None` if all are valid.
