@@ -106,7 +106,7 @@ fn manifest_page() -> String {
     page.0.to_roff()
 }
 
-/// Adds a section with the parameters of a task type. Adds nothing if no agent of this version runs the type.
+/// Adds a section with the parameters of a task type. Adds nothing for a marker, which has no parameters.
 fn add_task_type(page: &mut Page, task_type: &TaskType) {
     let Some(parameters) = task_type.manifest_parameters() else { return };
     page.section(&format!("task {}", task_type.name)).paragraph([roman(format!("{}.", task_type.summary))]);

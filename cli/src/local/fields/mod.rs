@@ -98,8 +98,7 @@ fn print_field_help(full_path: &str, field_path: &str, field: &FieldDef) {
     }
 }
 
-/// Returns the names of a task type's parameters, separated by spaces. `None` if the parameters of the type are not
-/// described, because no agent of this version runs the type, or because its tasks run nothing.
+/// Returns the names of a task type's parameters, separated by spaces. `None` for a type whose tasks run nothing.
 fn parameter_names(kind: &TaskType) -> Option<String> {
     Some(kind.manifest_parameters()?.iter().map(|parameter| parameter.name).collect::<Vec<_>>().join(" "))
 }

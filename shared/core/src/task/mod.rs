@@ -119,7 +119,8 @@ manifest_struct! {
         pub parameters: Map<String, Value> = FieldType::Parameters, "{}", r#"{"path": "/etc/motd", "content": "hello\n"}"#;
         /// Tasks that run before this task. If one of them changes something, this task runs again.
         ///
-        /// A `shell` task runs again if its guards allow, and a `service` task restarts its unit. For other types, the field only orders the tasks.
+        /// A `shell` task runs again if its guards allow, a `service` task restarts its unit, a `puppet` task runs again, and a
+        /// `reboot` task asks again. For other types, the field only orders the tasks.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         pub subscribes: Vec<String> = FieldType::TextOrList, "[]", r#"["site-conf"]"#;
         /// The reaction of the agent if the host has drifted from the task.

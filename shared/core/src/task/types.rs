@@ -298,7 +298,7 @@ impl TaskType {
         template: &TemplateText<'_>,
         parser: &dyn TemplateParser,
     ) -> Result<TemplateReads, AuthorError> {
-        let is_script = self.name == "shell" && SHELL_TEXT_FIELDS.contains(&template.path.as_str());
+        let is_script = self.kind == TaskKind::Shell && SHELL_TEXT_FIELDS.contains(&template.path.as_str());
         if is_script { parser.parse_script(template.text) } else { parser.parse_template(template.text) }
     }
 
