@@ -198,10 +198,18 @@ mod tests {
         results.filter_map(|(index, result)| Some((index, result.err()?.first_claim.owner))).collect()
     }
 
+    /// Checks for each pair of claims whether the second one conflicts with the first one.
+    fn check_pairs(pairs: &[((&str, PathContent), (&str, PathContent), bool)]) {
+        for &(first, second, is_refused) in pairs {
+            let expected = if is_refused { vec![(1, 0)] } else { vec![] };
+            assert_eq!(conflicting_pairs(&[first, second]), expected, "{first:?} {second:?}");
+        }
+    }
+
     #[test]
     fn y01_path_belongs_to_first_claiming_task() {
         use PathContent::{Absent, File};
-        for (first, second, is_refused) in [
+        check_pairs(&[
             (("/etc/z", File), ("/etc/z", File), true),
             (("/etc/z", File), ("/etc/z", Absent), true),
             (("/etc/z", Absent), ("/etc/z", File), true),
@@ -251,16 +259,13 @@ mod tests {
             (("/var/spool/cron", File), ("/var/mail/x", File), false),
             (("/var/run/x", File), ("/var/runner", File), false),
             (("/var/run/x", File), ("/var/lock/x", File), false),
-        ] {
-            let expected = if is_refused { vec![(1, 0)] } else { vec![] };
-            assert_eq!(conflicting_pairs(&[first, second]), expected, "{first:?} {second:?}");
-        }
+        ]);
     }
 
     #[test]
     fn y01_directory_claim_allows_paths_below() {
         use PathContent::{Absent, Directory, File, Link};
-        for (first, second, is_refused) in [
+        check_pairs(&[
             (("/srv/a", Directory), ("/srv/a", Directory), true),
             (("/srv/a", Directory), ("/srv/a/b", Directory), false),
             (("/srv/a/b", Directory), ("/srv/a", Directory), false),
@@ -282,10 +287,7 @@ mod tests {
             (("/srv/a", Directory), ("/srv/a/l", Link), false),
             (("/var/run/a", Directory), ("/run/a", Directory), true),
             (("/var/run/a", Directory), ("/run/a/f", File), false),
-        ] {
-            let expected = if is_refused { vec![(1, 0)] } else { vec![] };
-            assert_eq!(conflicting_pairs(&[first, second]), expected, "{first:?} {second:?}");
-        }
+        ]);
     }
 
     #[test]
@@ -332,6 +334,15 @@ mod tests {
         use PathContent::File;
         let claims = [("/a/b", File), ("/a", File), ("/a/c", File), ("/a/b", File), ("/a/c/d", File)];
         assert_eq!(conflicting_pairs(&claims), [(1, 0), (3, 0), (4, 2)]);
+    }
+
+    /// Of several earlier claims, that of the path itself or the nearest one above it counts, else the first one below it.
+    #[test]
+    fn y01_conflict_names_nearest_claim() {
+        use PathContent::{Absent, Directory, File, Tree};
+        assert_eq!(conflicting_pairs(&[("/a/c", File), ("/a/b", Absent), ("/a", File)]), [(2, 1)]);
+        assert_eq!(conflicting_pairs(&[("/a", Tree), ("/b", Directory), ("/b/c", File), ("/b/c", Absent)]), [(3, 2)]);
+        assert_eq!(conflicting_pairs(&[("/a/b/c", File), ("/a", Directory), ("/a/b", File)]), [(2, 0)]);
     }
 
     #[test]

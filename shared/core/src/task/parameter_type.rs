@@ -1,7 +1,7 @@
 //! The types of task parameters, and the checks of their values when a task is written. Hosts accept some values that
 //! fail a check, such as an account number with leading zeros, because stored releases may have them.
 
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use super::path::{PathUse, check_authored_path, check_directory, check_path, is_template};
 use super::{name_rules, tree_rules};
@@ -198,11 +198,8 @@ impl ParameterType {
                 // `words` is `None` if an item is not a text.
                 words.map_or_else(|| Some(self.wrong_type_message(value)), |words| check_words(&words).err())
             }
-            (Self::Env, Value::Object(map)) => map.iter().find_map(|(name, value)| match value {
-                Value::String(text) => check_variable(name, checkable_text(text)).err().or_else(|| dropped_variable_error(name)),
-                other => {
-                    Some(format!("{:?} must have a text as its value, not {}: quote it", truncated(name), display_value(other)))
-                }
+            (Self::Env, Value::Object(map)) => texts_error(map, |name, text| {
+                check_variable(name, checkable_text(text)).err().or_else(|| dropped_variable_error(name))
             }),
             (Self::AccountId, value) => {
                 account_id_error(value).or_else(|| (!value.is_u64()).then(|| self.wrong_type_message(value)))
@@ -220,12 +217,9 @@ impl ParameterType {
             (Self::AccountNames, value) => self.names_error(value, |text| authored_text_error(text, account_reference_error)),
             (Self::Patterns, value) => self.names_error(value, name_rules::pattern_error),
             (Self::Data, Value::Object(map)) => name_rules::data_error(map),
-            (Self::Facts, Value::Object(map)) => map.iter().find_map(|(name, value)| match value {
-                Value::String(text) => name_rules::fact_name_error(name)
-                    .or_else(|| check_variable(&format!("FACTER_{name}"), checkable_text(text)).err()),
-                other => {
-                    Some(format!("{:?} must have a text as its value, not {}: quote it", truncated(name), display_value(other)))
-                }
+            (Self::Facts, Value::Object(map)) => texts_error(map, |name, text| {
+                let variable_error = || check_variable(&format!("FACTER_{name}"), checkable_text(text)).err();
+                name_rules::fact_name_error(name).or_else(variable_error)
             }),
             (Self::PathList, Value::String(text)) => name_rules::path_list_error(text),
             (Self::Files, Value::Object(files)) => tree_rules::files_error(files),
@@ -278,6 +272,15 @@ impl ParameterType {
             _ => Some(self.wrong_type_message(value)),
         }
     }
+}
+
+/// Returns the error message for a map of texts: of the first value that is no text, or that `text_error` rejects. `None` if
+/// all are valid.
+fn texts_error(map: &Map<String, Value>, text_error: impl Fn(&str, &str) -> Option<String>) -> Option<String> {
+    map.iter().find_map(|(name, value)| match value {
+        Value::String(text) => text_error(name, text),
+        other => Some(format!("{:?} must have a text as its value, not {}: quote it", truncated(name), display_value(other))),
+    })
 }
 
 /// Returns the error message for the number of a new account, if it is 0 or higher than [`MAX_ACCOUNT_ID`].

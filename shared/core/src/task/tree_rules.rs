@@ -7,7 +7,8 @@ use serde_json::{Map, Value};
 
 use super::parameters::{error_at, is_true, literal_text};
 use super::path::{
-    AGENT_CONFIG_FILE, AGENT_RUN_DIR, AGENT_STATE_DIR, DEFAULT_HOST_LABEL_MAP, PathUse, canonical_path, is_at_or_below,
+    AGENT_CONFIG_FILE, AGENT_RUN_DIR, AGENT_STATE_DIR, DEFAULT_HOST_LABEL_MAP, MAX_NAME_BYTES, MAX_PATH_BYTES, PathUse,
+    canonical_path, is_at_or_below,
 };
 use super::patterns::PathPatterns;
 use crate::name::{has_control, truncated};
@@ -84,10 +85,10 @@ pub const MAX_TREE_DEPTH: usize = 128;
 
 /// Returns the error message for a text that is no path below a directory, or `None` if it is one.
 pub fn relative_path_error(text: &str) -> Option<String> {
-    let is_valid = text.len() < 4096
+    let is_valid = text.len() <= MAX_PATH_BYTES
         && !has_control(text)
         && text.split('/').count() <= MAX_TREE_DEPTH
-        && text.split('/').all(|part| !matches!(part, "" | "." | "..") && part.len() <= 255);
+        && text.split('/').all(|part| !matches!(part, "" | "." | "..") && part.len() <= MAX_NAME_BYTES);
     (!is_valid).then(|| {
         format!(
             "{:?} is not a path below the directory: write a plain relative path such as css/site.css, without `.`, `..` and control characters",
