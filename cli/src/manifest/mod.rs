@@ -521,9 +521,9 @@ fn empty_of_same_type(value: &Value) -> Value {
 }
 
 /// Reads the files that a task names, relative to the file that contains the task. The text of `template_file` becomes
-/// the parameter `template`, and each file of a directory (`source_dir`, `modules_dir`) a source. The file of a source is added
-/// to the blobs, and its hash becomes the value. A source that is already a hash is only checked. An error has the path of
-/// the parameter, such as `.source`.
+/// the parameter `template`, and each file of a directory (`source_dir`, `modules_dir`) a source. The file of a source
+/// is added to the blobs, and its hash becomes the value. A source that is already a hash is only checked. An error has
+/// the path of the parameter, such as `.source`.
 fn load_task_files(
     manifests: &mut Manifests,
     manifest: &mut Manifest,

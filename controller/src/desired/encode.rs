@@ -191,8 +191,8 @@ fn barrier_names(profile: &desired::Profile) -> impl Iterator<Item = &Barrier> {
 /// host, and the barriers at which it waits for other hosts. The tasks that hosts get only for `on_unassign` are the last,
 /// and the task set of each node leaves them out.
 fn wire_profile(profile: &Profile) -> desired::Profile {
-    // Edges and waits name tasks by their position in `tasks`. So nothing orders a task of `on_unassign`, which hosts run after
-    // the task set that has it.
+    // Edges and waits name tasks by their position in `tasks`. So nothing orders a task of `on_unassign`, which hosts
+    // run after the task set that has it.
     let tasks = profile.tasks.iter().chain(&profile.unassign).enumerate().map(|(index, task_index)| {
         let compiled = profile.release.task(*task_index);
         let predecessors = profile.edges.iter().filter(|(_, after)| *after as usize == index).map(|(task, _)| *task);

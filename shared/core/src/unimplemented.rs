@@ -411,8 +411,8 @@ fn task_fields(task: &Task) -> Vec<GivenField> {
     ignored_fields.map(|(field, _)| (format!("{prefix}{field}"), missing_effect)).collect()
 }
 
-/// Returns the type of the parameter `timeout` of a task's type. It is [`ParameterForm::Seconds`] if hosts limit the time of
-/// such tasks.
+/// Returns the type of the parameter `timeout` of a task's type. It is [`ParameterForm::Seconds`] if hosts limit the
+/// time of such tasks.
 fn timeout_form(task: &Task) -> Option<ParameterForm> {
     Some(task_type(&task.kind)?.parameters?.get("timeout")?.parameter_type)
 }
@@ -422,7 +422,8 @@ fn has_unused_timeout_seconds(task: &Task) -> bool {
     task.timeout_seconds.is_some() && timeout_form(task) != Some(ParameterForm::Seconds)
 }
 
-/// Returns whether a task sets a parameter `timeout` that has no effect, and is accepted because Fuel's releases contain it.
+/// Returns whether a task sets a parameter `timeout` that has no effect, and is accepted because Fuel's releases
+/// contain it.
 fn has_unused_timeout(task: &Task) -> bool {
     let is_set = || task.parameters.get("timeout").is_some_and(|timeout| !timeout.is_null());
     timeout_form(task).is_some_and(|form| form != ParameterForm::Seconds) && is_set()

@@ -241,8 +241,8 @@ impl Compiler<'_> {
         }
     }
 
-    /// Adds a finding if no host runs the task that `compiled_task` names in `on_unassign`. `tasks` are all tasks of the
-    /// release, with their groups.
+    /// Adds a finding if no host runs the task that `compiled_task` names in `on_unassign`. `tasks` are all tasks of
+    /// the release, with their groups.
     fn check_unassign(&mut self, compiled_task: &CompiledTask, tasks: &[CompiledTask]) {
         let Some(compiled_target) = compiled_task.on_unassign.map(|ix| &tasks[ix.as_usize()]) else { return };
         let (task, target) = (&compiled_task.task, &compiled_target.task);

@@ -178,7 +178,8 @@ impl CompiledRelease {
         &self.tasks[ix.as_usize()]
     }
 
-    /// Returns whether only an admin may place a task, because the task or a group that lists it is marked as privileged.
+    /// Returns whether only an admin may place a task, because the task or a group that lists it is marked as
+    /// privileged.
     pub(crate) fn is_privileged(&self, ix: TaskIndex) -> bool {
         self.privileged.binary_search(&ix).is_ok()
     }

@@ -49,8 +49,8 @@ pub struct PathClaim<T> {
 
 /// The paths that the tasks of a host claim. `T` identifies a task.
 ///
-/// The first claim of each path, by each spelling of the path. The spellings of a path are all paths that name the same file
-/// through known links, such as `/run/x` and `/var/run/x`.
+/// The first claim of each path, by each spelling of the path. The spellings of a path are all paths that name the same
+/// file through known links, such as `/run/x` and `/var/run/x`.
 #[derive(Debug)]
 pub struct PathClaims<T>(BTreeMap<String, PathClaim<T>>);
 
@@ -112,8 +112,8 @@ impl<T: Clone> PathClaims<T> {
         }
     }
 
-    /// Returns the earlier claim that conflicts with a path: of the path itself or the nearest one above it, else the first
-    /// one below it in the order of names. Tries the spellings of the path in order.
+    /// Returns the earlier claim that conflicts with a path: of the path itself or the nearest one above it, else the
+    /// first one below it in the order of names. Tries the spellings of the path in order.
     fn conflicting_claim(&self, path: &str, content: PathContent, ignored: &PathPatterns) -> Option<&PathClaim<T>> {
         spellings(path).iter().find_map(|path| {
             let at_or_above = ancestors(path).find_map(|ancestor| {
@@ -141,7 +141,8 @@ impl<T: Clone> PathClaims<T> {
 }
 
 /// Returns whether a path with this content conflicts with a path `below` it, relative to it, which has the content
-/// `content_below`. `ignored` has the patterns of what a tree ignores. Two tasks that both delete a file do not conflict.
+/// `content_below`. `ignored` has the patterns of what a tree ignores. Two tasks that both delete a file do not
+/// conflict.
 fn excludes(content: PathContent, ignored: &PathPatterns, below: &str, content_below: PathContent) -> bool {
     match content {
         PathContent::File | PathContent::Link => true,
@@ -336,7 +337,8 @@ mod tests {
         assert_eq!(conflicting_pairs(&claims), [(1, 0), (3, 0), (4, 2)]);
     }
 
-    /// Of several earlier claims, that of the path itself or the nearest one above it counts, else the first one below it.
+    /// Of several earlier claims, that of the path itself or the nearest one above it counts, else the first one below
+    /// it.
     #[test]
     fn y01_conflict_names_nearest_claim() {
         use PathContent::{Absent, Directory, File, Tree};

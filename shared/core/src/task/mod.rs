@@ -119,8 +119,8 @@ manifest_struct! {
         pub parameters: Map<String, Value> = FieldType::Parameters, "{}", r#"{"path": "/etc/motd", "content": "hello\n"}"#;
         /// Tasks that run before this task. If one of them changes something, this task runs again.
         ///
-        /// A `shell` task runs again if its guards allow, a `service` task restarts its unit, a `puppet` task runs again, and a
-        /// `reboot` task asks again. For other types, the field only orders the tasks.
+        /// A `shell` task runs again if its guards allow, a `service` task restarts its unit, a `puppet` task runs
+        /// again, and a `reboot` task asks again. For other types, the field only orders the tasks.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         pub subscribes: Vec<String> = FieldType::TextOrList, "[]", r#"["site-conf"]"#;
         /// The reaction of the agent if the host has drifted from the task.
@@ -190,7 +190,8 @@ impl Task {
         Ok(value)
     }
 
-    /// Returns the names of the blobs from which the task writes files, each with the path of its field in the parameters.
+    /// Returns the names of the blobs from which the task writes files, each with the path of its field in the
+    /// parameters.
     pub fn sources(&self) -> Vec<(String, &str)> {
         task_type(&self.kind).map(|kind| kind.sources(&self.parameters)).unwrap_or_default()
     }
@@ -200,8 +201,8 @@ impl Task {
         is_type(&self.kind, TaskKind::Group)
     }
 
-    /// Returns whether the task is a marker, such as a stage or a group: it runs nothing, and only orders or places other
-    /// tasks.
+    /// Returns whether the task is a marker, such as a stage or a group: it runs nothing, and only orders or places
+    /// other tasks.
     pub(crate) fn is_marker(&self) -> bool {
         task_type(&self.kind).is_some_and(|kind| kind.is_marker)
     }

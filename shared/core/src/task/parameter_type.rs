@@ -274,8 +274,8 @@ impl ParameterType {
     }
 }
 
-/// Returns the error message for a map of texts: of the first value that is no text, or that `text_error` rejects. `None` if
-/// all are valid.
+/// Returns the error message for a map of texts: of the first value that is no text, or that `text_error` rejects.
+/// `None` if all are valid.
 fn texts_error(map: &Map<String, Value>, text_error: impl Fn(&str, &str) -> Option<String>) -> Option<String> {
     map.iter().find_map(|(name, value)| match value {
         Value::String(text) => text_error(name, text),

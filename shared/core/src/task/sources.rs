@@ -8,8 +8,8 @@ use super::parameters::Parameter;
 use super::types::{TaskKind, TaskType};
 
 impl TaskType {
-    /// Returns the sources that a task of this type has for the content of files, each with the path of its field: names of
-    /// blobs (`sha256:…`), or in a manifest also names of files. A file on the host is not included.
+    /// Returns the sources that a task of this type has for the content of files, each with the path of its field:
+    /// names of blobs (`sha256:…`), or in a manifest also names of files. A file on the host is not included.
     pub fn sources<'a>(&self, parameters: &'a Map<String, Value>) -> Vec<(String, &'a str)> {
         let table = self.parameters.map(|table| table.0).unwrap_or_default();
         let values = table.iter().filter_map(|parameter| Some((parameter, parameters.get(parameter.name)?)));

@@ -164,8 +164,8 @@ pub(super) fn sync_contradictions(parameters: &Map<String, Value>) -> Vec<(Strin
     managed_dir_error(parameters, "dst", "delete").into_iter().chain(overlap).collect()
 }
 
-/// Returns the error if no task may change the directory in the parameter `name`, or if the task removes all that is in it
-/// and may not. The task does so if the parameter `removal` is true.
+/// Returns the error if no task may change the directory in the parameter `name`, or if the task removes all that is in
+/// it and may not. The task does so if the parameter `removal` is true.
 fn managed_dir_error(parameters: &Map<String, Value>, name: &str, removal: &str) -> Option<(String, String)> {
     let path = literal_text(parameters, name)?;
     let system_error = || is_true(parameters, removal).then(|| system_dir_error(path)).flatten();

@@ -37,8 +37,8 @@ pub struct TaskType {
     /// The parameters of the type. `None` if its tasks run nothing (`is_marker`). Only templates and numbers in the parameters
     /// of its tasks are then checked.
     pub parameters: Option<&'static ParameterTable>,
-    /// The parameter that only manifests have, and the name of the parameter by which the CLI replaces it. `None` if the type
-    /// has no such parameter.
+    /// The parameter that only manifests have, and the name of the parameter by which the CLI replaces it. `None` if
+    /// the type has no such parameter.
     pub manifest_only: Option<(Parameter, &'static str)>,
     /// The names of the parameters with the path that a task of the type writes. `None` if the type writes no path
     /// or several. No other task of the host may write to that path.

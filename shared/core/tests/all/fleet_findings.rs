@@ -162,8 +162,8 @@ fn w02_every_unimplemented_field_is_finding() {
     assert!(findings.iter().all(|finding| finding.code != "field.idle"), "{findings:?}");
 }
 
-/// The agent limits the time of tasks of the types that have a parameter `timeout` in seconds. Regression: all types but
-/// `shell` had a finding, and `timeout` of a copy had none.
+/// The agent limits the time of tasks of the types that have a parameter `timeout` in seconds. Regression: all types
+/// but `shell` had a finding, and `timeout` of a copy had none.
 #[test]
 fn timeout_is_finding_when_type_has_no_time_limit() {
     let idle_of = |kind: &str, parameters: Value| {

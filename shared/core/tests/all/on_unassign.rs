@@ -97,8 +97,8 @@ fn x04_unassign_task_is_sent_only_when_privilege_permits() {
     }
 }
 
-/// A group with `privileged` makes each task that it lists privileged. Regression: only the mark of the task itself counted,
-/// so a host got the clean-up by a task that is not privileged.
+/// A group with `privileged` makes each task that it lists privileged. Regression: only the mark of the task itself
+/// counted, so a host got the clean-up by a task that is not privileged.
 #[test]
 fn x04_unassign_task_is_withheld_when_group_is_privileged() {
     for (members, is_sent, is_idle) in [(&["undo"][..], false, true), (&["conf", "undo"], true, false), (&[], true, false)] {

@@ -114,8 +114,9 @@ fn field_schema(path: &str, field: &FieldDef) -> Value {
     schema
 }
 
-/// Returns a rule of JSON Schema for the parameters of tasks of a type. Returns `None` for a marker, which has
-/// no parameters. The rule skips tasks with the field `foreign`, which may have parameters of Fuel that were not translated.
+/// Returns a rule of JSON Schema for the parameters of tasks of a type. Returns `None` for a marker, which has no
+/// parameters. The rule skips tasks with the field `foreign`, which may have parameters of Fuel that were not
+/// translated.
 fn task_schema(kind: &TaskType) -> Option<Value> {
     let names = std::iter::once(&kind.name).chain(kind.aliases).collect::<Vec<_>>();
     let parameter_list = kind.manifest_parameters()?;
