@@ -191,16 +191,19 @@ impl<T> PathConflict<T> {
 mod tests {
     use super::*;
 
+    /// The path and content of a claim.
+    type Claim<'a> = (&'a str, PathContent);
+
     /// Claims these paths in order. Returns the index of each rejected claim, with the index of the earlier claim with
     /// which it conflicts.
-    fn conflicting_pairs(claims: &[(&str, PathContent)]) -> Vec<(usize, usize)> {
+    fn conflicting_pairs(claims: &[Claim<'_>]) -> Vec<(usize, usize)> {
         let mut path_claims = PathClaims::default();
         let results = claims.iter().enumerate().map(|(index, (path, content))| (index, path_claims.claim(index, path, *content)));
         results.filter_map(|(index, result)| Some((index, result.err()?.first_claim.owner))).collect()
     }
 
     /// Checks for each pair of claims whether the second one conflicts with the first one.
-    fn check_pairs(pairs: &[((&str, PathContent), (&str, PathContent), bool)]) {
+    fn check_pairs(pairs: &[(Claim<'_>, Claim<'_>, bool)]) {
         for &(first, second, is_refused) in pairs {
             let expected = if is_refused { vec![(1, 0)] } else { vec![] };
             assert_eq!(conflicting_pairs(&[first, second]), expected, "{first:?} {second:?}");
