@@ -10,7 +10,7 @@ use std::path::{Component, Path, PathBuf};
 use anyhow::{Context as _, Result, anyhow, bail};
 use serde_json::Value;
 use stemma_core::task::tree_rules::{MAX_TREE_DEPTH, MAX_TREE_FILES};
-use stemma_core::task::{MODULES_DIR, SOURCE_DIR, TEMPLATE_FILE, source_parameters};
+use stemma_core::task::{MODULES_DIR, SOURCE_DIR, TEMPLATE_FILE, task_type};
 
 /// Returns the absolute path of the included file `name`, with links resolved. `name` is relative to `dir`. `root` is
 /// the directory of the manifest.
@@ -94,8 +94,8 @@ fn task_paths(task: &Value) -> impl Iterator<Item = &str> {
     let template = parameters.and_then(|parameters| parameters.get(TEMPLATE_FILE.name)?.as_str());
     let directories = [SOURCE_DIR.name, MODULES_DIR.name];
     let directories = directories.into_iter().filter_map(move |name| parameters?.get(name)?.as_str());
-    let kind = task.get("type").and_then(Value::as_str).unwrap_or_default();
-    let sources = parameters.map(|parameters| source_parameters(kind, parameters)).unwrap_or_default();
+    let kind = task.get("type").and_then(Value::as_str).and_then(task_type);
+    let sources = kind.zip(parameters).map(|(kind, parameters)| kind.sources(parameters)).unwrap_or_default();
     template.into_iter().chain(directories).chain(sources.into_iter().map(|(_, source)| source))
 }
 

@@ -106,7 +106,7 @@ fn manifest_page() -> String {
     page.0.to_roff()
 }
 
-/// Adds a section with the parameters of a task type. Adds nothing if no agent of this version runs the type.
+/// Adds a section with the parameters of a task type. Adds nothing for a marker, which has no parameters.
 fn add_task_type(page: &mut Page, task_type: &TaskType) {
     let Some(parameters) = task_type.manifest_parameters() else { return };
     page.section(&format!("task {}", task_type.name)).paragraph([roman(format!("{}.", task_type.summary))]);
@@ -114,8 +114,8 @@ fn add_task_type(page: &mut Page, task_type: &TaskType) {
         page.add_row(
             name,
             alias.as_slice(),
-            value_type.description(),
-            format!("{} {meaning}.", presence.description()).trim().to_owned(),
+            &value_type.description(),
+            format!("{} {meaning}", presence.description()).trim().to_owned(),
         );
     }
 }
@@ -127,8 +127,9 @@ mod tests {
     #[test]
     fn manifest_page_lists_kinds_fields_and_task_types() {
         let page = manifest_page();
-        for text in ["NodeGroup", "merge_labels", "strategy.", "task file", "validate"] {
+        for text in ["NodeGroup", "merge_labels", "strategy.", "task file", "validate", "one of running, stopped"] {
             assert!(page.contains(text), "{text}");
         }
+        assert!(!page.contains("The file.."), "a sentence ends once");
     }
 }

@@ -17,7 +17,7 @@ use stemma_core::digest::Hex;
 use stemma_core::json;
 use stemma_core::name::is_blank;
 use stemma_core::task::tree_rules::{MAX_TREE_DEPTH, MAX_TREE_FILES, relative_path_error};
-use stemma_core::task::{MODULES_DIR, SOURCE_DIR, TEMPLATE_FILE, TaskKind, set_source, sources_of_type, task_type};
+use stemma_core::task::{Parameter, TEMPLATE_FILE, set_source, task_type};
 use stemma_wire::message::Hash;
 
 use crate::args::KindArg;
@@ -521,14 +521,15 @@ fn empty_of_same_type(value: &Value) -> Value {
 }
 
 /// Reads the files that a task names, relative to the file that contains the task. The text of `template_file` becomes
-/// the parameter `template`. The file in `source` (of `sync` and `copy_files`, each of `files`) is added to the blobs, and its
-/// hash becomes the value. A `source` that is already a hash is only checked. An error has the path of the parameter, such as `.source`.
+/// the parameter `template`, and each file of a directory (`source_dir`, `modules_dir`) a source. The file of a source
+/// is added to the blobs, and its hash becomes the value. A source that is already a hash is only checked. An error has
+/// the path of the parameter, such as `.source`.
 fn load_task_files(
     manifests: &mut Manifests,
     manifest: &mut Manifest,
     index: usize,
     task: &mut Value,
-) -> Result<(), (&'static str, anyhow::Error)> {
+) -> Result<(), (String, anyhow::Error)> {
     let field = format!("tasks[{index}]");
     let file = manifest.included_field(&field).map_or(&manifest.file, |(included, _)| &included.file);
     let dir = file.parent().unwrap_or(Path::new(".")).to_owned();
@@ -538,7 +539,7 @@ fn load_task_files(
     let describe_file = |name: &str, path: &Path| format!("task {id}: {name}: {}", path.display());
     let Some(parameters) = task.get_mut("parameters").and_then(Value::as_object_mut) else { return Ok(()) };
     if let Some(name) = parameters.remove(TEMPLATE_FILE.name) {
-        let wrap = |error: anyhow::Error| (".template_file", error);
+        let wrap = |error: anyhow::Error| (".template_file".to_owned(), error);
         let name = name.as_str().with_context(|| format!("task {id}: template_file must be the name of a file")).map_err(wrap)?;
         let path = join_path(&dir, name).with_context(|| format!("task {id}: template_file")).map_err(wrap)?;
         let template = resolve_include(root, &dir, name).and_then(|file| read_text(&file, MAX_MANIFEST_BYTES));
@@ -548,49 +549,28 @@ fn load_task_files(
         }
         manifest.templates.insert(index, path);
     }
-    let Some(kind) = task_type(&kind).map(|kind| kind.kind) else { return Ok(()) };
-    if let Some((dir_name, files_name, place)) = expanded_directory(kind) {
-        let expanded = expand_directory(root, &dir, parameters, [dir_name, files_name]);
-        expanded.with_context(|| format!("task {id}: {dir_name}")).map_err(|error| (place, error))?;
+    let Some(kind) = task_type(&kind) else { return Ok(()) };
+    // Of the parameters that only manifests have, all but `template_file` are directories.
+    if let Some((Parameter { name, .. }, files_name)) = kind.manifest_only {
+        let expanded = expand_directory(root, &dir, parameters, [name, files_name]);
+        expanded.with_context(|| format!("task {id}: {name}")).map_err(|error| (format!(".{name}"), error))?;
     }
-    let sources = source_parameters_of(kind, parameters);
+    let sources: Vec<_> = kind.sources(parameters).into_iter().map(|(field, source)| (field, source.to_owned())).collect();
     for (field, name) in sources {
         // The place of an error is that of the whole parameter, which may be a map or a list.
-        let place = match field.split(['.', '[']).next() {
-            Some("source") => ".source",
-            Some("modules") => ".modules",
-            _ => ".files",
-        };
+        let wrap = |error: anyhow::Error| (format!(".{}", field.split(['.', '[']).next().unwrap_or(&field)), error);
         // The value is already the hash of a stored blob, so it is only checked.
         if name.starts_with("sha256:") {
-            let parsed = Hash::from_source(&name).with_context(|| format!("task {id}: {field} {name:?}"));
-            parsed.map_err(|error| (place, error))?;
+            Hash::from_source(&name).with_context(|| format!("task {id}: {field} {name:?}")).map_err(wrap)?;
             continue;
         }
-        let path = join_path(&dir, &name).with_context(|| format!("task {id}: {field}"));
-        let path = path.map_err(|error| (place, error))?;
+        let path = join_path(&dir, &name).with_context(|| format!("task {id}: {field}")).map_err(wrap)?;
         let hash_and_file = resolve_include(root, &dir, &name).and_then(|file| Ok((hash_file(&file)?, file)));
-        let (hash, file) = hash_and_file.with_context(|| describe_file(&field, &path)).map_err(|error| (place, error))?;
-        set_source(kind, parameters, &field, format!("sha256:{hash}"));
+        let (hash, file) = hash_and_file.with_context(|| describe_file(&field, &path)).map_err(wrap)?;
+        set_source(parameters, &field, format!("sha256:{hash}"));
         manifests.blobs.insert(hash, file);
     }
     Ok(())
-}
-
-/// Returns the sources of a task of this type, each with the path of its field.
-fn source_parameters_of(kind: TaskKind, parameters: &Map<String, Value>) -> Vec<(String, String)> {
-    let sources = sources_of_type(kind, parameters);
-    sources.into_iter().map(|(field, source)| (field, source.to_owned())).collect()
-}
-
-/// Returns the parameter of a directory that a task of this type has in a manifest, the parameter that replaces it, and the
-/// place of its errors. Returns `None` for a type without such a parameter.
-const fn expanded_directory(kind: TaskKind) -> Option<(&'static str, &'static str, &'static str)> {
-    match kind {
-        TaskKind::Sync => Some((SOURCE_DIR.name, "files", ".source_dir")),
-        TaskKind::Puppet => Some((MODULES_DIR.name, "modules", ".modules_dir")),
-        _ => None,
-    }
 }
 
 /// Replaces the parameter `dir_name` of a task, which is a directory, by `files_name`, which names each file of the

@@ -191,7 +191,9 @@ fn barrier_names(profile: &desired::Profile) -> impl Iterator<Item = &Barrier> {
 /// host, and the barriers at which it waits for other hosts. The tasks that hosts get only for `on_unassign` are the last,
 /// and the task set of each node leaves them out.
 fn wire_profile(profile: &Profile) -> desired::Profile {
-    let tasks = profile.tasks.iter().enumerate().map(|(index, task_index)| {
+    // Edges and waits name tasks by their position in `tasks`. So nothing orders a task of `on_unassign`, which hosts
+    // run after the task set that has it.
+    let tasks = profile.tasks.iter().chain(&profile.unassign).enumerate().map(|(index, task_index)| {
         let compiled = profile.release.task(*task_index);
         let predecessors = profile.edges.iter().filter(|(_, after)| *after as usize == index).map(|(task, _)| *task);
         let waits = profile.waits.iter().filter(|(waiting, _)| *waiting as usize == index);
@@ -203,15 +205,7 @@ fn wire_profile(profile: &Profile) -> desired::Profile {
             barriers: waits.map(|(_, barrier_index)| wire_barrier(profile, &profile.barriers[*barrier_index as usize])).collect(),
         }
     });
-    // Hosts run a task of `on_unassign` after the task set that has it, so nothing of that task set orders it.
-    let unassign_tasks = profile.unassign.iter().map(|ix| profile.release.task(*ix)).map(|compiled| ProfileTask {
-        id: compiled.task.id.clone(),
-        definition: sent_definition(&compiled.task),
-        references: compiled.references.iter().map(ToString::to_string).collect(),
-        after: Vec::new(),
-        barriers: Vec::new(),
-    });
-    desired::Profile { tasks: tasks.chain(unassign_tasks).collect() }
+    desired::Profile { tasks: tasks.collect() }
 }
 
 /// Returns the lifecycle limits of a node by field name, in seconds. A field without a limit is omitted. Also has

@@ -250,9 +250,29 @@ pub fn join_first<'a>(names: impl Iterator<Item = &'a str>, max_names: usize) ->
     }
 }
 
+/// Maximum number of characters that a message shows of a text that a host sent.
+const MAX_SHOWN_CHARS: usize = 256;
+
+/// Returns a text that a host sent, on one line and cut at [`MAX_SHOWN_CHARS`] characters.
+pub(crate) fn shorten(sentence: &str) -> String {
+    let mut characters = sentence.chars().map(|c| if c.is_control() { ' ' } else { c });
+    let mut shown: String = characters.by_ref().take(MAX_SHOWN_CHARS).collect();
+    if characters.next().is_some() {
+        shown.push('…');
+    }
+    shown
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn x01_shorten_replaces_controls_and_truncates() {
+        assert_eq!(shorten("a\nb\u{1b}[1m"), "a b [1m");
+        assert_eq!(shorten(&"ä".repeat(256)), "ä".repeat(256));
+        assert_eq!(shorten(&"ä".repeat(257)), format!("{}…", "ä".repeat(256)));
+    }
 
     #[test]
     fn join_first_names_three_and_counts_others() {

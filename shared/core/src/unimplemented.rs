@@ -22,7 +22,7 @@ use crate::object::{
     AllocationSpec, ClusterSpec, ClusterTemplateSpec, Inherited, InspectionRuleSpec, NamespaceSpec, NodeGroupSpec, NodeSpec,
     PrimarySpec, PrincipalSpec, ReleaseSpec, ReleaseTagsSpec, RoleSpec, TagSpec,
 };
-use crate::task::{OnInterrupt, Phase, Task, TaskKind, task_type};
+use crate::task::{OnInterrupt, ParameterForm, Phase, Task, TaskKind, task_type};
 
 /// The path of an unimplemented field that is set, and a clause about the effect that the field lacks.
 type GivenField = (String, &'static str);
@@ -52,7 +52,7 @@ const SKIPPED_FIELDS: &[&str] =
 
 /// The fields that have an effect only in tasks of some types.
 const TASK_TYPE_RULES: &[FieldRule<Task>] = &[
-    ("timeout_seconds", |task| task.timeout_seconds.is_some() && !is_shell(task), "it ends only a shell task"),
+    ("timeout_seconds", has_unused_timeout_seconds, "it limits only shell, service, package, puppet and reboot tasks"),
     ("on_interrupt", |task| task.on_interrupt != OnInterrupt::Unknown && !is_shell(task), "only a shell task uses it"),
     ("parameters.timeout", has_unused_timeout, "a file is written without a limit of time"),
     ("tasks", |task| !task.tasks.is_empty() && !task.is_group(), "only a group has tasks"),
@@ -321,7 +321,7 @@ fn order_references(task: &Task) -> impl Iterator<Item = (String, &str)> {
 }
 
 /// Returns a sentence for the documentation about the missing effect of a field, or `None` if the field has its effect.
-/// `path` is the path of the field in its object, such as `tasks.on_unassign`.
+/// `path` is the path of the field in its object, such as `tasks.phase`.
 pub(crate) fn field_sentence(path: &str) -> Option<String> {
     /// Returns the clause about the missing effect of a field of the spec `S`.
     fn find_sentence<S: UnimplementedFields>(field: &str) -> Option<&'static str> {
@@ -411,11 +411,22 @@ fn task_fields(task: &Task) -> Vec<GivenField> {
     ignored_fields.map(|(field, _)| (format!("{prefix}{field}"), missing_effect)).collect()
 }
 
-/// Returns whether a task is a file task and sets the parameter `timeout`. The parameter has no effect, and is accepted
-/// because Fuel's releases contain it.
+/// Returns the type of the parameter `timeout` of a task's type. It is [`ParameterForm::Seconds`] if hosts limit the
+/// time of such tasks.
+fn timeout_form(task: &Task) -> Option<ParameterForm> {
+    Some(task_type(&task.kind)?.parameters?.get("timeout")?.parameter_type)
+}
+
+/// Returns whether a task sets `timeout_seconds`, and no host limits the time of tasks of its type.
+fn has_unused_timeout_seconds(task: &Task) -> bool {
+    task.timeout_seconds.is_some() && timeout_form(task) != Some(ParameterForm::Seconds)
+}
+
+/// Returns whether a task sets a parameter `timeout` that has no effect, and is accepted because Fuel's releases
+/// contain it.
 fn has_unused_timeout(task: &Task) -> bool {
-    let is_file = task_type(&task.kind).is_some_and(|kind| kind.kind == TaskKind::File);
-    is_file && task.parameters.get("timeout").is_some_and(|timeout| !timeout.is_null())
+    let is_set = || task.parameters.get("timeout").is_some_and(|timeout| !timeout.is_null());
+    timeout_form(task).is_some_and(|form| form != ParameterForm::Seconds) && is_set()
 }
 
 fn is_shell(task: &Task) -> bool {

@@ -9,7 +9,7 @@ use clap::ValueEnum as _;
 use stemma_core::field::{FieldDef, FieldType};
 use stemma_core::manifest::{KindFields, field_meaning, kinds, schema};
 use stemma_core::name::{closest_match, did_you_mean};
-use stemma_core::task::{TASK_TYPES, TaskType, task_type};
+use stemma_core::task::{Parameter, TASK_TYPES, TaskType, task_type};
 
 use crate::args::{KindArg, Output};
 use crate::command::read;
@@ -98,8 +98,7 @@ fn print_field_help(full_path: &str, field_path: &str, field: &FieldDef) {
     }
 }
 
-/// Returns the names of a task type's parameters, separated by spaces. `None` if the parameters of the type are not
-/// described, because no agent of this version runs the type, or because its tasks run nothing.
+/// Returns the names of a task type's parameters, separated by spaces. `None` for a type whose tasks run nothing.
 fn parameter_names(kind: &TaskType) -> Option<String> {
     Some(kind.manifest_parameters()?.iter().map(|parameter| parameter.name).collect::<Vec<_>>().join(" "))
 }
@@ -121,8 +120,8 @@ fn print_task_type(full_path: &str, name: &str) -> Result<()> {
         return Err(not_found(&format!("{full_path} has no task type"), name, type_names));
     };
     outln!("{full_path} of type {}: {}\n", kind.name, kind.summary);
-    let rows = parameters.iter().map(|entry| {
-        [entry.name, entry.parameter_type.description(), entry.presence.description(), entry.meaning].map(str::to_owned).to_vec()
+    let rows = parameters.iter().map(|&Parameter { name, parameter_type, presence, meaning, .. }| {
+        [name, &*parameter_type.description(), presence.description(), meaning].map(str::to_owned).to_vec()
     });
     outln!("{}", table(&["parameter", "type", "", "meaning"], rows));
     Ok(())

@@ -19,7 +19,7 @@ use crate::name::ReleaseRef;
 use crate::object::{ReleaseSpec, RoleMatching};
 use crate::task::tree_rules::ignored_patterns;
 use crate::task::{
-    CrossEntry, CrossSelector, Task, TaskKind, check_release_tasks, paths_through_links, task_type, template_tags_in_content,
+    CrossEntry, CrossSelector, Task, check_release_tasks, paths_through_links, task_type, template_tags_in_content,
 };
 use crate::unimplemented;
 
@@ -165,6 +165,9 @@ impl Compiler<'_> {
         for (group, members) in library.tasks.values().filter(|task| task.is_group()).map(|task| (task, &task.tasks)) {
             self.compile_group(library, group, members, &mut tasks);
         }
+        for task in &tasks {
+            self.check_unassign(task, &tasks);
+        }
         for (task, rank) in task_ranks(&tasks) {
             tasks[task].rank = rank;
         }
@@ -206,9 +209,8 @@ impl Compiler<'_> {
         self.check_lookups(library, task, references.iter().chain(condition_reads));
         let on_unassign = task.on_unassign.as_ref().and_then(|name| {
             let index = library.task_index(name);
-            match library.tasks.get(name.as_str()) {
-                Some(target) => self.check_unassign(task, target),
-                None => self.add_unknown_task(field("on_unassign"), name, library),
+            if index.is_none() {
+                self.add_unknown_task(field("on_unassign"), name, library);
             }
             index
         });
@@ -239,14 +241,16 @@ impl Compiler<'_> {
         }
     }
 
-    /// Adds a finding if no host runs the task that `task` names in `on_unassign`.
-    fn check_unassign(&mut self, task: &Task, target: &Task) {
-        let is_marker = || task_type(&target.kind).is_some_and(|kind| kind.kind == TaskKind::Skipped);
+    /// Adds a finding if no host runs the task that `compiled_task` names in `on_unassign`. `tasks` are all tasks of
+    /// the release, with their groups.
+    fn check_unassign(&mut self, compiled_task: &CompiledTask, tasks: &[CompiledTask]) {
+        let Some(compiled_target) = compiled_task.on_unassign.map(|ix| &tasks[ix.as_usize()]) else { return };
+        let (task, target) = (&compiled_task.task, &compiled_target.task);
         let reason = if target.id == task.id {
             "it names the task itself: name another task, which removes what this one leaves".to_owned()
-        } else if target.is_group() || target.is_stage() || is_marker() {
+        } else if target.is_marker() {
             format!("task {} has type {}, which runs nothing: name a task that runs", target.id, target.kind)
-        } else if target.privileged && !task.privileged {
+        } else if compiled_target.is_effectively_privileged(tasks) && !compiled_task.is_effectively_privileged(tasks) {
             format!("task {} is privileged and this task is not, so no host gets it: set `privileged` here too", target.id)
         } else {
             return;

@@ -188,11 +188,7 @@ pub fn import(tasks: &[Value], roles: &Map<String, Value>, tags: &Map<String, Va
 /// Returns the numbers of tasks by type, without the types that run nothing.
 fn count_types(tasks: &[Task]) -> BTreeMap<String, TypeCount> {
     let mut types = BTreeMap::<String, TypeCount>::new();
-    for task in tasks {
-        let kind = task_type(&task.kind);
-        if kind.is_some_and(|kind| kind.is_marker) {
-            continue;
-        }
+    for task in tasks.iter().filter(|task| !task.is_marker()) {
         let count = types.entry(task.kind.clone()).or_default();
         count.total += 1;
         count.runnable += usize::from(!task.is_untranslated());
@@ -571,28 +567,21 @@ fn normalize_pattern(name: &str) -> String {
 /// Returns the reason why a parameter of a task cannot be translated, as far as its value decides this. Returns `None` for
 /// a plain value.
 fn untranslated_reason(task: &Task, name: &str, value: &Value) -> Option<UntranslatedReason> {
-    let is_on_master = task.roles == [MASTER_ROLE];
-    let is_absolute = |value: &Value| value.as_str().is_some_and(|path| path.starts_with('/'));
-    let reads_master = match (task_type(&task.kind).map(|kind| kind.kind), name) {
-        // The source is a directory of the host, or a module of the rsync server of the master.
-        (Some(TaskKind::Sync), "src") => !is_absolute(value) && !has_expression(value),
-        // The orchestrator reads the files, and uploads them to the host.
-        (Some(TaskKind::CopyFiles), "files") => !is_on_master && !has_expression(value),
-        _ => false,
-    };
-    if reads_master {
-        return Some(UntranslatedReason::MasterFile);
+    if has_expression(value) {
+        return Some(UntranslatedReason::Expression);
     }
+    let is_absolute = || value.as_str().is_some_and(|path| path.starts_with('/'));
     let is_plain_item = |item: &Value| item.as_object().is_some_and(|item| item.keys().all(|key| key == "src" || key == "dst"));
     let has_plain_items = || value.as_array().is_some_and(|items| items.iter().all(is_plain_item));
-    if has_expression(value) {
-        Some(UntranslatedReason::Expression)
-    } else if has_placeholder(value) {
-        Some(UntranslatedReason::Placeholder)
-    } else {
+    match (task_type(&task.kind).map(|kind| kind.kind), name) {
+        // The source is a directory of the host, or a module of the rsync server of the master.
+        (Some(TaskKind::Sync), "src") if !is_absolute() => Some(UntranslatedReason::MasterFile),
+        // The orchestrator reads the files, and uploads them to the host.
+        (Some(TaskKind::CopyFiles), "files") if task.roles != [MASTER_ROLE] => Some(UntranslatedReason::MasterFile),
+        _ if has_placeholder(value) => Some(UntranslatedReason::Placeholder),
         // A file of Fuel may have rights of its own.
-        let is_copy_list = task_type(&task.kind).is_some_and(|kind| kind.kind == TaskKind::CopyFiles) && name == "files";
-        (is_copy_list && !has_plain_items()).then_some(UntranslatedReason::Parameter)
+        (Some(TaskKind::CopyFiles), "files") if !has_plain_items() => Some(UntranslatedReason::Parameter),
+        _ => None,
     }
 }
 

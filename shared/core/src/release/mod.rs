@@ -178,6 +178,12 @@ impl CompiledRelease {
         &self.tasks[ix.as_usize()]
     }
 
+    /// Returns whether only an admin may place a task, because the task or a group that lists it is marked as
+    /// privileged.
+    pub(crate) fn is_privileged(&self, ix: TaskIndex) -> bool {
+        self.privileged.binary_search(&ix).is_ok()
+    }
+
     /// Returns the id of a task.
     pub fn id(&self, ix: TaskIndex) -> &str {
         &self.tasks[ix.as_usize()].task.id
@@ -211,8 +217,8 @@ impl CompiledTask {
     /// Returns whether the task runs on hosts and only an admin may place it. Either the task or a group that lists it
     /// must be marked as privileged. Groups, stages and skipped tasks never run. `tasks` are all tasks of the release.
     fn is_effectively_privileged(&self, tasks: &[Self]) -> bool {
-        let runs = !self.task.is_group() && !self.task.is_stage() && !self.is_marker_type();
-        runs && (self.task.privileged || self.groups.iter().any(|ix| tasks[ix.as_usize()].task.privileged))
+        let is_marked = || self.task.privileged || self.groups.iter().any(|ix| tasks[ix.as_usize()].task.privileged);
+        !self.task.is_marker() && is_marked()
     }
 
     /// Returns the task's own selector as a text for messages, such as `roles web`. `None` if the selector is empty, so

@@ -11,10 +11,9 @@ use std::sync::Arc;
 use super::{CompiledRelease, TaskIndex};
 use crate::condition::{Template, TemplateParser};
 use crate::input::Inputs;
-use crate::task::written_paths;
 use crate::task::{
     NamedResource, PathContent, PathRefused, Task, ancestors, check_path, check_writable, is_template, known_directories,
-    spellings, task_type,
+    spellings, task_type, written_paths,
 };
 
 /// The path where a task puts a file, or makes sure that there is none.

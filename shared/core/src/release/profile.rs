@@ -287,7 +287,7 @@ impl Profile {
         let (tasks_with_path_check, may_share_plain_paths) = path_check_tasks(release, &apply.tasks);
         let cycle = [apply.cycle, drain.cycle, cleanup.cycle].into_iter().flatten().next();
         let unassign = unassign_tasks(release, &apply.tasks, &privileged);
-        privileged.extend(unassign.iter().copied().filter(|ix| release.task(*ix).task.privileged));
+        privileged.extend(unassign.iter().copied().filter(|ix| release.is_privileged(*ix)));
         privileged.sort_unstable();
         privileged.dedup();
         let later_tasks = later_tasks(release, apply.tasks.iter().chain(&unassign));
@@ -618,13 +618,10 @@ fn barrier_scope(target: &DependencyTarget) -> BarrierScope {
 fn unassign_tasks(release: &CompiledRelease, tasks: &[TaskIndex], privileged: &[TaskIndex]) -> Vec<TaskIndex> {
     let named_tasks = tasks.iter().filter_map(|ix| {
         let target = release.task(*ix).on_unassign?;
-        let is_permitted = !release.task(target).task.privileged || privileged.binary_search(ix).is_ok();
+        let is_permitted = !release.is_privileged(target) || privileged.binary_search(ix).is_ok();
         is_permitted.then_some(target)
     });
-    let runs = |ix: &TaskIndex| {
-        let task = release.task(*ix);
-        !task.task.is_group() && !task.task.is_stage() && !task.is_marker_type()
-    };
+    let runs = |ix: &TaskIndex| !release.task(*ix).task.is_marker();
     let mut targets: Vec<TaskIndex> = named_tasks.filter(runs).filter(|target| !tasks.contains(target)).collect();
     targets.sort_unstable();
     targets.dedup();

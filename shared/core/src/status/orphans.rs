@@ -8,8 +8,11 @@ use serde_json::Value;
 /// It also lists the clean-ups.
 pub const ORPHANS_FACT: &str = "agent.orphans";
 
+/// The kind of a file, which is the default.
+const FILE_KIND: &str = "file";
+
 /// The kinds of objects whose name is a path.
-const PATH_KINDS: [&str; 3] = ["file", "directory", "link"];
+const PATH_KINDS: [&str; 3] = [FILE_KIND, "directory", "link"];
 
 /// The orphans of a host, as its agent reports them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -97,7 +100,7 @@ impl From<OrphanedObject> for OrphanEntry {
     fn from(OrphanedObject { task, kind, name, is_secret, kept }: OrphanedObject) -> Self {
         let is_path = PATH_KINDS.contains(&kind.as_str());
         let (path, name) = if is_path { (Some(name), None) } else { (None, Some(name)) };
-        Self { task, path, kind: (kind != PATH_KINDS[0]).then_some(kind), name, secret: is_secret, kept }
+        Self { task, path, kind: (kind != FILE_KIND).then_some(kind), name, secret: is_secret, kept }
     }
 }
 
@@ -106,14 +109,14 @@ impl TryFrom<OrphanEntry> for OrphanedObject {
 
     fn try_from(OrphanEntry { task, path, kind, name, secret, kept }: OrphanEntry) -> Result<Self, NoName> {
         let name = path.or(name).ok_or(NoName)?;
-        Ok(Self { task, kind: kind.unwrap_or_else(|| PATH_KINDS[0].to_owned()), name, is_secret: secret, kept })
+        Ok(Self { task, kind: kind.unwrap_or_else(|| FILE_KIND.to_owned()), name, is_secret: secret, kept })
     }
 }
 
 impl OrphanedObject {
     /// Returns the object in words, such as `/etc/motd` or `package nginx`.
     pub fn object_text(&self) -> String {
-        if self.kind == PATH_KINDS[0] { self.name.clone() } else { format!("{} {}", self.kind, self.name) }
+        if self.kind == FILE_KIND { self.name.clone() } else { format!("{} {}", self.kind, self.name) }
     }
 }
 

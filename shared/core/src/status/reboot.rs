@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use crate::finding::shorten;
+
 /// The name of the fact with the id of the host's present boot, as the text of a uuid. Only an agent that can reboot its
 /// host when its controller requests it reports the fact.
 pub const BOOT_FACT: &str = "agent.boot";
@@ -67,7 +69,7 @@ impl RebootReport {
     pub fn wait_text(&self, node: &str) -> Option<String> {
         let first = self.tasks.first()?;
         let others = if self.tasks.len() > 1 { format!(" and {} more", self.tasks.len() - 1) } else { String::new() };
-        Some(format!("task {}{others} waits for a reboot: run `stemma node reboot {node}`", first.task))
+        Some(format!("task {}{others} waits for a reboot: run `stemma node reboot {node}`", shorten(&first.task)))
     }
 }
 
@@ -85,6 +87,9 @@ mod tests {
         assert_eq!(text, r#"{"since":7,"tasks":[{"task":"kernel","reason":"a new kernel"}]}"#);
         assert_eq!(RebootReport::from_facts(&facts(&text)), Some(report.clone()));
         assert_eq!(report.wait_text("web-1").unwrap(), "task kernel waits for a reboot: run `stemma node reboot web-1`");
+        let two_tasks = RebootReport { tasks: vec![task("a\nb", ""), task("c", "")], ..RebootReport::default() };
+        let text = two_tasks.wait_text("web-1").unwrap();
+        assert_eq!(text, "task a b and 1 more waits for a reboot: run `stemma node reboot web-1`", "a host may send any text");
         let long = RebootReport { tasks: vec![task("t", &"ä".repeat(999)); 99], problem: Some("x".repeat(999)), ..report };
         let read = RebootReport::from_facts(&facts(&long.to_fact().unwrap())).unwrap();
         assert_eq!((read.tasks.len(), read.tasks[0].reason.chars().count(), read.problem.unwrap().len()), (16, 256, 256));

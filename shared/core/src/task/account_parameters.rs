@@ -4,8 +4,9 @@ use serde_json::{Map, Value};
 
 use super::name_rules::comment_error;
 use super::parameter_type::ParameterType;
-use super::parameters::{NameList, Parameter, ParameterPresence, ParameterTable, TypedParameters, parameters};
-use super::path::is_template;
+use super::parameters::{
+    NameList, Parameter, ParameterPresence, ParameterTable, TypedParameters, error_at, is_set, is_true, literal_text, parameters,
+};
 
 /// The account under which the controller runs. An agent of the same machine must not remove or renumber it.
 pub const CONTROLLER_ACCOUNT: &str = "stemma";
@@ -48,26 +49,25 @@ parameters! {
 pub(super) fn user_contradictions(parameters: &Map<String, Value>) -> Vec<(String, String)> {
     let mut errors = absence_errors(parameters, ABSENT_USER_PARAMETERS);
     if is_true(parameters, "remove_home") && !is_true(parameters, "absent") {
-        errors
-            .push(error("remove_home", "removes the home directory of a user that is removed: add `absent: true`, or remove it"));
+        let message = "removes the home directory of a user that is removed: add `absent: true`, or remove it";
+        errors.push(error_at("remove_home", message));
     }
     if is_true(parameters, "exact_groups") && !is_set(parameters, "groups") {
-        errors.push(error("exact_groups", "needs the list `groups`: write the groups of the user, or remove it"));
+        errors.push(error_at("exact_groups", "needs the list `groups`: write the groups of the user, or remove it"));
     }
     if parameters.get("name").and_then(Value::as_str) == Some("root") {
         if let Some(name) = ["uid", "group"].into_iter().find(|name| is_set(parameters, name)) {
-            errors.push(error(name, "changes the number or group of root, and nobody could administer the host: remove it"));
+            errors.push(error_at(name, "changes the number or group of root, and nobody could administer the host: remove it"));
         }
         if is_true(parameters, "locked") {
-            errors.push(error(
+            errors.push(error_at(
                 "locked",
                 "makes root expire, and then cron, su and sudo refuse it: write a `shell` task with `passwd -l root`",
             ));
         }
     }
     for name in ["home", "shell"] {
-        let text = parameters.get(name).and_then(Value::as_str).filter(|text| !is_template(text));
-        errors.extend(text.and_then(comment_error).map(|message| error(name, &message)));
+        errors.extend(literal_text(parameters, name).and_then(comment_error).map(|message| error_at(name, message)));
     }
     errors.extend(protected_name_error(parameters, "user"));
     errors
@@ -78,7 +78,7 @@ pub(super) fn user_contradictions(parameters: &Map<String, Value>) -> Vec<(Strin
 pub(super) fn group_contradictions(parameters: &Map<String, Value>) -> Vec<(String, String)> {
     let mut errors = absence_errors(parameters, ABSENT_GROUP_PARAMETERS);
     if parameters.get("name").and_then(Value::as_str) == Some("root") && is_set(parameters, "gid") {
-        errors.push(error("gid", "changes the number of the group root, to which files of the system belong: remove it"));
+        errors.push(error_at("gid", "changes the number of the group root, to which files of the system belong: remove it"));
     }
     errors.extend(protected_name_error(parameters, "group"));
     errors
@@ -90,7 +90,7 @@ fn absence_errors(parameters: &Map<String, Value>, allowed: &[&str]) -> Vec<(Str
         return Vec::new();
     }
     let is_contradiction = |name: &&String| !allowed.contains(&name.as_str()) && is_set(parameters, name);
-    let contradiction = |name: &String| error(name, "describes an account that `absent: true` removes: remove one of both");
+    let contradiction = |name: &String| error_at(name, "describes an account that `absent: true` removes: remove one of both");
     parameters.keys().filter(is_contradiction).map(contradiction).collect()
 }
 
@@ -102,22 +102,7 @@ fn protected_name_error(parameters: &Map<String, Value>, kind: &str) -> Option<(
         CONTROLLER_ACCOUNT => "the controller of Stemma",
         _ => return None,
     };
-    Some(error("absent", &format!("would remove the {kind} {name}, which {needed_by} needs: remove the task")))
-}
-
-/// Returns whether a parameter has a value other than `null` and `false`.
-fn is_set(parameters: &Map<String, Value>, name: &str) -> bool {
-    !matches!(parameters.get(name), None | Some(Value::Null | Value::Bool(false)))
-}
-
-/// Returns whether a parameter is `true`.
-fn is_true(parameters: &Map<String, Value>, name: &str) -> bool {
-    parameters.get(name) == Some(&Value::Bool(true))
-}
-
-/// Returns the error of a parameter: the path of the field, and a message.
-fn error(name: &str, message: &str) -> (String, String) {
-    (format!("parameters.{name}"), message.to_owned())
+    Some(error_at("absent", format!("would remove the {kind} {name}, which {needed_by} needs: remove the task")))
 }
 
 #[cfg(test)]

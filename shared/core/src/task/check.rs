@@ -7,6 +7,7 @@
 
 use super::parameter_type::timeout_error;
 use super::path::{canonical_path, known_link};
+use super::sources::written_paths;
 use super::{TASK_TYPES, Task, TaskKind, TaskType, TemplateText, task_type};
 use crate::condition::TemplateParser;
 use crate::finding::{Finding, MAX_NAMES, join_first, rule};
@@ -118,8 +119,8 @@ pub(crate) fn template_tags_in_content(release: &ReleaseRef, tasks: &[Task]) -> 
 pub(crate) fn paths_through_links(release: &ReleaseRef, tasks: &[Task]) -> Vec<Finding> {
     let link_finding = |task: &Task| {
         let kind = task_type(&task.kind).filter(|_| !task.is_untranslated())?;
-        let (path, _) = kind.written_path(&task.parameters)?;
-        let (link, target) = known_link(path)?;
+        let paths = written_paths(kind, &task.parameters);
+        let (path, (link, target)) = paths.iter().find_map(|(path, _)| Some((path, known_link(path)?)))?;
         let message = if path == link {
             format!("path {link} is a directory, or a link to {target}: hosts put no file there; name a file below {target}")
         } else {
@@ -151,6 +152,8 @@ fn unknown_type_message(kind: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     #[test]
@@ -167,7 +170,7 @@ mod tests {
     fn inexact_number_errors_give_place_of_number() {
         let mut task = Task::new("t", "puppet");
         // This number is 2^53 + 1, which a float cannot hold exactly.
-        task.parameters.insert("a".to_owned(), serde_json::json!([{"b": 9_007_199_254_740_993_u64}]));
+        task.parameters.insert("a".to_owned(), json!([{"b": 9_007_199_254_740_993_u64}]));
         assert_eq!(inexact_number_errors(&task).map(|(path, _)| path).collect::<Vec<_>>(), ["parameters.a[0].b"]);
     }
 
@@ -206,15 +209,26 @@ mod tests {
         {
             assert_eq!(finding_texts(path), "", "{path}");
         }
-        let count_findings = |kind: &str, name: &str| {
-            let mut task = Task::new("t", kind);
-            task.parameters.insert(name.to_owned(), "/bin/x".into());
-            paths_through_links(&"site@1".parse().unwrap(), &[task]).len()
-        };
-        assert_eq!(
-            (count_findings("file", "path"), count_findings("shell", "creates"), count_findings("shell", "cwd")),
-            (1, 0, 0)
-        );
+    }
+
+    /// Regression: of the tasks that write several files, only the directory of `sync` was checked.
+    #[test]
+    fn y09_path_through_known_link_warns_for_each_type() {
+        for (kind, parameters, field) in [
+            ("file", json!({"path": "/bin/x"}), Some("path")),
+            ("link", json!({"path": "/bin/x", "target": "y"}), Some("path")),
+            ("copy_files", json!({"files": [{"src": "/a", "dst": "/b"}, {"src": "/a", "dst": "/bin/x"}]}), Some("files")),
+            ("sync", json!({"dst": "/bin/x", "src": "/a"}), Some("dst")),
+            ("sync", json!({"dst": "/var", "files": {"run/x": "a"}}), Some("dst")),
+            ("sync", json!({"dst": "/srv/a", "src": "/bin"}), None),
+            ("shell", json!({"creates": "/bin/x", "cwd": "/bin/x"}), None),
+        ] {
+            let task = Task { parameters: parameters.as_object().cloned().unwrap(), ..Task::new("t", kind) };
+            let findings = paths_through_links(&"site@1".parse().unwrap(), &[task]);
+            let objects: Vec<_> = findings.iter().map(|finding| finding.object.as_str()).collect();
+            let expected = field.map(|field| format!("release/site@1 task t parameters.{field}"));
+            assert_eq!(objects, Vec::from_iter(expected), "{kind} {parameters}");
+        }
     }
 
     /// The finding covers tasks `c` and `d`. In task `c`, `upload_file` and `data` are Fuel's names of the type `file`
@@ -222,7 +236,7 @@ mod tests {
     #[test]
     fn template_tag_in_content_is_one_info_finding() {
         let task = |id: &str, kind: &str, name: &str, text: &str| {
-            let parameters = serde_json::json!({"path": "/a", name: text});
+            let parameters = json!({"path": "/a", name: text});
             Task { parameters: parameters.as_object().cloned().unwrap(), ..Task::new(id, kind) }
         };
         let tasks = [

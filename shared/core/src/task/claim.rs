@@ -27,6 +27,13 @@ pub enum PathContent {
     Absent,
 }
 
+impl PathContent {
+    /// Returns whether a directory is there after the task has run.
+    const fn is_dir(self) -> bool {
+        matches!(self, Self::Directory | Self::Tree)
+    }
+}
+
 /// A path, with the first task that claimed it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PathClaim<T> {
@@ -41,19 +48,11 @@ pub struct PathClaim<T> {
 }
 
 /// The paths that the tasks of a host claim. `T` identifies a task.
+///
+/// The first claim of each path, by each spelling of the path. The spellings of a path are all paths that name the same
+/// file through known links, such as `/run/x` and `/var/run/x`.
 #[derive(Debug)]
-pub struct PathClaims<T> {
-    /// The claims of tasks that write a file or a link, by each spelling of the path. The spellings of a path are all paths that
-    /// name the same file through known links, such as `/run/x` and `/var/run/x`.
-    files: BTreeMap<String, PathClaim<T>>,
-    /// The claims of tasks that delete a file, by each spelling of the path. The spellings of a path are all paths that
-    /// name the same file through known links, such as `/run/x` and `/var/run/x`.
-    absent: BTreeMap<String, PathClaim<T>>,
-    /// The claims of tasks that make a directory, by each spelling of the path. Other tasks may write below it.
-    directories: BTreeMap<String, PathClaim<T>>,
-    /// The claims of tasks that own a directory with all that is below it, by each spelling of the path.
-    trees: BTreeMap<String, PathClaim<T>>,
-}
+pub struct PathClaims<T>(BTreeMap<String, PathClaim<T>>);
 
 /// The error for a path that a task cannot claim, because an earlier task claimed this path, a directory above it, or a
 /// path below it.
@@ -67,7 +66,7 @@ pub struct PathConflict<T> {
 
 impl<T> Default for PathClaims<T> {
     fn default() -> Self {
-        Self { files: BTreeMap::new(), absent: BTreeMap::new(), directories: BTreeMap::new(), trees: BTreeMap::new() }
+        Self(BTreeMap::new())
     }
 }
 
@@ -94,7 +93,7 @@ impl<T: Clone> PathClaims<T> {
         ignored: &PathPatterns,
     ) -> Result<(), PathConflict<T>> {
         for (path, content) in paths {
-            if let Some(earlier_claim) = self.conflicting_claim(&spellings(path), *content, ignored) {
+            if let Some(earlier_claim) = self.conflicting_claim(path, *content, ignored) {
                 return Err(PathConflict { first_claim: earlier_claim.clone(), path: path.clone() });
             }
         }
@@ -106,63 +105,50 @@ impl<T: Clone> PathClaims<T> {
 
     /// Adds a claim under each spelling of its path.
     fn insert(&mut self, owner: T, path: &str, content: PathContent, ignored: &PathPatterns) {
-        let claims = match content {
-            PathContent::File | PathContent::Link => &mut self.files,
-            PathContent::Directory => &mut self.directories,
-            PathContent::Tree => &mut self.trees,
-            PathContent::Absent => &mut self.absent,
-        };
         let ignored = if content == PathContent::Tree { ignored.clone() } else { PathPatterns::default() };
         let claim = PathClaim { owner, path: path.to_owned(), content, ignored };
         for spelling in spellings(path) {
-            claims.entry(spelling).or_insert_with(|| claim.clone());
+            self.0.entry(spelling).or_insert_with(|| claim.clone());
         }
     }
 
-    /// Returns the earlier claim that conflicts with a path. `spellings` are all paths that name the same file through
-    /// known links. A task that deletes a file conflicts only with tasks that write a file or a directory.
-    fn conflicting_claim(&self, spellings: &[String], content: PathContent, ignored: &PathPatterns) -> Option<&PathClaim<T>> {
-        let Self { files, absent, directories, trees } = self;
-        // A tree conflicts with each path at or below it that it does not ignore, and with files above it.
-        let is_dir = matches!(content, PathContent::Directory | PathContent::Tree);
-        let mut ancestors = spellings.iter().flat_map(|path| ancestors(path).map(move |ancestor| (path, ancestor)));
-        let tree = ancestors.find_map(|(path, ancestor)| {
-            let claim = trees.get(ancestor)?;
-            (path == ancestor || !claim.ignored.covers(&path[ancestor.len() + 1..], is_dir)).then_some(claim)
-        });
-        if tree.is_some() {
-            return tree;
+    /// Returns the earlier claim that conflicts with a path: of the path itself or the nearest one above it, else the
+    /// first one below it in the order of names. Tries the spellings of the path in order.
+    fn conflicting_claim(&self, path: &str, content: PathContent, ignored: &PathPatterns) -> Option<&PathClaim<T>> {
+        spellings(path).iter().find_map(|path| {
+            let at_or_above = ancestors(path).find_map(|ancestor| {
+                let claim = self.0.get(ancestor)?;
+                let is_conflict = match path[ancestor.len()..].strip_prefix('/') {
+                    Some(below) => excludes(claim.content, &claim.ignored, below, content),
+                    None => claim.content != PathContent::Absent || content != PathContent::Absent,
+                };
+                is_conflict.then_some(claim)
+            });
+            at_or_above.or_else(|| self.claim_below(path, content, ignored))
+        })
+    }
+
+    /// Returns the first earlier claim below a path, in the order of names, that conflicts with the path.
+    fn claim_below(&self, path: &str, content: PathContent, ignored: &PathPatterns) -> Option<&PathClaim<T>> {
+        if content == PathContent::Directory {
+            return None;
         }
-        // A directory claim above the path does not conflict.
-        let directory = || {
-            let mut paths = spellings.iter();
-            paths.find_map(|path| directories.get(path).or_else(|| claim_below(directories, path)))
-        };
-        match content {
-            PathContent::File | PathContent::Link => {
-                let tree_below = || spellings.iter().find_map(|path| claim_below(trees, path));
-                claim_around(files, spellings).or_else(|| claim_around(absent, spellings)).or_else(directory).or_else(tree_below)
-            }
-            PathContent::Absent => {
-                let tree_below = || spellings.iter().find_map(|path| claim_below(trees, path));
-                claim_around(files, spellings).or_else(directory).or_else(tree_below)
-            }
-            PathContent::Tree => spellings.iter().find_map(|path| {
-                let above = claim_at_or_above(files, path).or_else(|| claim_at_or_above(absent, path));
-                above.or_else(|| directories.get(path)).or_else(|| {
-                    [files, absent, directories, trees].into_iter().find_map(|claims| {
-                        claims_below(claims, path).find_map(|(claimed_path, claim)| {
-                            let is_dir = matches!(claim.content, PathContent::Directory | PathContent::Tree);
-                            (!ignored.covers(&claimed_path[path.len() + 1..], is_dir)).then_some(claim)
-                        })
-                    })
-                })
-            }),
-            PathContent::Directory => spellings.iter().find_map(|path| {
-                let above = claim_at_or_above(files, path).or_else(|| claim_at_or_above(absent, path));
-                above.or_else(|| directories.get(path))
-            }),
-        }
+        let prefix = format!("{path}/");
+        let claims = self.0.range(prefix.clone()..);
+        let mut claims_below = claims.map_while(|(claimed_path, claim)| Some((claimed_path.strip_prefix(&prefix)?, claim)));
+        claims_below.find(|(below, claim)| excludes(content, ignored, below, claim.content)).map(|(_, claim)| claim)
+    }
+}
+
+/// Returns whether a path with this content conflicts with a path `below` it, relative to it, which has the content
+/// `content_below`. `ignored` has the patterns of what a tree ignores. Two tasks that both delete a file do not
+/// conflict.
+fn excludes(content: PathContent, ignored: &PathPatterns, below: &str, content_below: PathContent) -> bool {
+    match content {
+        PathContent::File | PathContent::Link => true,
+        PathContent::Directory => false,
+        PathContent::Tree => !ignored.covers(below, content_below.is_dir()),
+        PathContent::Absent => content_below != PathContent::Absent,
     }
 }
 
@@ -201,47 +187,33 @@ impl<T> PathConflict<T> {
     }
 }
 
-/// Returns a claim whose path is equal to one of these spellings of a path, or is above or below one of them. Tries the
-/// spellings in order. Returns `None` if no claim has such a path.
-fn claim_around<'a, T>(claims: &'a BTreeMap<String, PathClaim<T>>, spellings: &[String]) -> Option<&'a PathClaim<T>> {
-    spellings.iter().find_map(|path| claim_at_or_above(claims, path).or_else(|| claim_below(claims, path)))
-}
-
-/// Returns the claim of a path. If there is none, returns the claim of the nearest path above it.
-fn claim_at_or_above<'a, T>(claims: &'a BTreeMap<String, PathClaim<T>>, path: &str) -> Option<&'a PathClaim<T>> {
-    ancestors(path).find_map(|ancestor| claims.get(ancestor))
-}
-
-/// Returns the claim of the first path below a path, in the order of names.
-fn claim_below<'a, T>(claims: &'a BTreeMap<String, PathClaim<T>>, path: &str) -> Option<&'a PathClaim<T>> {
-    claims_below(claims, path).next().map(|(_, claim)| claim)
-}
-
-/// Returns the claims of all paths below a path, in the order of names, each with its path.
-fn claims_below<'a, T>(
-    claims: &'a BTreeMap<String, PathClaim<T>>,
-    path: &str,
-) -> impl Iterator<Item = (&'a String, &'a PathClaim<T>)> + use<'a, T> {
-    let prefix = format!("{path}/");
-    claims.range(prefix.clone()..).take_while(move |(claimed_path, _)| claimed_path.starts_with(&prefix))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    /// The path and content of a claim.
+    type Claim<'a> = (&'a str, PathContent);
+
     /// Claims these paths in order. Returns the index of each rejected claim, with the index of the earlier claim with
     /// which it conflicts.
-    fn conflicting_pairs(claims: &[(&str, PathContent)]) -> Vec<(usize, usize)> {
+    fn conflicting_pairs(claims: &[Claim<'_>]) -> Vec<(usize, usize)> {
         let mut path_claims = PathClaims::default();
         let results = claims.iter().enumerate().map(|(index, (path, content))| (index, path_claims.claim(index, path, *content)));
         results.filter_map(|(index, result)| Some((index, result.err()?.first_claim.owner))).collect()
     }
 
+    /// Checks for each pair of claims whether the second one conflicts with the first one.
+    fn check_pairs(pairs: &[(Claim<'_>, Claim<'_>, bool)]) {
+        for &(first, second, is_refused) in pairs {
+            let expected = if is_refused { vec![(1, 0)] } else { vec![] };
+            assert_eq!(conflicting_pairs(&[first, second]), expected, "{first:?} {second:?}");
+        }
+    }
+
     #[test]
     fn y01_path_belongs_to_first_claiming_task() {
         use PathContent::{Absent, File};
-        for (first, second, is_refused) in [
+        check_pairs(&[
             (("/etc/z", File), ("/etc/z", File), true),
             (("/etc/z", File), ("/etc/z", Absent), true),
             (("/etc/z", Absent), ("/etc/z", File), true),
@@ -291,16 +263,13 @@ mod tests {
             (("/var/spool/cron", File), ("/var/mail/x", File), false),
             (("/var/run/x", File), ("/var/runner", File), false),
             (("/var/run/x", File), ("/var/lock/x", File), false),
-        ] {
-            let expected = if is_refused { vec![(1, 0)] } else { vec![] };
-            assert_eq!(conflicting_pairs(&[first, second]), expected, "{first:?} {second:?}");
-        }
+        ]);
     }
 
     #[test]
     fn y01_directory_claim_allows_paths_below() {
         use PathContent::{Absent, Directory, File, Link};
-        for (first, second, is_refused) in [
+        check_pairs(&[
             (("/srv/a", Directory), ("/srv/a", Directory), true),
             (("/srv/a", Directory), ("/srv/a/b", Directory), false),
             (("/srv/a/b", Directory), ("/srv/a", Directory), false),
@@ -322,10 +291,7 @@ mod tests {
             (("/srv/a", Directory), ("/srv/a/l", Link), false),
             (("/var/run/a", Directory), ("/run/a", Directory), true),
             (("/var/run/a", Directory), ("/run/a/f", File), false),
-        ] {
-            let expected = if is_refused { vec![(1, 0)] } else { vec![] };
-            assert_eq!(conflicting_pairs(&[first, second]), expected, "{first:?} {second:?}");
-        }
+        ]);
     }
 
     #[test]
@@ -372,6 +338,16 @@ mod tests {
         use PathContent::File;
         let claims = [("/a/b", File), ("/a", File), ("/a/c", File), ("/a/b", File), ("/a/c/d", File)];
         assert_eq!(conflicting_pairs(&claims), [(1, 0), (3, 0), (4, 2)]);
+    }
+
+    /// Of several earlier claims, that of the path itself or the nearest one above it counts, else the first one below
+    /// it.
+    #[test]
+    fn y01_conflict_names_nearest_claim() {
+        use PathContent::{Absent, Directory, File, Tree};
+        assert_eq!(conflicting_pairs(&[("/a/c", File), ("/a/b", Absent), ("/a", File)]), [(2, 1)]);
+        assert_eq!(conflicting_pairs(&[("/a", Tree), ("/b", Directory), ("/b/c", File), ("/b/c", Absent)]), [(3, 2)]);
+        assert_eq!(conflicting_pairs(&[("/a/b/c", File), ("/a", Directory), ("/a/b", File)]), [(2, 0)]);
     }
 
     #[test]

@@ -33,10 +33,8 @@ const UNDECLARED_TYPES: &[&str] = &[
 ];
 
 /// The declaration of this version, as the JSON text of the fact.
-static DECLARATION: LazyLock<String> = LazyLock::new(|| {
-    let lines = TASK_TYPES.iter().filter(|entry| entry.is_marker || entry.parameters.is_some()).map(declaration_line);
-    canonical_json(&lines.collect::<Value>())
-});
+static DECLARATION: LazyLock<String> =
+    LazyLock::new(|| canonical_json(&TASK_TYPES.iter().map(declaration_line).collect::<Value>()));
 
 /// The task types and parameters that an agent knows.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -49,7 +49,7 @@ pub use path::{
 pub(crate) use path::{ancestors, known_directories, spellings};
 pub use patterns::PathPatterns;
 pub use run_parameters::{MODULES_DIR, PuppetParameters, REBOOT_CONDITIONS, RebootParameters, WHEN_REQUIRED};
-pub use sources::{set_source, source_parameters as sources_of_type, written_paths};
+pub use sources::{set_source, written_paths};
 pub use system_parameters::{
     AGENT_ENDS_ITSELF, CopyFilesParameters, DirectoryParameters, FileCopy, LinkParameters, PackageParameters, SERVICE_STATES,
     SOURCE_DIR, ServiceParameters, SyncParameters,
@@ -119,7 +119,8 @@ manifest_struct! {
         pub parameters: Map<String, Value> = FieldType::Parameters, "{}", r#"{"path": "/etc/motd", "content": "hello\n"}"#;
         /// Tasks that run before this task. If one of them changes something, this task runs again.
         ///
-        /// A `shell` task runs again if its guards allow, and a `service` task restarts its unit. For other types, the field only orders the tasks.
+        /// A `shell` task runs again if its guards allow, a `service` task restarts its unit, a `puppet` task runs
+        /// again, and a `reboot` task asks again. For other types, the field only orders the tasks.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         pub subscribes: Vec<String> = FieldType::TextOrList, "[]", r#"["site-conf"]"#;
         /// The reaction of the agent if the host has drifted from the task.
@@ -189,11 +190,10 @@ impl Task {
         Ok(value)
     }
 
-    /// Returns the names of the blobs from which a task writes files, each with the path of its field in the parameters:
-    /// `source` of a `file` or `puppet` task, `files` of `sync` and `copy_files`, and `modules` of `puppet`. Returns none for a
-    /// task of another type.
+    /// Returns the names of the blobs from which the task writes files, each with the path of its field in the
+    /// parameters.
     pub fn sources(&self) -> Vec<(String, &str)> {
-        source_parameters(&self.kind, &self.parameters)
+        task_type(&self.kind).map(|kind| kind.sources(&self.parameters)).unwrap_or_default()
     }
 
     /// Returns whether the task is a group. A group is never placed on a node itself, but places its tasks there.
@@ -201,10 +201,16 @@ impl Task {
         is_type(&self.kind, TaskKind::Group)
     }
 
-    /// Returns whether hosts neither run nor check the task, because its own mode is `observe`. A marker (a stage,
-    /// group or skipped task) has nothing to run or check, so for a marker the result is false.
+    /// Returns whether the task is a marker, such as a stage or a group: it runs nothing, and only orders or places
+    /// other tasks.
+    pub(crate) fn is_marker(&self) -> bool {
+        task_type(&self.kind).is_some_and(|kind| kind.is_marker)
+    }
+
+    /// Returns whether hosts neither run nor check the task, because its own mode is `observe`. A marker has
+    /// nothing to run or check, so for a marker the result is false.
     pub fn is_observed(&self) -> bool {
-        self.mode == Some(Mode::Observe) && task_type(&self.kind).is_none_or(|task_type_entry| !task_type_entry.is_marker)
+        self.mode == Some(Mode::Observe) && !self.is_marker()
     }
 
     /// Returns whether the import of a Fuel release could not translate a field of the task, such as an expression or
@@ -218,12 +224,6 @@ impl Task {
     pub(crate) fn is_stage(&self) -> bool {
         is_type(&self.kind, TaskKind::Stage)
     }
-}
-
-/// Returns the sources of a task of this type, each with the path of its field in the parameters: the names of blobs
-/// (`sha256:…`), or in a manifest also names of files.
-pub fn source_parameters<'a>(kind: &str, parameters: &'a Map<String, Value>) -> Vec<(String, &'a str)> {
-    task_type(kind).map(|kind| sources::source_parameters(kind.kind, parameters)).unwrap_or_default()
 }
 
 /// Returns whether a type name or alias in a task belongs to this type.
@@ -396,23 +396,5 @@ mod tests {
         assert_eq!(task.to_host_json().unwrap(), serde_json::from_str::<Value>(&task_json(r#"["/"]"#)).unwrap());
         // Another text than `*` is not a list of tags.
         assert!(serde_json::from_str::<Task>(&task_json(r#""mysql""#)).is_err());
-    }
-
-    #[test]
-    fn source_is_present_for_file_and_puppet_tasks_only() {
-        let blob_name = "sha256:0";
-        for (kind, source) in [
-            ("file", Some(blob_name)),
-            ("upload_file", Some(blob_name)),
-            ("puppet", Some(blob_name)),
-            ("shell", None),
-            ("other", None),
-        ] {
-            let mut task = Task::new("a", kind);
-            assert_eq!(task.sources(), []);
-            task.parameters.insert("source".to_owned(), blob_name.into());
-            let sources = source.map(|source| ("source".to_owned(), source));
-            assert_eq!(task.sources(), sources.into_iter().collect::<Vec<_>>(), "{kind}");
-        }
     }
 }

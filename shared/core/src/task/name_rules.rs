@@ -5,7 +5,7 @@
 
 use serde_json::{Map, Value};
 
-use super::path::check_path;
+use super::path::{MAX_PATH_BYTES, check_path};
 use crate::name::{has_control, truncated};
 
 /// Maximum length of the name of a user or group, in bytes (`LOGIN_NAME_MAX` of Linux without the NUL; `useradd` has 32).
@@ -114,9 +114,10 @@ pub fn package_version_error(text: &str) -> Option<String> {
 
 /// The target of a symbolic link: any path that the kernel accepts, in one line.
 pub fn link_target_error(text: &str) -> Option<String> {
-    let is_valid = !text.is_empty() && text.len() < 4096 && !has_control(text);
-    (!is_valid)
-        .then(|| format!("{:?} is not a path for a link: write 1 to 4095 bytes without control characters", truncated(text)))
+    let is_valid = (1..=MAX_PATH_BYTES).contains(&text.len()) && !has_control(text);
+    (!is_valid).then(|| {
+        format!("{:?} is not a path for a link: write 1 to {MAX_PATH_BYTES} bytes without control characters", truncated(text))
+    })
 }
 
 /// A pattern of file names: a relative path in which `*` and `?` stand for other characters.

@@ -2,13 +2,15 @@
 
 use serde_json::{Map, Value};
 
+use super::parameters::{error_at, is_set};
+
 /// Returns the errors of a `package` task whose parameters contradict each other, each as the path of the field and a
 /// message.
 pub(super) fn package_contradictions(values: &Map<String, Value>) -> Vec<(String, String)> {
-    let is_set = |name: &str| values.get(name).is_some_and(|value| !matches!(value, Value::Null | Value::Bool(false)));
+    let is_set = |name: &str| is_set(values, name);
     let is_written = |name: &str| values.get(name).is_some_and(|value| !value.is_null());
     let mut errors = Vec::new();
-    let mut add = |name: &str, message: String| errors.push((format!("parameters.{name}"), message));
+    let mut add = |name: &str, message: String| errors.push(error_at(name, message));
     if is_set("absent") {
         for name in ["version", "min_version", "hold"].into_iter().filter(|name| is_written(name)) {
             add(name, "contradicts absent: remove one of them".to_owned());

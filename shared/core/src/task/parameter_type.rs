@@ -1,7 +1,7 @@
 //! The types of task parameters, and the checks of their values when a task is written. Hosts accept some values that
 //! fail a check, such as an account number with leading zeros, because stored releases may have them.
 
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use super::path::{PathUse, check_authored_path, check_directory, check_path, is_template};
 use super::{name_rules, tree_rules};
@@ -38,6 +38,8 @@ pub(super) fn timeout_error(seconds: u64) -> Option<&'static str> {
 pub enum ParameterType {
     /// A text.
     Text,
+    /// The content of a file: the name of a blob (`sha256:…`), or in a manifest the name of a file.
+    Source,
     /// A shell text that is a template.
     Script,
     /// A shell text that is not a template.
@@ -179,9 +181,9 @@ impl ParameterType {
             }
             (Self::Script | Self::WordsOrText, Value::String(text)) => check_argument(checkable_text(text)).err(),
             (Self::ShellText, Value::String(text)) => check_argument(text).err(),
-            (Self::Text, Value::String(_)) | (Self::Flag | Self::Switch, Value::Bool(_)) | (Self::Always, Value::Bool(true)) => {
-                None
-            }
+            (Self::Text | Self::Source, Value::String(_))
+            | (Self::Flag | Self::Switch, Value::Bool(_))
+            | (Self::Always, Value::Bool(true)) => None,
             (Self::Always, Value::Bool(false)) => Some("accepts only true, since it is always so: remove it".to_owned()),
             (Self::File, Value::String(text)) => path_error(text, PathUse::Write),
             (Self::Path, Value::String(text)) => path_error(text, PathUse::Read),
@@ -196,11 +198,8 @@ impl ParameterType {
                 // `words` is `None` if an item is not a text.
                 words.map_or_else(|| Some(self.wrong_type_message(value)), |words| check_words(&words).err())
             }
-            (Self::Env, Value::Object(map)) => map.iter().find_map(|(name, value)| match value {
-                Value::String(text) => check_variable(name, checkable_text(text)).err().or_else(|| dropped_variable_error(name)),
-                other => {
-                    Some(format!("{:?} must have a text as its value, not {}: quote it", truncated(name), display_value(other)))
-                }
+            (Self::Env, Value::Object(map)) => texts_error(map, |name, text| {
+                check_variable(name, checkable_text(text)).err().or_else(|| dropped_variable_error(name))
             }),
             (Self::AccountId, value) => {
                 account_id_error(value).or_else(|| (!value.is_u64()).then(|| self.wrong_type_message(value)))
@@ -218,12 +217,9 @@ impl ParameterType {
             (Self::AccountNames, value) => self.names_error(value, |text| authored_text_error(text, account_reference_error)),
             (Self::Patterns, value) => self.names_error(value, name_rules::pattern_error),
             (Self::Data, Value::Object(map)) => name_rules::data_error(map),
-            (Self::Facts, Value::Object(map)) => map.iter().find_map(|(name, value)| match value {
-                Value::String(text) => name_rules::fact_name_error(name)
-                    .or_else(|| check_variable(&format!("FACTER_{name}"), checkable_text(text)).err()),
-                other => {
-                    Some(format!("{:?} must have a text as its value, not {}: quote it", truncated(name), display_value(other)))
-                }
+            (Self::Facts, Value::Object(map)) => texts_error(map, |name, text| {
+                let variable_error = || check_variable(&format!("FACTER_{name}"), checkable_text(text)).err();
+                name_rules::fact_name_error(name).or_else(variable_error)
             }),
             (Self::PathList, Value::String(text)) => name_rules::path_list_error(text),
             (Self::Files, Value::Object(files)) => tree_rules::files_error(files),
@@ -237,16 +233,14 @@ impl ParameterType {
 
     /// Returns the error message for a value that does not have this type.
     fn wrong_type_message(self, value: &Value) -> String {
-        match self.choices() {
-            [] => format!("takes {}, not {}", self.description(), display_value(value)),
-            choices => format!("takes one of {}, not {}", choices.join(", "), display_value(value)),
-        }
+        format!("takes {}, not {}", self.description(), display_value(value))
     }
 
     /// Returns a description of the type in words, such as `an absolute path`.
-    pub fn description(self) -> &'static str {
-        match self {
-            Self::Text | Self::Account | Self::AccountName | Self::Comment | Self::PackageVersion => "a text",
+    pub fn description(self) -> String {
+        let text = match self {
+            Self::Choice(texts) => return format!("one of {}", texts.join(", ")),
+            Self::Text | Self::Source | Self::Account | Self::AccountName | Self::Comment | Self::PackageVersion => "a text",
             Self::Script | Self::ShellText => "a shell text",
             Self::File | Self::Path | Self::Directory => "an absolute path",
             Self::Words => "a list of texts",
@@ -261,18 +255,10 @@ impl ParameterType {
             Self::Count => "a whole number from 0",
             Self::Seconds | Self::AccountId => "a whole number from 1",
             Self::AccountNames | Self::PackageNames | Self::Patterns => "a text or a list of texts",
-            Self::Choice(_) => "one of these texts",
             Self::Unit => "the name of a unit",
             Self::LinkTarget => "a path",
-        }
-    }
-
-    /// Returns the texts that a parameter of this type accepts, or an empty list if it accepts others too.
-    pub const fn choices(self) -> &'static [&'static str] {
-        match self {
-            Self::Choice(texts) => texts,
-            _ => &[],
-        }
+        };
+        text.to_owned()
     }
 
     /// Returns the error message for a text or a list of texts of which `item_error` rejects one. `None` if all are valid.
@@ -286,6 +272,15 @@ impl ParameterType {
             _ => Some(self.wrong_type_message(value)),
         }
     }
+}
+
+/// Returns the error message for a map of texts: of the first value that is no text, or that `text_error` rejects.
+/// `None` if all are valid.
+fn texts_error(map: &Map<String, Value>, text_error: impl Fn(&str, &str) -> Option<String>) -> Option<String> {
+    map.iter().find_map(|(name, value)| match value {
+        Value::String(text) => text_error(name, text),
+        other => Some(format!("{:?} must have a text as its value, not {}: quote it", truncated(name), display_value(other))),
+    })
 }
 
 /// Returns the error message for the number of a new account, if it is 0 or higher than [`MAX_ACCOUNT_ID`].

@@ -12,6 +12,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
 use super::parameter_type::ParameterType;
+use super::path::is_template;
 use crate::name::{closest_match, did_you_mean};
 
 /// The definition of one parameter of a task type.
@@ -96,6 +97,7 @@ impl From<WordsOrText> for NameList {
 /// Expands to the Rust type of a parameter's value.
 macro_rules! value_of {
     (Text) => { Option<String> };
+    (Source) => { Option<String> };
     (Script) => { Option<String> };
     (ShellText) => { Option<String> };
     (File) => { Option<String> };
@@ -159,7 +161,7 @@ parameters! {
     path, File Needed: "The file.";
     content or "data", Text OneOf: "The text of the file.";
     template, Text OneOf: "The template of the text of the file.";
-    source, Text OneOf: "The blob with the content of the file: `sha256:…`, or in a manifest a file's name.";
+    source, Source OneOf: "The blob with the content of the file: `sha256:…`, or in a manifest a file's name.";
     absent, Flag OneOf: "True if the file must not exist.";
     owner or "user_owner", Account Optional: "Its user.";
     group or "group_owner", Account Optional: "Its group.";
@@ -215,12 +217,30 @@ impl Parameter {
         self.name == name || self.alias == Some(name)
     }
 
-    /// Returns whether a task sets the parameter, under its name or its name in Fuel. A parameter with the value `null`
-    /// or `false` is not set.
+    /// Returns whether a task sets the parameter ([`is_set`]), under its name or its name in Fuel.
     fn is_present(&self, values: &Map<String, Value>) -> bool {
-        let is_set = |value: &Value| !matches!(value, Value::Null | Value::Bool(false));
-        values.iter().any(|(name, value)| self.has_name(name) && is_set(value))
+        is_set(values, self.name) || self.alias.is_some_and(|alias| is_set(values, alias))
     }
+}
+
+/// Returns whether a parameter has another value than `null` and `false`.
+pub(super) fn is_set(values: &Map<String, Value>, name: &str) -> bool {
+    !matches!(values.get(name), None | Some(Value::Null | Value::Bool(false)))
+}
+
+/// Returns whether a parameter is `true`.
+pub(super) fn is_true(values: &Map<String, Value>, name: &str) -> bool {
+    values.get(name) == Some(&Value::Bool(true))
+}
+
+/// Returns the text of a parameter that is no template. `None` for any other value.
+pub(super) fn literal_text<'a>(values: &'a Map<String, Value>, name: &str) -> Option<&'a str> {
+    values.get(name).and_then(Value::as_str).filter(|text| !is_template(text))
+}
+
+/// Returns the error of a parameter: the path of its field, and a message.
+pub(super) fn error_at(name: &str, message: impl Into<String>) -> (String, String) {
+    (format!("parameters.{name}"), message.into())
 }
 
 impl ParameterTable {
@@ -232,16 +252,16 @@ impl ParameterTable {
             match self.get(name) {
                 Some(_) if value.is_null() => {}
                 Some(parameter) => {
-                    errors.extend(parameter.parameter_type.value_error(value).map(|error| (format!("parameters.{name}"), error)));
+                    errors.extend(parameter.parameter_type.value_error(value).map(|error| error_at(name, error)));
                 }
-                None => errors.push((format!("parameters.{name}"), self.unknown_parameter_message(name))),
+                None => errors.push(error_at(name, self.unknown_parameter_message(name))),
             }
         }
-        let is_set = |name: &str| values.get(name).is_some_and(|value| !value.is_null());
-        for parameter in self.0.iter().filter(|parameter| parameter.alias.is_some_and(is_set)) {
-            if is_set(parameter.name) {
+        let is_written = |name: &str| values.get(name).is_some_and(|value| !value.is_null());
+        for parameter in self.0.iter().filter(|parameter| parameter.alias.is_some_and(is_written)) {
+            if is_written(parameter.name) {
                 let error = format!("is also set as {}, another name of it: remove one", parameter.alias.unwrap_or_default());
-                errors.push((format!("parameters.{}", parameter.name), error));
+                errors.push(error_at(parameter.name, error));
             }
         }
         errors.extend(self.presence_error(values).map(|error| ("parameters".to_owned(), error)));
@@ -296,7 +316,7 @@ mod tests {
     use crate::task::{Task, check_release_tasks};
 
     /// Returns the errors that [`check_release_tasks`] finds in a task of this type with these parameters.
-    fn parameter_errors(kind: &str, parameters: &Value) -> Vec<String> {
+    fn error_ats(kind: &str, parameters: &Value) -> Vec<String> {
         let mut task = Task::new("t", kind);
         task.parameters = parameters.as_object().cloned().unwrap();
         let release: ReleaseRef = "site@1".parse().unwrap();
@@ -328,12 +348,12 @@ mod tests {
     #[test]
     fn null_parameter_equals_absent_parameter() {
         let shell_parameters = json!({"command": null, "script": "true", "unless": null, "env": null, "timeout": null});
-        assert_eq!(parameter_errors("shell", &shell_parameters), Vec::<String>::new());
+        assert_eq!(error_ats("shell", &shell_parameters), Vec::<String>::new());
         let parsed_parameters = ShellParameters::parse(shell_parameters.as_object().unwrap()).unwrap();
         assert_eq!(parsed_parameters, ShellParameters { script: Some("true".to_owned()), ..ShellParameters::default() });
         // `data` is the name of `content` in Fuel. A null `content` does not conflict with it.
         let file_parameters = json!({"path": "/a", "content": null, "data": "x", "absent": null});
-        assert_eq!(parameter_errors("file", &file_parameters), Vec::<String>::new());
+        assert_eq!(error_ats("file", &file_parameters), Vec::<String>::new());
     }
 
     #[test]
@@ -341,7 +361,7 @@ mod tests {
         let parameters = json!({"path": "/a", "contnet": "x"});
         let error = FileParameters::parse(parameters.as_object().unwrap()).unwrap_err();
         assert_eq!(error, "unknown field `contnet` (did you mean \"content\"?)");
-        let first_error = parameter_errors("file", &parameters).remove(0);
+        let first_error = error_ats("file", &parameters).remove(0);
         assert!(
             first_error.contains("parameters.contnet: is not a parameter of this type (did you mean \"content\"?)"),
             "{first_error}"
@@ -349,7 +369,7 @@ mod tests {
     }
 
     #[test]
-    fn parameter_errors_is_empty_when_type_accepts_values() {
+    fn error_ats_is_empty_when_type_accepts_values() {
         for (kind, parameters) in [
             ("file", json!({"path": "/a", "content": "x", "mode": "0644", "validate": ["nginx", "-t"], "owner": null})),
             ("file", json!({"path": "{{ params.root }}/a", "absent": true, "content": null})),
@@ -365,7 +385,7 @@ mod tests {
             // Type `teapot` is unknown, so its parameters are not checked.
             ("teapot", json!({"anything": 1})),
         ] {
-            assert_eq!(parameter_errors(kind, &parameters), Vec::<String>::new(), "{kind} {parameters}");
+            assert_eq!(error_ats(kind, &parameters), Vec::<String>::new(), "{kind} {parameters}");
         }
     }
 
@@ -374,7 +394,7 @@ mod tests {
         "parameters.cmd: has 131072 bytes, and a process is given at most 131071 in one text: put it into a file task";
 
     #[test]
-    fn y09_parameter_errors_lists_values_rejected_by_type() {
+    fn y09_error_ats_lists_values_rejected_by_type() {
         for (kind, parameters, expected) in [
             ("file", json!({"content": "x"}), "parameters: path is missing"),
             ("file", json!({"path": "/a"}), "parameters: one of content, template, source, absent is missing"),
@@ -520,7 +540,7 @@ mod tests {
             ),
             ("shell", json!({"script": "a", "timeout": -1}), "parameters.timeout: takes a whole number from 1, not -1"),
         ] {
-            let errors = parameter_errors(kind, &parameters);
+            let errors = error_ats(kind, &parameters);
             assert!(errors.contains(&format!("release/site@1 task t {expected}")), "{kind} {parameters}: {errors:?}");
         }
         let mut untranslated_task = Task::new("t", "shell");
@@ -549,7 +569,7 @@ mod tests {
                 &["puppet_manifest"],
             ),
         ] {
-            let errors = parameter_errors(kind, &parameters);
+            let errors = error_ats(kind, &parameters);
             let is_reported = |field: &&str| {
                 let prefix = format!("release/site@1 task t parameters.{field}: reads a secret, and everyone on a host sees");
                 errors.iter().any(|error| error.starts_with(&prefix))

@@ -20,10 +20,10 @@ pub const AGENT_CONFIG_FILE: &str = "/etc/stemma/agent.toml";
 pub const DEFAULT_HOST_LABEL_MAP: &str = "/etc/stemma/node-labels";
 
 /// Maximum length of a path, in bytes: the kernel's `PATH_MAX` without the NUL.
-const MAX_PATH_BYTES: usize = 4095;
+pub(super) const MAX_PATH_BYTES: usize = 4095;
 
 /// Maximum length of a name in a directory, in bytes: `NAME_MAX`.
-const MAX_NAME_BYTES: usize = 255;
+pub(super) const MAX_NAME_BYTES: usize = 255;
 
 /// The file systems of the kernel. A task cannot replace a file there, because that needs a temporary file and a
 /// rename.

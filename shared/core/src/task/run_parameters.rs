@@ -32,7 +32,7 @@ parameters! {
     /// The parameters of `puppet`. Exactly one of manifest, source and `puppet_manifest` is required.
     PuppetParameters:
     manifest, Text OneOf: "The Puppet code. It is no template: values reach it as facts and through Hiera.";
-    source, Text OneOf: "The blob with the Puppet code: `sha256:…`, or in a manifest a file's name.";
+    source, Source OneOf: "The blob with the Puppet code: `sha256:…`, or in a manifest a file's name.";
     puppet_manifest, Path OneOf: "A parameter of Fuel: a file with Puppet code that is on the host already.";
     modules, Files Optional: "The modules: a map from a path such as `nginx/manifests/init.pp` to the blob with the content, `sha256:…`, or in a manifest to the name of a file. They precede `puppet_modules`.";
     puppet_modules, PathList Optional: "A parameter of Fuel: directories on the host with modules, separated by `:`. Without it, Puppet's own setting.";

@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 
 use super::name_rules::unit_name;
 use super::parameter_type::ParameterType;
-use super::parameters::{NameList, Parameter, ParameterPresence, ParameterTable, TypedParameters, parameters};
+use super::parameters::{NameList, Parameter, ParameterPresence, ParameterTable, TypedParameters, error_at, is_true, parameters};
 
 /// The values of `state` of a `service` task.
 pub const SERVICE_STATES: &[&str] = &["running", "stopped"];
@@ -35,21 +35,21 @@ pub const AGENT_ENDS_ITSELF: &str = "the agent does not stop, disable or mask it
 pub(super) fn service_contradictions(values: &Map<String, Value>) -> Vec<(String, String)> {
     let has = |name: &str, value: Value| values.get(name) == Some(&value);
     let (is_running, is_stopped) = (has("state", "running".into()), has("state", "stopped".into()));
-    let is_masked = has("masked", true.into());
+    let is_masked = is_true(values, "masked");
     let unit = ["unit", "name"].iter().find_map(|name| values.get(*name)?.as_str()).map(unit_name);
     let ends_agent = unit.as_deref() == Some(AGENT_UNIT) && (is_stopped || is_masked || has("enabled", false.into()));
     let rules = [
         (ends_agent, "unit", AGENT_ENDS_ITSELF),
         (is_masked && is_running, "masked", "a masked unit cannot run: remove it, or write `state: stopped`"),
-        (is_masked && has("enabled", true.into()), "masked", "a masked unit cannot be enabled: remove it, or `enabled: true`"),
+        (is_masked && is_true(values, "enabled"), "masked", "a masked unit cannot be enabled: remove it, or `enabled: true`"),
         (
-            is_stopped && has("reload", true.into()),
+            is_stopped && is_true(values, "reload"),
             "reload",
             "a stopped unit is not reloaded: remove it, or write `state: running`",
         ),
     ];
     let errors = rules.into_iter().filter(|(is_violated, ..)| *is_violated);
-    errors.map(|(_, name, message)| (format!("parameters.{name}"), message.to_owned())).collect()
+    errors.map(|(_, name, message)| error_at(name, message)).collect()
 }
 
 parameters! {

@@ -5,9 +5,10 @@ use std::collections::BTreeSet;
 
 use serde_json::{Map, Value};
 
+use super::parameters::{error_at, is_true, literal_text};
 use super::path::{
-    AGENT_CONFIG_FILE, AGENT_RUN_DIR, AGENT_STATE_DIR, DEFAULT_HOST_LABEL_MAP, PathUse, canonical_path, is_at_or_below,
-    is_template,
+    AGENT_CONFIG_FILE, AGENT_RUN_DIR, AGENT_STATE_DIR, DEFAULT_HOST_LABEL_MAP, MAX_NAME_BYTES, MAX_PATH_BYTES, PathUse,
+    canonical_path, is_at_or_below,
 };
 use super::patterns::PathPatterns;
 use crate::name::{has_control, truncated};
@@ -84,10 +85,10 @@ pub const MAX_TREE_DEPTH: usize = 128;
 
 /// Returns the error message for a text that is no path below a directory, or `None` if it is one.
 pub fn relative_path_error(text: &str) -> Option<String> {
-    let is_valid = text.len() < 4096
+    let is_valid = text.len() <= MAX_PATH_BYTES
         && !has_control(text)
         && text.split('/').count() <= MAX_TREE_DEPTH
-        && text.split('/').all(|part| !matches!(part, "" | "." | "..") && part.len() <= 255);
+        && text.split('/').all(|part| !matches!(part, "" | "." | "..") && part.len() <= MAX_NAME_BYTES);
     (!is_valid).then(|| {
         format!(
             "{:?} is not a path below the directory: write a plain relative path such as css/site.css, without `.`, `..` and control characters",
@@ -148,29 +149,27 @@ pub fn ignored_patterns(parameters: &Map<String, Value>) -> PathPatterns {
 /// Returns the errors of a `directory` task: a removal with its content that is no removal, and a path that no task may
 /// change.
 pub(super) fn directory_contradictions(parameters: &Map<String, Value>) -> Vec<(String, String)> {
-    let is_set = |name: &str| parameters.get(name) == Some(&Value::Bool(true));
     let mut errors = Vec::new();
-    if is_set("recursive") && !is_set("absent") {
-        let message = "works only with `absent: true`: add that, or remove recursive".to_owned();
-        errors.push(("parameters.recursive".to_owned(), message));
+    if is_true(parameters, "recursive") && !is_true(parameters, "absent") {
+        errors.push(error_at("recursive", "works only with `absent: true`: add that, or remove recursive"));
     }
-    if let Some(path) = parameters.get("path").and_then(Value::as_str).filter(|path| !is_template(path)) {
-        let system_error = || is_set("recursive").then(|| system_dir_error(path)).flatten();
-        errors.extend(agent_parent_error(path).or_else(system_error).map(|error| ("parameters.path".to_owned(), error)));
-    }
+    errors.extend(managed_dir_error(parameters, "path", "recursive"));
     errors
 }
 
 /// Returns the errors of a `sync` task: a directory that no task may change or empty, and a source that overlaps with it.
 pub(super) fn sync_contradictions(parameters: &Map<String, Value>) -> Vec<(String, String)> {
-    let literal = |name: &str| parameters.get(name).and_then(Value::as_str).filter(|path| !is_template(path));
-    let Some(path) = literal("dst") else { return Vec::new() };
-    let is_delete = parameters.get("delete") == Some(&Value::Bool(true));
-    let mut errors = Vec::new();
-    let system_error = || is_delete.then(|| system_dir_error(path)).flatten();
-    errors.extend(agent_parent_error(path).or_else(system_error).map(|error| ("parameters.dst".to_owned(), error)));
-    errors.extend(literal("src").and_then(|src| overlap_error(src, path)).map(|error| ("parameters.src".to_owned(), error)));
-    errors
+    let overlap = || overlap_error(literal_text(parameters, "src")?, literal_text(parameters, "dst")?);
+    let overlap = overlap().map(|error| error_at("src", error));
+    managed_dir_error(parameters, "dst", "delete").into_iter().chain(overlap).collect()
+}
+
+/// Returns the error if no task may change the directory in the parameter `name`, or if the task removes all that is in
+/// it and may not. The task does so if the parameter `removal` is true.
+fn managed_dir_error(parameters: &Map<String, Value>, name: &str, removal: &str) -> Option<(String, String)> {
+    let path = literal_text(parameters, name)?;
+    let system_error = || is_true(parameters, removal).then(|| system_dir_error(path)).flatten();
+    agent_parent_error(path).or_else(system_error).map(|error| error_at(name, error))
 }
 
 /// Returns the error message for a source directory that is at, above or below the directory that gets the files.

@@ -12,7 +12,7 @@ use super::claim::PathContent;
 use super::examples;
 use super::package_rules::package_contradictions;
 use super::parameter_type::NamedResource;
-use super::parameters::{FileParameters, Parameter, ParameterTable, ShellParameters, TEMPLATE_FILE, TypedParameters};
+use super::parameters::{FileParameters, Parameter, ParameterTable, ShellParameters, TEMPLATE_FILE, TypedParameters, is_true};
 use super::run_parameters::{MODULES_DIR, PuppetParameters, RebootParameters};
 use super::system_parameters::{
     CopyFilesParameters, DirectoryParameters, LinkParameters, PackageParameters, SOURCE_DIR, ServiceParameters, SyncParameters,
@@ -37,8 +37,11 @@ pub struct TaskType {
     /// The parameters of the type. `None` if its tasks run nothing (`is_marker`). Only templates and numbers in the parameters
     /// of its tasks are then checked.
     pub parameters: Option<&'static ParameterTable>,
-    /// The names of the parameters with the path that a task of the type writes. `None` if the type writes no path, or
-    /// if no agent of this version runs the type. No other task of the host may write to that path.
+    /// The parameter that only manifests have, and the name of the parameter by which the CLI replaces it. `None` if
+    /// the type has no such parameter.
+    pub manifest_only: Option<(Parameter, &'static str)>,
+    /// The names of the parameters with the path that a task of the type writes. `None` if the type writes no path
+    /// or several. No other task of the host may write to that path.
     pub write_target: Option<WriteTarget>,
     /// The rule whether other tasks may run on the host at the same time.
     pub concurrency: Concurrency,
@@ -103,6 +106,7 @@ const fn ordinary_type(name: &'static str, templates: &'static [&'static str]) -
         summary: "",
         templates,
         parameters: None,
+        manifest_only: None,
         write_target: None,
         concurrency: Concurrency::Shared,
         is_marker: false,
@@ -126,6 +130,7 @@ task_types! {
     File "a file from content, a template or a blob": TaskType {
         aliases: &["upload_file", "upload_files"],
         parameters: Some(&FileParameters::TABLE),
+        manifest_only: Some((TEMPLATE_FILE, "template")),
         write_target: Some(WriteTarget { path: "path", absent: Some("absent"), content: PathContent::File }),
         example: examples::FILE,
         ..ordinary_type("file", &["path", "template", "validate"])
@@ -150,6 +155,7 @@ task_types! {
     };
     Sync "a directory tree, from blobs or from the host": TaskType {
         parameters: Some(&SyncParameters::TABLE),
+        manifest_only: Some((SOURCE_DIR, "files")),
         write_target: Some(WriteTarget { path: "dst", absent: None, content: PathContent::Directory }),
         combination_rule: Some(sync_contradictions),
         example: examples::SYNC,
@@ -188,6 +194,7 @@ task_types! {
     };
     Puppet "a manifest, run by the host's own puppet apply": TaskType {
         parameters: Some(&PuppetParameters::TABLE),
+        manifest_only: Some((MODULES_DIR, "modules")),
         is_refreshed: true,
         example: examples::PUPPET,
         ..exclusive_type("puppet", &["puppet_manifest", "hiera", "facts", "cwd"])
@@ -236,16 +243,10 @@ pub struct ResourceText<'a> {
 
 impl TaskType {
     /// Returns the parameters that a manifest may contain, or `None` if the type has no table of parameters
-    /// (`parameters`). A type with the parameter `template` also has `template_file` in manifests. The CLI replaces
-    /// `template_file` by `template` with the text of the file.
+    /// (`parameters`).
     pub fn manifest_parameters(&self) -> Option<Vec<Parameter>> {
-        let parameters = self.parameters?.0;
-        let has_template = parameters.iter().any(|parameter| parameter.name == "template");
-        let has_source_dir = self.kind == TaskKind::Sync;
-        let has_modules = self.kind == TaskKind::Puppet;
-        let manifest_only =
-            [has_template.then_some(TEMPLATE_FILE), has_source_dir.then_some(SOURCE_DIR), has_modules.then_some(MODULES_DIR)];
-        Some(parameters.iter().copied().chain(manifest_only.into_iter().flatten()).collect())
+        let manifest_only = self.manifest_only.map(|(parameter, _)| parameter);
+        Some(self.parameters?.0.iter().copied().chain(manifest_only).collect())
     }
 
     /// Returns the errors of parameters that contradict or need each other (`combination_rule`), each as the path of the
@@ -258,10 +259,9 @@ impl TaskType {
     /// task has run. Returns `None` if the type has no `write_target`, or if the task has no path that is a text.
     pub fn written_path<'a>(&self, parameters: &'a Map<String, Value>) -> Option<(&'a str, PathContent)> {
         let write_target = self.write_target?;
-        let is_set = |name: &str| parameters.get(name) == Some(&Value::Bool(true));
-        let content = if write_target.absent.is_some_and(is_set) {
+        let content = if write_target.absent.is_some_and(|absent| is_true(parameters, absent)) {
             PathContent::Absent
-        } else if self.kind == TaskKind::Sync && is_set("delete") {
+        } else if self.kind == TaskKind::Sync && is_true(parameters, "delete") {
             PathContent::Tree
         } else {
             write_target.content
@@ -298,7 +298,7 @@ impl TaskType {
         template: &TemplateText<'_>,
         parser: &dyn TemplateParser,
     ) -> Result<TemplateReads, AuthorError> {
-        let is_script = self.name == "shell" && SHELL_TEXT_FIELDS.contains(&template.path.as_str());
+        let is_script = self.kind == TaskKind::Shell && SHELL_TEXT_FIELDS.contains(&template.path.as_str());
         if is_script { parser.parse_script(template.text) } else { parser.parse_template(template.text) }
     }
 

@@ -3,13 +3,13 @@
 use std::sync::Arc;
 
 use serde_json::{Value, json};
-use stemma_core::finding::Severity;
+use stemma_core::finding::{Finding, Severity};
 use stemma_core::fleet::FleetChange;
 use stemma_core::host_labels::HostLabels;
 use stemma_core::lifecycle::Lifecycle;
 use stemma_core::object::{ClusterSpec, DroppedInput, NodeGroupSpec, Observation, RefusedTraits, RoleSpec, TagSpec};
 use stemma_core::resolve::{resolve_fleet, resolve_node};
-use stemma_core::task::Task;
+use stemma_core::task::{TASK_TYPES, Task};
 use stemma_core::unimplemented::UnimplementedFields;
 
 use crate::fleet_fixture::{FleetFixture, default_matching_site, site_manifests, task_manifests};
@@ -160,6 +160,39 @@ fn w02_every_unimplemented_field_is_finding() {
     ));
     let findings = resolve_fleet(&fixture.fleet, &fixture.cache).expect("it resolves").findings;
     assert!(findings.iter().all(|finding| finding.code != "field.idle"), "{findings:?}");
+}
+
+/// The agent limits the time of tasks of the types that have a parameter `timeout` in seconds. Regression: all types
+/// but `shell` had a finding, and `timeout` of a copy had none.
+#[test]
+fn timeout_is_finding_when_type_has_no_time_limit() {
+    let idle_of = |kind: &str, parameters: Value| {
+        let task = json!({"id": "t", "type": kind, "tags": ["nginx"], "timeout_seconds": 9, "parameters": parameters});
+        let fixture = FleetFixture::from_manifests(&site_manifests(&json!({}), &json!([task])));
+        let findings = resolve_fleet(&fixture.fleet, &fixture.cache).expect("it resolves").findings;
+        let idle = findings.into_iter().filter(|finding| finding.code == "field.idle");
+        let pair = |finding: Finding| (finding.object.replace("release/site@1 task t ", ""), finding.message);
+        idle.map(pair).unzip::<_, _, Vec<_>, Vec<_>>()
+    };
+    for (kind, parameters, expected) in [
+        ("shell", json!({"script": "true", "timeout": 9}), &[][..]),
+        ("service", json!({"unit": "cron", "timeout": 9}), &[]),
+        ("package", json!({"name": "chrony", "timeout": 9}), &[]),
+        ("puppet", json!({"manifest": "", "timeout": 9}), &[]),
+        ("reboot", json!({"timeout": 9}), &[]),
+        ("directory", json!({"path": "/srv/a"}), &["timeout_seconds"]),
+        ("user", json!({"name": "app"}), &["timeout_seconds"]),
+        ("copy_files", json!({"files": [{"src": "/a", "dst": "/b"}], "timeout": 9}), &["parameters.timeout", "timeout_seconds"]),
+        ("sync", json!({"src": "/a", "dst": "/b", "timeout": null}), &["timeout_seconds"]),
+    ] {
+        assert_eq!(idle_of(kind, parameters).0, expected, "{kind}");
+    }
+    // The message names exactly the types with a limit.
+    let message = idle_of("user", json!({})).1.remove(0);
+    for entry in TASK_TYPES.iter().filter(|entry| !entry.is_marker) {
+        let is_named = message.split([' ', ',']).any(|word| word == entry.name);
+        assert_eq!(is_named, idle_of(entry.name, json!({})).0.is_empty(), "{}: {message}", entry.name);
+    }
 }
 
 /// No task waits for a task of type `group`. Regression: a dependency on a group had no effect and no finding.

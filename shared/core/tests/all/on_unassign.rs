@@ -97,6 +97,25 @@ fn x04_unassign_task_is_sent_only_when_privilege_permits() {
     }
 }
 
+/// A group with `privileged` makes each task that it lists privileged. Regression: only the mark of the task itself
+/// counted, so a host got the clean-up by a task that is not privileged.
+#[test]
+fn x04_unassign_task_is_withheld_when_group_is_privileged() {
+    for (members, is_sent, is_idle) in [(&["undo"][..], false, true), (&["conf", "undo"], true, false), (&[], true, false)] {
+        let group = json!({"id": "keys", "type": "group", "tags": ["mysql"], "tasks": members, "privileged": true});
+        let tasks = json!([shell("conf", &json!({"tags": ["nginx"], "on_unassign": "undo"})), shell("undo", &json!({})), group]);
+        let fixture = FleetFixture::from_manifests(&site_manifests(&json!({}), &tasks));
+        let node = fixture.resolved_node("web-1");
+        let set = node.task_set().expect("tasks");
+        assert_eq!(unassign_ids(set).len(), usize::from(is_sent), "{members:?}");
+        let privileged: &[&str] = if members.len() == 2 { &["conf", "undo"] } else { &[] };
+        assert_eq!(set.profile.additional_privileged(None), privileged, "{members:?}");
+        let findings = &set.profile.release.findings;
+        let idle = findings.iter().any(|finding| finding.object == "release/site@1 task conf on_unassign");
+        assert_eq!(idle, is_idle, "{members:?}: {findings:?}");
+    }
+}
+
 #[test]
 fn on_unassign_has_finding_when_no_host_can_run_task() {
     let conf = |target: &str| shell("conf", &json!({"tags": ["nginx"], "on_unassign": target}));

@@ -129,11 +129,7 @@ fn write_task_type(page: &mut String, kind: &TaskType) {
     page.push_str("\n| parameter | type | | meaning |\n|---|---|---|---|\n");
     for Parameter { name, alias, parameter_type: value_type, presence, meaning } in parameters {
         let names = joined_names(name, alias.as_slice());
-        let type_text = match value_type.choices() {
-            [] => value_type.description().to_owned(),
-            choices => format!("`{}`", choices.join("` or `")),
-        };
-        let _ = writeln!(page, "| {names} | {type_text} | {} | {meaning} |", presence.description());
+        let _ = writeln!(page, "| {names} | {} | {} | {meaning} |", value_type.description(), presence.description());
     }
     let _ = writeln!(page, "\n```yaml\nkind: Release\nname: example-{}\ntasks:\n{}```", kind.name, kind.example);
 }

@@ -114,8 +114,9 @@ fn field_schema(path: &str, field: &FieldDef) -> Value {
     schema
 }
 
-/// Returns a rule of JSON Schema for the parameters of tasks of a type. Returns `None` if no agent of this version runs
-/// the type. The rule skips tasks with the field `foreign`, which may have parameters of Fuel that were not translated.
+/// Returns a rule of JSON Schema for the parameters of tasks of a type. Returns `None` for a marker, which has no
+/// parameters. The rule skips tasks with the field `foreign`, which may have parameters of Fuel that were not
+/// translated.
 fn task_schema(kind: &TaskType) -> Option<Value> {
     let names = std::iter::once(&kind.name).chain(kind.aliases).collect::<Vec<_>>();
     let parameter_list = kind.manifest_parameters()?;
@@ -146,7 +147,11 @@ fn path_schema(alternative: &str) -> Value {
 /// Returns the JSON Schema of a parameter of this type. Every parameter accepts `null`, which means that it is absent.
 fn parameter_schema(parameter_type: ParameterForm) -> Value {
     match parameter_type {
-        ParameterForm::Text | ParameterForm::Script | ParameterForm::ShellText | ParameterForm::Account => {
+        ParameterForm::Text
+        | ParameterForm::Source
+        | ParameterForm::Script
+        | ParameterForm::ShellText
+        | ParameterForm::Account => {
             json!({"type": ["string", "null"]})
         }
         ParameterForm::File | ParameterForm::Path => path_schema(""),

@@ -4,7 +4,7 @@ use std::fmt::Display;
 
 use super::primary::primary_parked;
 use crate::epoch::{EpochHistory, HostRevisions};
-use crate::finding::{Finding, MAX_NAMES, Rule, TopFindings, first_error_except, join_first, rule};
+use crate::finding::{Finding, MAX_NAMES, Rule, TopFindings, first_error_except, join_first, rule, shorten};
 use crate::fleet::Fleet;
 use crate::input::MAX_PATH_KEYS;
 use crate::inspection::{NoteKind, RuleNote};
@@ -20,9 +20,6 @@ use crate::resolve::{Resolution, ResolveCache, ResolvedNode, resolve_node};
 use crate::status::{CleanUpReport, CleanUpState, OrphanedObject, Orphans, RebootReport, StuckAgent, parked_by};
 use crate::traits::{MAX_TRAIT_CHARS, MAX_TRAITS};
 use crate::unimplemented;
-
-/// Maximum number of characters that a finding shows of a text that the host sent.
-const MAX_SHOWN_CHARS: usize = 256;
 
 /// Returns a finding of a rule about a node.
 fn node_finding(rule: Rule, node: &Node, message: String) -> Finding {
@@ -182,16 +179,6 @@ fn clean_up_finding(node: &Node, clean_up: &CleanUpReport) -> Option<Finding> {
     };
     let message = format!("task {task} is no longer placed on it, and {on_unassign}, which it names in on_unassign, {run}");
     Some(node_finding(rule::TASK_UNASSIGN, node, message))
-}
-
-/// Returns a text that a host sent, on one line and cut at [`MAX_SHOWN_CHARS`] characters.
-fn shorten(sentence: &str) -> String {
-    let mut characters = sentence.chars().map(|c| if c.is_control() { ' ' } else { c });
-    let mut shown: String = characters.by_ref().take(MAX_SHOWN_CHARS).collect();
-    if characters.next().is_some() {
-        shown.push('…');
-    }
-    shown
 }
 
 /// Returns the finding that the record of a task set's release to a node is not stored. Either the store can never
@@ -506,13 +493,6 @@ mod tests {
         ];
         let host_rules = [rule::HOST_HELD, rule::HOST_PARKED, rule::HOST_PAUSED];
         assert!(remarks.iter().chain(&host_rules).all(|rule| rule.severity < Severity::Error));
-    }
-
-    #[test]
-    fn x01_shorten_replaces_controls_and_truncates() {
-        assert_eq!(shorten("a\nb\u{1b}[1m"), "a b [1m");
-        assert_eq!(shorten(&"ä".repeat(256)), "ä".repeat(256));
-        assert_eq!(shorten(&"ä".repeat(257)), format!("{}…", "ä".repeat(256)));
     }
 
     #[test]
