@@ -10,7 +10,7 @@ use crate::apply::task::{HostTask, Site, TaskError};
 use crate::host::atomic::ensure_dir;
 use crate::host::command::escape_controls;
 use crate::host::extras::mode_under_acl;
-use crate::host::{Dir, FileKind, HostError, HostPath};
+use crate::host::{Dir, FileKind, HostError, HostPath, Stat};
 
 /// Maximum number of lines in the diff of several files.
 pub(super) const MAX_DIFF_LINES: usize = 50;
@@ -40,6 +40,19 @@ pub(super) fn check_dir_path(site: &Site, field: &str, path: &HostPath, is_empti
 /// Returns the error that another kind of file is at a path.
 pub(super) fn wrong_kind(path: &HostPath, wanted: FileKind, found: FileKind) -> TaskError {
     HostError::WrongKind { path: path.to_string(), wanted: wanted.as_str(), found: found.as_str() }.into()
+}
+
+/// Fails if a file to copy has several hard links. Such a file is not read, because another of its links can be a file that
+/// whoever made this one may not read. `field` is the field of the source.
+pub(super) fn check_single_link(field: &str, path: &dyn Display, stat: &Stat) -> Result<(), TaskError> {
+    if stat.links < 2 {
+        return Ok(());
+    }
+    let message = format!(
+        "{field}: {path} has {} hard links, and such a file is not copied: replace it by a copy of its own, or leave it out; nothing was changed",
+        stat.links
+    );
+    Err(TaskError::new(message))
 }
 
 /// Returns the error that a file is not the version that was compared. The task would overwrite or delete a change by another

@@ -77,6 +77,20 @@ pub fn system_dir_error(path: &str) -> Option<String> {
     })
 }
 
+/// Returns the error message for a link that no task may replace or remove, because the operating system needs what is
+/// there: a link of the system such as `/lib64`, and if the link is removed (`is_absent`) also a directory of the system
+/// that can be a link, such as `/home`. Returns `None` for other paths.
+pub fn system_link_error(path: &str, is_absent: bool) -> Option<String> {
+    let canonical = canonical_path(path);
+    let is_system_link = canonical != path && SYSTEM_DIRS.contains(&canonical.as_str());
+    (is_system_link || is_absent && SYSTEM_DIRS.contains(&path)).then(|| {
+        format!(
+            "{:?} belongs to the operating system, and no task may replace or remove it: name another path",
+            truncated(path)
+        )
+    })
+}
+
 /// Maximum number of files of a `sync` or `copy_files` task.
 pub const MAX_TREE_FILES: usize = 4096;
 
@@ -155,6 +169,15 @@ pub(super) fn directory_contradictions(parameters: &Map<String, Value>) -> Vec<(
     }
     errors.extend(managed_dir_error(parameters, "path", "recursive"));
     errors
+}
+
+/// Returns the errors of a `link` task: a path that no task may change, and a link to itself.
+pub(super) fn link_contradictions(parameters: &Map<String, Value>) -> Vec<(String, String)> {
+    let Some(path) = literal_text(parameters, "path") else { return Vec::new() };
+    let system_error = system_link_error(path, is_true(parameters, "absent"));
+    let is_own_target = literal_text(parameters, "target") == Some(path);
+    let own_error = is_own_target.then(|| error_at("target", "is the path of the link itself: name another path"));
+    system_error.map(|error| error_at("path", error)).into_iter().chain(own_error).collect()
 }
 
 /// Returns the errors of a `sync` task: a directory that no task may change or empty, and a source that overlaps with it.
@@ -248,6 +271,23 @@ mod tests {
         }
         for path in ["/srv", "/opt", "/home/app", "/var/log/app", "/usr/share/app"] {
             assert_eq!(system_dir_error(path), None, "{path}");
+        }
+    }
+
+    #[test]
+    fn link_errors_name_field() {
+        for (parameters, fields) in [
+            (json!({"path": "/srv/a", "target": "b"}), vec![]),
+            (json!({"path": "/srv/a", "target": "/srv/a"}), vec!["parameters.target"]),
+            (json!({"path": "/bin", "target": "/tmp"}), vec!["parameters.path"]),
+            (json!({"path": "/var/run", "absent": true}), vec!["parameters.path"]),
+            (json!({"path": "/home", "target": "/srv/home"}), vec![]),
+            (json!({"path": "/home", "absent": true}), vec!["parameters.path"]),
+            (json!({"path": "/usr/bin/python", "target": "python3"}), vec![]),
+            (json!({"path": "/{{ labels.a }}", "absent": true}), vec![]),
+        ] {
+            let errors = link_contradictions(parameters.as_object().unwrap());
+            assert_eq!(errors.iter().map(|(field, _)| field.as_str()).collect::<Vec<_>>(), fields, "{parameters}");
         }
     }
 

@@ -18,7 +18,7 @@ use super::system_parameters::{
     CopyFilesParameters, DirectoryParameters, LinkParameters, PackageParameters, SOURCE_DIR, ServiceParameters, SyncParameters,
     service_contradictions,
 };
-use super::tree_rules::{directory_contradictions, sync_contradictions};
+use super::tree_rules::{directory_contradictions, link_contradictions, sync_contradictions};
 use crate::condition::{AuthorError, TemplateParser, TemplateReads};
 
 /// The properties of one task type: a row of the registry.
@@ -150,6 +150,7 @@ task_types! {
     Link "a symbolic link": TaskType {
         parameters: Some(&LinkParameters::TABLE),
         write_target: Some(WriteTarget { path: "path", absent: Some("absent"), content: PathContent::Link }),
+        combination_rule: Some(link_contradictions),
         example: examples::LINK,
         ..ordinary_type("link", &["path", "target"])
     };

@@ -6,6 +6,7 @@
 use stemma_core::digest::sha256;
 use stemma_core::task::LinkParameters;
 use stemma_core::task::name_rules::link_target_error;
+use stemma_core::task::tree_rules::system_link_error;
 
 use super::placement::{apply_default_acl, changed_error, create_parent, one_line, open_parent, parse_mode, wrong_kind};
 use super::{Applier, parameters};
@@ -109,6 +110,9 @@ fn read_state(site: &Site, task: &HostTask) -> Result<LinkState, TaskError> {
     let texts = TaskTemplates::new(site, task);
     let path = render_path(&texts, &parameters)?;
     let desired = parameters.target.as_ref().map(|template| render_target(&texts, template)).transpose()?;
+    if let Some(error) = system_link_error(path.as_str(), desired.is_none()) {
+        return Err(TaskError::new(format!("parameters.path: {error}; nothing was changed")));
+    }
     let parent = open_parent(site, &path)?;
     // The version is read before the target, so that a change of the link in the meantime is noticed.
     let version = parent.as_deref().map(|dir| dir.version(path.name())).transpose()?.flatten();

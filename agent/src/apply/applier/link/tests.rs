@@ -156,3 +156,19 @@ fn s64_link_stays_inside_root_when_directory_becomes_link() {
     assert_eq!(link_count, ROUNDS);
     assert!(outside.path().read_dir().unwrap().next().is_none());
 }
+
+/// A template can render to a link of the operating system, which a check of the manifest does not see.
+#[test]
+fn s63_link_of_system_is_neither_replaced_nor_removed() {
+    let host = MemoryHost::new();
+    host.put_link_to("/bin", "usr/bin");
+    for parameters in [json!({"path": "/{{ labels.a }}", "target": "/tmp"}), json!({"path": "/{{ labels.a }}", "absent": true})] {
+        let task = task_with_label(&parameters, "bin");
+        let site = site_of(Rc::new(host.clone()));
+        let errors = [block_on(LinkApplier.check(&site, &task)).err(), block_on(LinkApplier.apply(&site, &task)).err()];
+        for error in errors {
+            assert!(error.unwrap().message.contains("belongs to the operating system"), "{parameters}");
+        }
+        assert_eq!(target(&host, "/bin").as_deref(), Some("usr/bin"));
+    }
+}

@@ -260,3 +260,24 @@ fn s64_tree_stays_inside_root_when_directory_becomes_link() {
     let names: Vec<_> = outside.path().read_dir().unwrap().map(|entry| entry.unwrap().file_name()).collect();
     assert_eq!(names, ["kept"]);
 }
+
+/// A source with such a file is refused before the first change, so that the tree is not copied in part.
+#[test]
+fn sync_refuses_hard_linked_source_before_changes() {
+    let host = MemoryHost::new();
+    for name in ["a", "m", "z"] {
+        host.put(&format!("/srv/s/{name}"), name);
+    }
+    host.increase_link_count("/srv/s/m");
+    host.put("/srv/d/old", "old");
+    let parameters = json!({"src": "/srv/s", "dst": "/srv/d", "delete": true});
+    for error in [check(&host, &parameters).err(), apply(&host, &parameters).err()] {
+        let message = error.unwrap().message;
+        assert!(message.starts_with("parameters.src: m has 2 hard links"), "{message}");
+    }
+    assert_eq!(host.list("/srv/d"), ["old"]);
+    // What the task ignores is not copied.
+    let parameters = json!({"src": "/srv/s", "dst": "/srv/d", "delete": true, "ignore": "m"});
+    apply(&host, &parameters).unwrap();
+    assert_eq!(host.list("/srv/d"), ["a", "z"]);
+}

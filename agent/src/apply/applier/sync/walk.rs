@@ -7,7 +7,7 @@ use stemma_core::task::tree_rules::MAX_TREE_DEPTH;
 use stemma_wire::message::Hash;
 
 use super::super::body::{FileSource, version_mark};
-use super::super::placement::{MAX_DIFF_LINES, changed_error, limited_lines, one_line};
+use super::super::placement::{MAX_DIFF_LINES, changed_error, check_single_link, limited_lines, one_line};
 use super::{BlobDir, BlobEntry, Tree, TreeSource};
 use crate::apply::ledger::{CopiedFile, TreeRecord};
 use crate::apply::task::{HostTask, Site, TaskError};
@@ -116,7 +116,11 @@ impl<'a> SourceDir<'a> {
                         continue;
                     }
                     let entry = match kind {
-                        FileKind::File => SourceEntry::HostFile(version),
+                        FileKind::File => {
+                            let path = format!("{prefix}{}", one_line(&name));
+                            check_single_link("parameters.src", &path, &version.stat)?;
+                            SourceEntry::HostFile(version)
+                        }
                         FileKind::Directory => SourceEntry::HostDir,
                         FileKind::Link | FileKind::Special => {
                             return Err(TaskError::new(format!(
