@@ -4,9 +4,8 @@ use serde_json::{Map, Value};
 
 use super::name_rules::comment_error;
 use super::parameter_type::ParameterType;
-use super::parameters::{
-    NameList, Parameter, ParameterPresence, ParameterTable, TypedParameters, error_at, is_set, is_true, literal_text, parameters,
-};
+use super::parameter_values::{error_at, is_set, is_true, literal_text};
+use super::parameters::{NameList, Parameter, ParameterPresence, ParameterTable, TypedParameters, parameters};
 
 /// The account under which the controller runs. An agent of the same machine must not remove or renumber it.
 pub const CONTROLLER_ACCOUNT: &str = "stemma";

@@ -15,6 +15,7 @@ pub mod name_rules;
 mod package_rules;
 mod package_version;
 mod parameter_type;
+mod parameter_values;
 mod parameters;
 mod path;
 mod patterns;

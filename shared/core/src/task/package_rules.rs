@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value};
 
-use super::parameters::{error_at, is_set};
+use super::parameter_values::{error_at, is_set};
 
 /// Returns the errors of a `package` task whose parameters contradict each other, each as the path of the field and a
 /// message.

@@ -12,7 +12,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
 use super::parameter_type::ParameterType;
-use super::path::is_template;
+use super::parameter_values::{error_at, is_set};
 use crate::name::{closest_match, did_you_mean};
 
 /// The definition of one parameter of a task type.
@@ -221,26 +221,6 @@ impl Parameter {
     fn is_present(&self, values: &Map<String, Value>) -> bool {
         is_set(values, self.name) || self.alias.is_some_and(|alias| is_set(values, alias))
     }
-}
-
-/// Returns whether a parameter has another value than `null` and `false`.
-pub(super) fn is_set(values: &Map<String, Value>, name: &str) -> bool {
-    !matches!(values.get(name), None | Some(Value::Null | Value::Bool(false)))
-}
-
-/// Returns whether a parameter is `true`.
-pub(super) fn is_true(values: &Map<String, Value>, name: &str) -> bool {
-    values.get(name) == Some(&Value::Bool(true))
-}
-
-/// Returns the text of a parameter that is no template. `None` for any other value.
-pub(super) fn literal_text<'a>(values: &'a Map<String, Value>, name: &str) -> Option<&'a str> {
-    values.get(name).and_then(Value::as_str).filter(|text| !is_template(text))
-}
-
-/// Returns the error of a parameter: the path of its field, and a message.
-pub(super) fn error_at(name: &str, message: impl Into<String>) -> (String, String) {
-    (format!("parameters.{name}"), message.into())
 }
 
 impl ParameterTable {

@@ -8,7 +8,8 @@ use serde_json::{Map, Value};
 
 use super::name_rules::unit_name;
 use super::parameter_type::ParameterType;
-use super::parameters::{NameList, Parameter, ParameterPresence, ParameterTable, TypedParameters, error_at, is_true, parameters};
+use super::parameter_values::{error_at, is_true};
+use super::parameters::{NameList, Parameter, ParameterPresence, ParameterTable, TypedParameters, parameters};
 
 /// The values of `state` of a `service` task.
 pub const SERVICE_STATES: &[&str] = &["running", "stopped"];

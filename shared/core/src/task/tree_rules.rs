@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use serde_json::{Map, Value};
 
-use super::parameters::{error_at, is_true, literal_text};
+use super::parameter_values::{error_at, is_true, literal_text};
 use super::path::{
     AGENT_CONFIG_FILE, AGENT_RUN_DIR, AGENT_STATE_DIR, DEFAULT_HOST_LABEL_MAP, MAX_NAME_BYTES, MAX_PATH_BYTES, PathUse,
     canonical_path, is_at_or_below,
@@ -84,10 +84,7 @@ pub fn system_link_error(path: &str, is_absent: bool) -> Option<String> {
     let canonical = canonical_path(path);
     let is_system_link = canonical != path && SYSTEM_DIRS.contains(&canonical.as_str());
     (is_system_link || is_absent && SYSTEM_DIRS.contains(&path)).then(|| {
-        format!(
-            "{:?} belongs to the operating system, and no task may replace or remove it: name another path",
-            truncated(path)
-        )
+        format!("{:?} belongs to the operating system, and no task may replace or remove it: name another path", truncated(path))
     })
 }
 

@@ -12,7 +12,8 @@ use super::claim::PathContent;
 use super::examples;
 use super::package_rules::package_contradictions;
 use super::parameter_type::NamedResource;
-use super::parameters::{FileParameters, Parameter, ParameterTable, ShellParameters, TEMPLATE_FILE, TypedParameters, is_true};
+use super::parameter_values::is_true;
+use super::parameters::{FileParameters, Parameter, ParameterTable, ShellParameters, TEMPLATE_FILE, TypedParameters};
 use super::run_parameters::{MODULES_DIR, PuppetParameters, RebootParameters};
 use super::system_parameters::{
     CopyFilesParameters, DirectoryParameters, LinkParameters, PackageParameters, SOURCE_DIR, ServiceParameters, SyncParameters,
