@@ -7,6 +7,7 @@ mod walk;
 
 use std::collections::BTreeMap;
 
+use stemma_core::task::name_rules::pattern_error;
 use stemma_core::task::tree_rules::{overlap_error, relative_path_error};
 use stemma_core::task::{AGENT_STATE_DIR, PathPatterns, SyncParameters, check_not_agent_path, is_at_or_below};
 use stemma_wire::message::Hash;
@@ -215,6 +216,10 @@ fn read_tree(site: &Site, task: &HostTask) -> Result<Tree, TaskError> {
         dir_group,
         dir_mode,
     };
+    // A stored release of an older controller can have a pattern that this one refuses.
+    if let Some(error) = parameters.ignore.0.iter().find_map(|pattern| pattern_error(pattern)) {
+        return Err(TaskError::new(format!("parameters.ignore: {error}; nothing was changed")));
+    }
     let ignored = PathPatterns::new(parameters.ignore.0);
     Ok(Tree { path, source, is_exact: parameters.delete, ignored, rights })
 }

@@ -146,6 +146,7 @@ fn s63_invalid_paths_of_trees_are_refused() {
         (json!({"dst": "/srv/w", "src": "/opt/links"}), "parameters.src: l is a symbolic link".to_owned()),
         (json!({"dst": "/srv/w", "files": {"../f": name}}), "is not a path below the directory".to_owned()),
         (json!({"dst": "/srv/w", "files": {"f": "none"}}), "it does not name a blob".to_owned()),
+        (json!({"dst": "/srv/w", "src": "/opt/src", "delete": true, "ignore": ["a", "**/b"]}), "parameters.ignore: \"**/b\" has **".to_owned()),
     ] {
         let error = check(&host, &parameters).unwrap_err();
         assert!(error.message.contains(&reason), "{}", error.message);
