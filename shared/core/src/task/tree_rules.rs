@@ -18,6 +18,17 @@ const SYSTEM_DIRS: &[&str] = &[
     "/bin",
     "/boot",
     "/etc",
+    "/etc/alternatives",
+    "/etc/dbus-1",
+    "/etc/init.d",
+    "/etc/pam.d",
+    "/etc/security",
+    "/etc/selinux",
+    "/etc/ssh",
+    "/etc/ssl",
+    "/etc/systemd",
+    "/etc/systemd/system",
+    "/etc/udev",
     "/home",
     "/lib",
     "/lib32",
@@ -51,6 +62,26 @@ const SYSTEM_DIRS: &[&str] = &[
     "/var/tmp",
 ];
 
+/// Directories of the operating system whose content belongs to it at any depth.
+const SYSTEM_TREES: [&str; 9] = [
+    "/boot",
+    "/dev",
+    "/lost+found",
+    "/proc",
+    "/sys",
+    "/usr",
+    "/var/lib/dpkg",
+    "/var/lib/rpm",
+    // Without it, a fleet has no controller.
+    "/var/lib/stemma-controller",
+];
+
+/// The directory below `/usr` that belongs to the people of a host. What is below it is not of the operating system.
+const LOCAL_DIR: &str = "/usr/local";
+
+/// The directory with the configuration of the agent.
+const AGENT_CONFIG_DIR: &str = "/etc/stemma";
+
 /// The files and directories of the agent. A task that changed a directory above one of them could replace it.
 const AGENT_PATHS: [&str; 4] = [AGENT_STATE_DIR, AGENT_RUN_DIR, AGENT_CONFIG_FILE, DEFAULT_HOST_LABEL_MAP];
 
@@ -65,13 +96,34 @@ pub fn agent_parent_error(path: &str) -> Option<String> {
     ))
 }
 
+/// Returns the error message for a path on the host that no task may copy, because it is, contains or is below a
+/// directory of the agent, which has keys. Returns `None` for other paths.
+pub fn agent_source_error(path: &str) -> Option<String> {
+    let canonical = canonical_path(path);
+    [AGENT_STATE_DIR, AGENT_CONFIG_DIR].into_iter().find_map(|agent_dir| {
+        if is_at_or_below(&canonical, agent_dir) {
+            Some(format!("{:?} belongs to the agent, and no task may copy it: name another path", truncated(path)))
+        } else if is_at_or_below(agent_dir, &canonical) {
+            Some(format!(
+                "{:?} has {agent_dir} of the agent below it, and no task may copy that: name another directory",
+                truncated(path)
+            ))
+        } else {
+            None
+        }
+    })
+}
+
 /// Returns the error message for a directory whose content no task may remove as a whole, because the operating system
 /// needs it. Returns `None` for other paths.
 pub fn system_dir_error(path: &str) -> Option<String> {
-    let is_system_dir = SYSTEM_DIRS.contains(&path) || SYSTEM_DIRS.contains(&canonical_path(path).as_str());
+    let canonical = canonical_path(path);
+    let is_local = canonical != LOCAL_DIR && is_at_or_below(&canonical, LOCAL_DIR);
+    let is_in_tree = || !is_local && SYSTEM_TREES.iter().any(|tree| is_at_or_below(&canonical, tree));
+    let is_system_dir = SYSTEM_DIRS.contains(&path) || SYSTEM_DIRS.contains(&canonical.as_str()) || is_in_tree();
     is_system_dir.then(|| {
         format!(
-            "{:?} is a directory of the operating system, and no task may remove everything in it: name a directory below it",
+            "{:?} is a directory of the operating system, and no task may remove everything in it: name a directory of your own, such as one below /srv, /opt or /usr/local, or name single files",
             truncated(path)
         )
     })
@@ -144,7 +196,10 @@ pub(super) fn copy_list_error(items: &[Value], path_error: &dyn Fn(&str, PathUse
         let (Some(src), Some(dst), true) = (text("src"), text("dst"), is_known) else {
             return Some(format!("item {index}: takes a map with the two texts src and dst"));
         };
-        let source_error = || if src.starts_with('/') { path_error(src, PathUse::Read) } else { None };
+        let source_error = || {
+            let is_path = src.starts_with('/');
+            is_path.then(|| path_error(src, PathUse::Read).or_else(|| agent_source_error(src))).flatten()
+        };
         let repeated = (!paths.insert(dst)).then(|| format!("{:?} is the dst of an earlier item too", truncated(dst)));
         repeated.or_else(|| path_error(dst, PathUse::Write)).or_else(source_error).map(|error| format!("item {index}: {error}"))
     })
@@ -180,11 +235,13 @@ pub(super) fn link_contradictions(parameters: &Map<String, Value>) -> Vec<(Strin
     system_error.map(|error| error_at("path", error)).into_iter().chain(own_error).collect()
 }
 
-/// Returns the errors of a `sync` task: a directory that no task may change or empty, and a source that overlaps with it.
+/// Returns the errors of a `sync` task: a directory that no task may change or empty, and a source that overlaps with it or
+/// with files of the agent.
 pub(super) fn sync_contradictions(parameters: &Map<String, Value>) -> Vec<(String, String)> {
-    let overlap = || overlap_error(literal_text(parameters, "src")?, literal_text(parameters, "dst")?);
-    let overlap = overlap().map(|error| error_at("src", error));
-    managed_dir_error(parameters, "dst", "delete").into_iter().chain(overlap).collect()
+    let src = literal_text(parameters, "src");
+    let overlap = || overlap_error(src?, literal_text(parameters, "dst")?);
+    let src_error = src.and_then(agent_source_error).or_else(overlap).map(|error| error_at("src", error));
+    managed_dir_error(parameters, "dst", "delete").into_iter().chain(src_error).collect()
 }
 
 /// Returns the error if no task may change the directory in the parameter `name`, or if the task removes all that is in
@@ -233,6 +290,7 @@ mod tests {
             (json!([{"src": "a", "dst": "/a", "mode": "1"}]), "item 0: takes a map"),
             (json!([{"src": "a", "dst": "/a"}, {"src": "b", "dst": "/a"}]), "item 1: \"/a\" is the dst of an earlier item too"),
             (json!([{"src": "a", "dst": "b"}]), "item 0: relative"),
+            (json!([{"src": "/var/lib/stemma-agent/sync/key", "dst": "/b"}]), "item 0: \"/var/lib/stemma-agent/sync/key\" belongs"),
         ] {
             assert!(copies(value).unwrap().starts_with(expected));
         }
@@ -247,6 +305,11 @@ mod tests {
             (json!({"dst": "/usr/share", "src": "/srv/a"}), vec![]),
             (json!({"dst": "/usr/share", "src": "/srv/a", "delete": true}), vec!["parameters.dst"]),
             (json!({"dst": "/etc", "src": "/srv/a"}), vec!["parameters.dst"]),
+            (json!({"dst": "/usr/lib/x86_64-linux-gnu", "src": "/srv/a", "delete": true}), vec!["parameters.dst"]),
+            (json!({"dst": "/srv/a", "src": "/var"}), vec!["parameters.src"]),
+            (json!({"dst": "/srv/a", "src": "/etc"}), vec!["parameters.src"]),
+            (json!({"dst": "/srv/a", "src": "/var/lib/stemma-agent/sync"}), vec!["parameters.src"]),
+            (json!({"dst": "/srv/a", "src": "/etc/apt"}), vec![]),
         ] {
             let errors = sync_contradictions(parameters.as_object().unwrap());
             assert_eq!(errors.iter().map(|(field, _)| field.as_str()).collect::<Vec<_>>(), fields, "{parameters}");
@@ -269,8 +332,41 @@ mod tests {
         for path in ["/usr", "/bin", "/lib64", "/usr/tmp", "/var/run", "/home", "/var/log"] {
             assert!(system_dir_error(path).is_some(), "{path}");
         }
-        for path in ["/srv", "/opt", "/home/app", "/var/log/app", "/usr/share/app"] {
+        for path in ["/srv", "/opt", "/home/app", "/var/log/app", "/var/run/app"] {
             assert_eq!(system_dir_error(path), None, "{path}");
+        }
+    }
+
+    /// Regression test: only the tops were refused, so a task could empty `/usr/lib/systemd` or the database of dpkg.
+    #[test]
+    fn system_dir_error_covers_what_is_below() {
+        for path in [
+            "/usr/lib/x86_64-linux-gnu",
+            "/lib/systemd/system",
+            "/usr/share/dbus-1",
+            "/usr/local",
+            "/usr/local/bin",
+            "/var/lib/dpkg",
+            "/var/lib/dpkg/info",
+            "/boot/grub",
+            "/etc/systemd",
+            "/etc/pam.d",
+            "/var/lib/stemma-controller",
+        ] {
+            assert!(system_dir_error(path).is_some(), "{path}");
+        }
+        for path in ["/usr/local/share/app", "/usr/local/app", "/var/lib/app", "/etc/nginx", "/etc/systemd/network", "/usrx"] {
+            assert_eq!(system_dir_error(path), None, "{path}");
+        }
+    }
+
+    #[test]
+    fn s63_source_with_files_of_agent_is_refused() {
+        for path in ["/var", "/var/lib", "/var/lib/stemma-agent", "/var/lib/stemma-agent/sync/key", "/etc", "/etc/stemma/agent.toml"] {
+            assert!(agent_source_error(path).is_some(), "{path}");
+        }
+        for path in ["/etc/stemmata", "/var/lib/stemma", "/srv", "/run/stemma"] {
+            assert_eq!(agent_source_error(path), None, "{path}");
         }
     }
 

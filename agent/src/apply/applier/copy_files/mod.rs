@@ -1,6 +1,7 @@
 //! `copy_files`: copies of single files, from blobs or from the host. Nothing is removed.
 
-use stemma_core::task::{AGENT_STATE_DIR, CopyFilesParameters, FileCopy, check_not_agent_path};
+use stemma_core::task::tree_rules::agent_source_error;
+use stemma_core::task::{CopyFilesParameters, FileCopy};
 use stemma_wire::message::Hash;
 
 use super::body::{FileSource, parse_blob, version_mark};
@@ -176,8 +177,9 @@ fn open_source(site: &Site, texts: &TaskTemplates<'_>, index: usize, template: &
         return Ok(CopySource::Blob(parse_blob(&field, template)?));
     }
     let path = texts.path(&format!("parameters.{field}"), template)?;
-    check_not_agent_path(path.as_str(), AGENT_STATE_DIR)
-        .map_err(|error| TaskError::new(format!("parameters.{field}: {error}")))?;
+    if let Some(error) = agent_source_error(path.as_str()) {
+        return Err(TaskError::new(format!("parameters.{field}: {error}; nothing was changed")));
+    }
     let missing_error = || TaskError::new(format!("parameters.{field}: {path} does not exist; nothing was changed"));
     let dir = site.host.parent_dir(&path)?.ok_or_else(missing_error)?;
     let version = dir.version(path.name())?.ok_or_else(missing_error)?;

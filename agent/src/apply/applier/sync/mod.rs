@@ -8,8 +8,8 @@ mod walk;
 use std::collections::BTreeMap;
 
 use stemma_core::task::name_rules::pattern_error;
-use stemma_core::task::tree_rules::{overlap_error, relative_path_error};
-use stemma_core::task::{AGENT_STATE_DIR, PathPatterns, SyncParameters, check_not_agent_path, is_at_or_below};
+use stemma_core::task::tree_rules::{agent_source_error, overlap_error, relative_path_error};
+use stemma_core::task::{PathPatterns, SyncParameters};
 use stemma_wire::message::Hash;
 
 use self::walk::{TreeWalk, sync_dir};
@@ -233,17 +233,8 @@ fn render_path(texts: &TaskTemplates<'_>, parameters: &SyncParameters) -> Result
 /// agent.
 fn render_source(texts: &TaskTemplates<'_>, template: &str, path: &HostPath) -> Result<HostPath, TaskError> {
     let source = texts.path("parameters.src", template)?;
-    let refuse = |error: String| Err(TaskError::new(format!("parameters.src: {error}; nothing was changed")));
-    if let Some(error) = overlap_error(source.as_str(), path.as_str()) {
-        return refuse(error);
-    }
-    if is_at_or_below(AGENT_STATE_DIR, source.as_str()) {
-        return refuse(format!("{:?} has {AGENT_STATE_DIR} of the agent below it", source.as_str()));
-    }
-    match check_not_agent_path(source.as_str(), AGENT_STATE_DIR) {
-        Ok(()) => Ok(source),
-        Err(error) => refuse(error.to_string()),
-    }
+    let error = agent_source_error(source.as_str()).or_else(|| overlap_error(source.as_str(), path.as_str()));
+    error.map_or(Ok(source), |error| Err(TaskError::new(format!("parameters.src: {error}; nothing was changed"))))
 }
 
 /// Returns the tree of the parameter `files`.

@@ -138,6 +138,8 @@ fn s63_invalid_paths_of_trees_are_refused() {
     for (parameters, reason) in [
         (json!({"dst": "/etc", "src": "/opt/src"}), "has /etc/stemma/agent.toml of the agent below it".to_owned()),
         (json!({"dst": "/usr/lib", "src": "/opt/src", "delete": true}), "is a directory of the operating system".to_owned()),
+        (json!({"dst": "/var/lib/dpkg/info", "src": "/opt/src", "delete": true}), "is a directory of the operating system".to_owned()),
+        (json!({"dst": "/srv/w", "src": "/etc"}), "has /etc/stemma of the agent below it".to_owned()),
         (json!({"dst": "/var/lib/stemma-agent/x", "src": "/opt/src"}), "belongs to the agent".to_owned()),
         (json!({"dst": "/srv/w", "src": "/var/lib/stemma-agent/apply"}), "belongs to the agent".to_owned()),
         (json!({"dst": "/srv/w", "src": "/var/lib"}), "has /var/lib/stemma-agent of the agent below it".to_owned()),
