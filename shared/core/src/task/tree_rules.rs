@@ -1,14 +1,14 @@
 //! Rules of the tasks that manage directories: which directories no task may take away, and which parameters belong
 //! together. The controller checks literal values when a task is written. Hosts check what a template renders to.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 
 use serde_json::{Map, Value};
 
 use super::parameters::{error_at, is_true, literal_text};
 use super::path::{
     AGENT_CONFIG_FILE, AGENT_RUN_DIR, AGENT_STATE_DIR, DEFAULT_HOST_LABEL_MAP, MAX_NAME_BYTES, MAX_PATH_BYTES, PathUse,
-    canonical_path, is_at_or_below,
+    ancestors, canonical_path, is_at_or_below,
 };
 use super::patterns::PathPatterns;
 use crate::name::{has_control, truncated};
@@ -189,8 +189,8 @@ pub(super) fn copy_list_error(items: &[Value], path_error: &dyn Fn(&str, PathUse
     if items.len() > MAX_TREE_FILES {
         return Some(format!("has {} files: at most {MAX_TREE_FILES} are allowed; use several tasks", items.len()));
     }
-    let mut paths = BTreeSet::new();
-    items.iter().enumerate().find_map(|(index, item)| {
+    let mut copies = Vec::new();
+    let item_error = items.iter().enumerate().find_map(|(index, item)| {
         let text = |name: &str| item.get(name).and_then(Value::as_str).filter(|text| !text.is_empty());
         let is_known = item.as_object().is_some_and(|map| map.keys().all(|name| matches!(name.as_str(), "src" | "dst")));
         let (Some(src), Some(dst), true) = (text("src"), text("dst"), is_known) else {
@@ -200,8 +200,30 @@ pub(super) fn copy_list_error(items: &[Value], path_error: &dyn Fn(&str, PathUse
             let is_path = src.starts_with('/');
             is_path.then(|| path_error(src, PathUse::Read).or_else(|| agent_source_error(src))).flatten()
         };
-        let repeated = (!paths.insert(dst)).then(|| format!("{:?} is the dst of an earlier item too", truncated(dst)));
-        repeated.or_else(|| path_error(dst, PathUse::Write)).or_else(source_error).map(|error| format!("item {index}: {error}"))
+        copies.push((src, dst));
+        path_error(dst, PathUse::Write).or_else(source_error).map(|error| format!("item {index}: {error}"))
+    });
+    item_error.or_else(|| copy_paths_error(&copies).map(|(index, error)| format!("item {index}: {error}")))
+}
+
+/// Returns the index and the error message of the first copy, as its source and its path, that cannot be made beside the
+/// others: a copy of a file to itself, a second copy to one path, or one below another. Known links are resolved.
+pub fn copy_paths_error(copies: &[(&str, &str)]) -> Option<(usize, String)> {
+    let mut all_paths = BTreeMap::new();
+    for (index, (_, dst)) in copies.iter().enumerate() {
+        all_paths.entry(canonical_path(dst)).or_insert((index, *dst));
+    }
+    copies.iter().enumerate().find_map(|(index, (src, dst))| {
+        let path = canonical_path(dst);
+        let error = if canonical_path(src) == path {
+            format!("{:?} is src and dst: name another dst, or remove the item", truncated(dst))
+        } else if let Some((_, earlier)) = all_paths.get(&path).filter(|(first_index, _)| *first_index < index) {
+            format!("{:?} is the dst of an earlier item too ({:?})", truncated(dst), truncated(earlier))
+        } else {
+            let (_, parent) = ancestors(&path).skip(1).find_map(|parent| all_paths.get(parent))?;
+            format!("{:?} is below {:?}, which is the dst of a file too: rename one of them", truncated(dst), truncated(parent))
+        };
+        Some((index, error))
     })
 }
 
@@ -284,15 +306,20 @@ mod tests {
         }
         let path_error = |text: &str, _: PathUse| (!text.starts_with('/')).then(|| "relative".to_owned());
         let copies = |value: Value| copy_list_error(value.as_array().unwrap(), &path_error);
-        assert_eq!(copies(json!([{"src": "a", "dst": "/a"}, {"src": "/b", "dst": "/b"}])), None);
+        assert_eq!(copies(json!([{"src": "a", "dst": "/a"}, {"src": "/c", "dst": "/ab"}, {"src": "/c", "dst": "/b"}])), None);
         for (value, expected) in [
             (json!([{"src": "a"}]), "item 0: takes a map"),
             (json!([{"src": "a", "dst": "/a", "mode": "1"}]), "item 0: takes a map"),
             (json!([{"src": "a", "dst": "/a"}, {"src": "b", "dst": "/a"}]), "item 1: \"/a\" is the dst of an earlier item too"),
             (json!([{"src": "a", "dst": "b"}]), "item 0: relative"),
+            (json!([{"src": "a", "dst": "/a"}, {"src": "b", "dst": "/a/b/c"}]), "item 1: \"/a/b/c\" is below \"/a\""),
+            (json!([{"src": "b", "dst": "/a/b"}, {"src": "a", "dst": "/a"}]), "item 0: \"/a/b\" is below \"/a\""),
+            (json!([{"src": "a", "dst": "/run/x"}, {"src": "b", "dst": "/var/run/x"}]), "item 1: \"/var/run/x\" is the dst"),
+            (json!([{"src": "/lib/x", "dst": "/usr/lib/x"}]), "item 0: \"/usr/lib/x\" is src and dst"),
             (json!([{"src": "/var/lib/stemma-agent/sync/key", "dst": "/b"}]), "item 0: \"/var/lib/stemma-agent/sync/key\" belongs"),
         ] {
-            assert!(copies(value).unwrap().starts_with(expected));
+            let error = copies(value).unwrap();
+            assert!(error.starts_with(expected), "{error}");
         }
     }
 

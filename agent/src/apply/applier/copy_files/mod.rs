@@ -1,6 +1,6 @@
 //! `copy_files`: copies of single files, from blobs or from the host. Nothing is removed.
 
-use stemma_core::task::tree_rules::agent_source_error;
+use stemma_core::task::tree_rules::{agent_source_error, copy_paths_error};
 use stemma_core::task::{CopyFilesParameters, FileCopy};
 use stemma_wire::message::Hash;
 
@@ -115,6 +115,24 @@ fn render_path(texts: &TaskTemplates<'_>, index: usize, template: &str) -> Resul
     texts.path(&format!("parameters.files[{index}].dst"), template)
 }
 
+/// Fails if two copies have one path, if one is below another, or if a file is its own copy. The controller has checked only
+/// paths without templates.
+fn check_paths(texts: &TaskTemplates<'_>, parameters: &CopyFilesParameters) -> Result<(), TaskError> {
+    let render = |(index, item): (usize, &FileCopy)| {
+        let src = if item.src.starts_with('/') {
+            texts.path(&format!("parameters.files[{index}].src"), &item.src)?.to_string()
+        } else {
+            item.src.clone()
+        };
+        Ok((src, render_path(texts, index, &item.dst)?.to_string()))
+    };
+    let paths = parameters.files.iter().enumerate().map(render).collect::<Result<Vec<_>, TaskError>>()?;
+    match copy_paths_error(&paths.iter().map(|(src, dst)| (&**src, &**dst)).collect::<Vec<_>>()) {
+        Some((index, error)) => Err(TaskError::new(format!("parameters.files[{index}]: {error}; nothing was changed"))),
+        None => Ok(()),
+    }
+}
+
 /// Returns the mode of directories that the author set.
 fn dir_mode(task: &HostTask) -> Result<Option<u32>, TaskError> {
     let parameters: CopyFilesParameters = parameters(task)?;
@@ -125,6 +143,7 @@ fn dir_mode(task: &HostTask) -> Result<Option<u32>, TaskError> {
 async fn read_states(site: &Site, task: &HostTask) -> Result<Vec<CopyState>, TaskError> {
     let parameters: CopyFilesParameters = parameters(task)?;
     let texts = TaskTemplates::new(site, task);
+    check_paths(&texts, &parameters)?;
     let record = site.ledger.tree_record(&task.task.id)?;
     let mut states = Vec::new();
     for (index, item) in parameters.files.iter().enumerate() {
