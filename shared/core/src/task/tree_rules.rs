@@ -7,8 +7,8 @@ use serde_json::{Map, Value};
 
 use super::parameters::{error_at, is_true, literal_text};
 use super::path::{
-    AGENT_CONFIG_FILE, AGENT_RUN_DIR, AGENT_STATE_DIR, DEFAULT_HOST_LABEL_MAP, MAX_NAME_BYTES, MAX_PATH_BYTES, PathUse,
-    ancestors, canonical_path, is_at_or_below,
+    AGENT_CONFIG_FILE, AGENT_RUN_DIR, AGENT_STATE_DIR, DEFAULT_HOST_LABEL_MAP, MAX_NAME_BYTES, MAX_PATH_BYTES, PathRefused,
+    PathUse, ancestors, canonical_path, is_at_or_below, is_temporary_name,
 };
 use super::patterns::PathPatterns;
 use crate::name::{has_control, truncated};
@@ -155,12 +155,14 @@ pub fn relative_path_error(text: &str) -> Option<String> {
         && !has_control(text)
         && text.split('/').count() <= MAX_TREE_DEPTH
         && text.split('/').all(|part| !matches!(part, "" | "." | "..") && part.len() <= MAX_NAME_BYTES);
-    (!is_valid).then(|| {
-        format!(
+    if !is_valid {
+        return Some(format!(
             "{:?} is not a path below the directory: write a plain relative path such as css/site.css, without `.`, `..` and control characters",
             truncated(text)
-        )
-    })
+        ));
+    }
+    let has_temporary_name = text.rsplit('/').next().is_some_and(is_temporary_name);
+    has_temporary_name.then(|| PathRefused::TemporaryName(truncated(text)).to_string())
 }
 
 /// Returns the error message for the parameter `files` of `sync`, or `None` if it is valid.
@@ -292,7 +294,7 @@ mod tests {
         for path in ["a", "a/b", ".hidden", "a b", "...", "\u{e4}"] {
             assert_eq!(relative_path_error(path), None, "{path}");
         }
-        for path in ["", "/a", "a/", "a//b", ".", "a/..", "../a", "a/./b", "a\n", &"a/".repeat(200), &"a".repeat(256)] {
+        for path in ["", "/a", "a/", "a//b", ".", "a/..", "../a", "a/./b", "a\n", &"a/".repeat(200), &"a".repeat(256), "a/.stemma-0123456789abcdef"] {
             assert!(relative_path_error(path).is_some(), "{path}");
         }
     }

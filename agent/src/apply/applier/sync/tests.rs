@@ -284,3 +284,15 @@ fn sync_refuses_hard_linked_source_before_changes() {
     apply(&host, &parameters).unwrap();
     assert_eq!(host.list("/srv/d"), ["a", "z"]);
 }
+
+/// Regression test: an unfinished file of the agent in the source was copied, and removed again as one.
+#[test]
+fn sync_copies_no_unfinished_file_of_agent() {
+    let host = MemoryHost::new();
+    host.put("/srv/s/f", "f");
+    host.put("/srv/s/.stemma-0123456789abcdef", "half");
+    let parameters = json!({"src": "/srv/s", "dst": "/srv/d"});
+    apply(&host, &parameters).unwrap();
+    assert_eq!(host.list("/srv/d"), ["f"]);
+    assert_eq!(check(&host, &parameters), Ok(CheckResult::Converged));
+}

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 
+use stemma_core::task::is_temporary_name;
 use stemma_core::task::tree_rules::MAX_TREE_DEPTH;
 use stemma_wire::message::Hash;
 
@@ -112,7 +113,9 @@ impl<'a> SourceDir<'a> {
                 for name in dir.names()? {
                     let Some(version) = dir.version(&name)? else { continue };
                     let kind = version.stat.kind;
-                    if is_ignored(&name, kind == FileKind::Directory) {
+                    // Such a file is one that the agent is writing, or that a killed agent left. It is no content.
+                    let is_unfinished = is_temporary_name(&name) && kind != FileKind::Directory;
+                    if is_unfinished || is_ignored(&name, kind == FileKind::Directory) {
                         continue;
                     }
                     let entry = match kind {
