@@ -146,6 +146,9 @@ pub fn system_link_error(path: &str, is_absent: bool) -> Option<String> {
 /// Maximum number of files of a `sync` or `copy_files` task.
 pub const MAX_TREE_FILES: usize = 4096;
 
+/// Maximum number of files that a `sync` task copies from a directory of the host.
+pub const MAX_SYNCED_FILES: usize = 262_144;
+
 /// Maximum number of directories on one path of a tree.
 pub const MAX_TREE_DEPTH: usize = 128;
 

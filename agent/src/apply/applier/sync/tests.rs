@@ -296,3 +296,38 @@ fn sync_copies_no_unfinished_file_of_agent() {
     assert_eq!(host.list("/srv/d"), ["f"]);
     assert_eq!(check(&host, &parameters), Ok(CheckResult::Converged));
 }
+
+/// Regression test: the files beyond the size of the record were read in each check.
+#[test]
+fn unchanged_large_tree_is_not_read() {
+    let host = MemoryHost::new();
+    for number in 0..2100 {
+        host.put(&format!("/opt/src/{number:04}"), "x");
+    }
+    let parameters = json!({"dst": "/srv/w", "src": "/opt/src"});
+    apply(&host, &parameters).unwrap();
+    for path in ["/opt/src/0000", "/opt/src/2099", "/srv/w/2099"] {
+        host.fail_reads(path, 1);
+        assert_eq!(check(&host, &parameters), Ok(CheckResult::Converged));
+    }
+    let objects = SyncApplier.managed_objects(&site_of(Rc::new(host.clone())), &task(&parameters)).unwrap();
+    assert_eq!(objects.iter().map(|object| object.content_count).collect::<Vec<_>>(), [Some(2100)]);
+}
+
+#[test]
+fn tree_with_too_many_files_is_refused() {
+    let host = MemoryHost::new();
+    for name in ["a", "b/c", "d"] {
+        host.put(&format!("/opt/src/{name}"), "x");
+    }
+    let (site, task) = (site_of(Rc::new(host.clone())), task(&json!({"dst": "/srv/w", "src": "/opt/src"})));
+    let tree = read_tree(&site, &task).unwrap();
+    for (room, is_accepted) in [(3, true), (2, false)] {
+        let mut walk = TreeWalk::new((&site, &task), &tree, SyncRecord::default(), false);
+        walk.room = room;
+        let source = walk.open_source().unwrap();
+        let result = block_on(sync_dir(&mut walk, None, source, String::new(), 0));
+        assert_eq!(result.is_ok(), is_accepted, "{result:?}");
+        assert!(result.err().is_none_or(|error| error.message.contains("/srv/w would get more than 262144 files")));
+    }
+}
