@@ -23,20 +23,19 @@ use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::gauge::Gauge;
 use sha2::{Digest as _, Sha256};
 use stemma_core::shares::{ShareExceeded, ShareHolder, ShareUsage, Shares};
-use stemma_wire::message::{Hash, hash_content};
+use stemma_wire::message::{Hash, MAX_BLOB_BYTES, MAX_UNNAMED_BLOB_BYTES, MIN_BLOB_BYTES, hash_content};
 
 /// Maximum size of a body, in bytes.
-pub const MAX_BYTES: usize = 64 * 1024 * 1024;
+pub const MAX_BYTES: usize = MAX_BLOB_BYTES;
 /// Default limit for the size of all unnamed bodies together, in bytes. A body is unnamed if no stored release and no
 /// released task set names it.
-pub const MAX_UNNAMED_BYTES: u64 = 1024 * 1024 * 1024;
+pub const MAX_UNNAMED_BYTES: u64 = MAX_UNNAMED_BLOB_BYTES;
 /// Maximum number of bodies whose check is remembered. When one more is checked, all others are forgotten.
 const MAX_REMEMBERED: usize = 65_536;
 /// Number of bytes that are read at once when a body is checked.
 const CHUNK_BYTES: usize = 64 * 1024;
-/// Minimum size in bytes with which a file counts: one disk block. So the limit in bytes also limits the number of
-/// unnamed bodies, even if they are empty.
-const MIN_FILE_BYTES: u64 = 4096;
+/// Minimum size in bytes with which a file counts, even if it is empty.
+const MIN_FILE_BYTES: u64 = MIN_BLOB_BYTES;
 
 /// The store of file bodies: a directory of files, each named by the hash of its content.
 #[derive(Debug)]

@@ -7,10 +7,10 @@ use std::collections::BTreeSet;
 use std::io::ErrorKind;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use super::{Dir, Extras, FileKind, Host, HostError, HostPath, NewFile, ReplaceBlocker, Stat};
+pub use stemma_core::task::TEMPORARY_PREFIX;
+use stemma_core::task::is_temporary_name;
 
-/// Prefix of the names of unfinished files. After a crash, the agent removes the files with such names.
-pub const TEMPORARY_PREFIX: &str = ".stemma-";
+use super::{Dir, Extras, FileKind, Host, HostError, HostPath, NewFile, ReplaceBlocker, Stat};
 
 /// The metadata that a file gets when the agent writes it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -277,12 +277,8 @@ pub fn sweep_where(host: &dyn Host, dir: &dyn Dir, may_be_own: &dyn Fn(&Stat) ->
 /// writing is none.
 pub fn is_leftover_name(host: &dyn Host, name: &str) -> bool {
     let session = format!("{:08x}", host.session_id());
-    name.strip_prefix(TEMPORARY_PREFIX).is_some_and(|rest| {
-        // The session id and a random number, each with eight digits.
-        rest.len() == 16
-            && !(rest.starts_with(&session) && temporary_names().contains(name))
-            && rest.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
-    })
+    let is_of_session = name.strip_prefix(TEMPORARY_PREFIX).is_some_and(|rest| rest.starts_with(&session));
+    is_temporary_name(name) && !(is_of_session && temporary_names().contains(name))
 }
 
 /// Checks, without a change, that an entry can be created at a path where no entry exists. Directories of the path may

@@ -12,14 +12,11 @@ use stemma_wire::error::ErrorType;
 use stemma_wire::message::channel::SyncMessage;
 use stemma_wire::message::checkin::{CheckIn, CheckInResponse};
 use stemma_wire::message::desired::Profile;
-use stemma_wire::message::{DecodeError, Hash, Message as _, WireVersion, decode_up_to, encode_as};
+use stemma_wire::message::{DecodeError, Hash, MAX_BLOB_BYTES, Message as _, WireVersion, decode_up_to, encode_as};
 
 use super::join::error_message;
 use super::post::{error_type, is_version_refused};
 use crate::channel::Sender;
-
-/// Maximum size of a blob, in bytes.
-const MAX_BLOB_BYTES: usize = 64 * 1024 * 1024;
 
 /// Maximum size of the pieces in which a body is sent to the root half (apply), in bytes.
 const MAX_PIECE_BYTES: usize = 64 * 1024;

@@ -16,9 +16,10 @@ use sha2::{Digest as _, Sha256};
 use stemma_core::digest::Hex;
 use stemma_core::json;
 use stemma_core::name::is_blank;
+use stemma_core::shares::Shares;
 use stemma_core::task::tree_rules::{MAX_TREE_DEPTH, MAX_TREE_FILES, relative_path_error};
 use stemma_core::task::{Parameter, TEMPLATE_FILE, set_source, task_type};
-use stemma_wire::message::Hash;
+use stemma_wire::message::{Hash, MAX_BLOB_BYTES, MAX_UNNAMED_BLOB_BYTES, MIN_BLOB_BYTES};
 
 use crate::args::KindArg;
 use crate::directory::{Listing, MANIFEST_EXTENSIONS, VisitedPaths};
@@ -26,11 +27,10 @@ use crate::include_path::{included_paths, read_error, resolve_include, resolve_i
 use crate::problem::Problems;
 use crate::yaml::{self, SourcePosition, YamlDocument};
 
-/// The maximum size of all files of a `source_dir`, in bytes.
-const MAX_TREE_BYTES: u64 = 512 * 1024 * 1024;
+/// The maximum size of all files of a `source_dir`, in bytes. A controller stores no more of one sender before a release names
+/// the files.
+const MAX_TREE_BYTES: u64 = Shares::from_total(MAX_UNNAMED_BLOB_BYTES).max_per_principal;
 
-/// The maximum size of a file that is the `source` of a task (a blob), in bytes. The controller has the same limit.
-const MAX_BLOB_BYTES: u64 = 64 * 1024 * 1024;
 /// The maximum size of a manifest file, of a file that it includes, and of a file to import, in bytes.
 pub(crate) const MAX_MANIFEST_BYTES: u64 = 16 * 1024 * 1024;
 
@@ -629,10 +629,11 @@ fn add_directory(
                 "{path}: it is a link or a special file, and only files and directories are sent: remove it, or name the files one by one (files)"
             );
         }
-        *total_bytes += metadata.len();
+        check_blob_size(metadata.len()).with_context(|| path.clone())?;
+        *total_bytes += metadata.len().max(MIN_BLOB_BYTES);
         if files.len() == MAX_TREE_FILES || *total_bytes > MAX_TREE_BYTES {
             bail!(
-                "the directory has more than {MAX_TREE_FILES} files or {MAX_TREE_BYTES} bytes: send an archive as one file, or fetch it on the host with a shell task"
+                "the directory has more than {MAX_TREE_FILES} files or {MAX_TREE_BYTES} bytes (a file counts as at least {MIN_BLOB_BYTES}): send an archive as one file, or fetch it on the host with a shell task"
             );
         }
         files.insert(path.clone(), Value::String(format!("{base}/{path}")));
@@ -640,12 +641,18 @@ fn add_directory(
     Ok(())
 }
 
+/// Fails if a file of this size is too large for a blob.
+fn check_blob_size(size: u64) -> Result<()> {
+    if size > MAX_BLOB_BYTES as u64 {
+        bail!("has {size} bytes, more than the limit of {MAX_BLOB_BYTES} for a blob: fetch it on the host with a shell task");
+    }
+    Ok(())
+}
+
 /// Returns the SHA-256 of a file in hex. Fails if the file is larger than [`MAX_BLOB_BYTES`].
 fn hash_file(file: &Path) -> Result<String> {
     let size = std::fs::metadata(file).map_err(|error| read_error(&error))?.len();
-    if size > MAX_BLOB_BYTES {
-        bail!("has {size} bytes, more than the limit of {MAX_BLOB_BYTES} for a blob: fetch it on the host with a shell task");
-    }
+    check_blob_size(size)?;
     let bytes = std::fs::read(file).map_err(|error| read_error(&error))?;
     Ok(Hex(&Sha256::digest(&bytes)).to_string())
 }

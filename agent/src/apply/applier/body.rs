@@ -54,17 +54,16 @@ impl FileSource<'_> {
         }
     }
 
-    /// Returns whether the file `name`, which has this version, has the content of the source. Reads nothing if `known` says
-    /// that both were equal and neither has changed since.
+    /// Returns whether the file `name`, which has this version, has the content of the source. Reads nothing if `is_known`
+    /// says that both were equal and neither has changed since.
     pub(super) fn is_equal(
         &self,
         site: &Site,
         (dir, name): (&dyn Dir, &str),
         version: &FileVersion,
-        known: Option<&CopiedFile>,
+        is_known: impl FnOnce(&CopiedFile) -> bool,
     ) -> Result<bool, TaskError> {
-        let pair = CopiedFile { source: self.mark(), copy: version_mark(version) };
-        if known == Some(&pair) {
+        if is_known(&CopiedFile { source: self.mark(), copy: version_mark(version) }) {
             return Ok(true);
         }
         Ok(self.size(site)? == version.stat.size && self.digest()? == file_digest(dir, name)?)

@@ -163,13 +163,15 @@ pub struct ManagedObject {
     /// SHA-256 digest of the content of a file, if the parameters of the task name it. For another file, see
     /// [`Applier::written_digest`].
     pub digest: Option<[u8; 32]>,
+    /// The number of files in a directory that the task manages too, if they are so many that they are not named.
+    pub content_count: Option<u64>,
 }
 
 impl ManagedObject {
-    /// Creates an object without a digest.
+    /// Creates an object without a digest and without unnamed content.
     #[must_use]
     pub const fn new(key: HostObject, is_left: bool) -> Self {
-        Self { key, is_left, digest: None }
+        Self { key, is_left, digest: None, content_count: None }
     }
 }
 

@@ -26,7 +26,7 @@ use tokio::time::Instant;
 use super::clean_ups;
 use super::ledger::{Desired, HostObject, LOCAL_STATE, PROGRESS, REASONS, Reason, TaskProgress, TaskRecord};
 use super::leftovers::{StagingDirs, directory, sweep};
-use super::orphans::{self, LeftObjects};
+use super::orphans::{self, LeftBatch};
 use super::task::{Execution, HostTask, Site};
 use crate::config::Ceiling;
 use crate::host::command::truncate_front;
@@ -88,7 +88,7 @@ pub struct TaskRun {
     reasons: BTreeMap<String, Reason>,
     results: Vec<TaskResult>,
     /// Objects of tasks that succeeded, until they are recorded on disk. They stay when the task leaves the task set.
-    left_objects: LeftObjects,
+    left_objects: LeftBatch,
     /// Ids of the clean-ups that succeeded, until this is recorded on disk.
     ended_clean_ups: BTreeSet<String>,
     /// Results that are stored in the ledger, but that [`Self::save_results`] has not returned yet because it failed
@@ -171,7 +171,7 @@ impl TaskRun {
             new_records: BTreeMap::new(),
             reasons,
             results: Vec::new(),
-            left_objects: LeftObjects::new(),
+            left_objects: LeftBatch::default(),
             ended_clean_ups: BTreeSet::new(),
             unreturned_results: Vec::new(),
             has_unsaved: true,
@@ -497,9 +497,7 @@ impl TaskRun {
             && has_succeeded
             && let Readiness::Runnable { task, .. } = &planned.readiness
         {
-            for (object, left) in orphans::left_records(&self.site, task) {
-                self.left_objects.entry(object).or_insert(left);
-            }
+            self.left_objects.add(&self.site, task);
         }
         if self.purpose == RunPurpose::Check || is_reportable {
             self.new_records.insert(planned.id.clone(), record);
@@ -529,7 +527,7 @@ impl TaskRun {
                 left_by_task.entry(task.to_owned()).or_insert_with(|| self.objects_left_by(task)).contains(object)
             };
             orphans::record_left(&self.site, &self.left_objects, is_still_left)?;
-            self.left_objects.clear();
+            self.left_objects = LeftBatch::default();
         }
         self.unreturned_results.extend(self.site.ledger.add_results(self.results.clone())?);
         self.results.clear();

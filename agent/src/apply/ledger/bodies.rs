@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 use log::warn;
 use sha2::{Digest as _, Sha256};
 use stemma_core::digest::sha256;
-use stemma_wire::message::Hash;
+use stemma_wire::message::{Hash, MAX_BLOB_BYTES};
 use stemma_wire::message::desired::Profile;
 
 use super::{Desired, Ledger, read_part};
@@ -17,7 +17,7 @@ use crate::host::HostError;
 use crate::host::atomic::{Attributes, UnfinishedFile};
 
 /// Maximum size of a body, in bytes. It is the maximum size of a blob.
-const MAX_BODY_BYTES: u64 = 64 * 1024 * 1024;
+const MAX_BODY_BYTES: u64 = MAX_BLOB_BYTES as u64;
 
 /// File mode of a stored body. Only the user of the agent can read and write the file.
 const BODY_MODE: u32 = 0o600;

@@ -34,8 +34,8 @@ pub use reboots::{PACKAGE_REBOOT, PackageReboot, REBOOT_REQUESTS, RebootRequest,
 use record::RecordKind;
 pub(crate) use state::read_part;
 pub use state::{
-    AcceptedState, CleanUp, CleanUpStep, CopiedFile, Desired, HookSnapshot, HostMapRecord, HostObject, LeftObject, ObjectKind,
-    OpenBarriers, Reason, Step, StepState, TaskProgress, TaskRecord, TreeRecord, UndoNote,
+    AcceptedState, CleanUp, CleanUpStep, CopiedFile, Desired, HookSnapshot, HostMapRecord, HostObject, LeftObject, LeftTrees,
+    ObjectKind, OpenBarriers, Reason, Step, StepState, SyncRecord, TaskProgress, TaskRecord, TreeRecord, UndoNote,
 };
 
 /// Maximum size of a record, in bytes. A larger record is written, but becomes unusable when it is read. The largest
@@ -44,6 +44,9 @@ const MAX_RECORD_BYTES: u64 = 8 * 1024 * 1024;
 
 /// Maximum size of the record of the files that a task has copied, in bytes. The files beyond are read in each check.
 const MAX_TREE_RECORD_BYTES: usize = 4 * 1024 * 1024;
+
+/// Maximum size of the names in the record of a `sync` task, in bytes. With its other content, the record has at most 6 MiB.
+const MAX_SYNC_NAMES_BYTES: usize = 1024 * 1024;
 
 /// Number of bytes that [`Ledger::check_writable`] writes for a test. It is the size of a small record.
 const PROBE_BYTES: usize = 4096;
@@ -109,6 +112,8 @@ pub const WRITTEN_FILES: RecordName<BTreeMap<String, String>> = RecordName::new(
 /// The objects that tasks left on this host, each with the task that left it. If this record exists, [`WRITTEN_FILES`] is
 /// only of an older agent that ran since.
 pub const LEFT_OBJECTS: RecordName<BTreeMap<HostObject, LeftObject>> = RecordName::new(RecordKind::LeftObjects, "left-objects");
+/// The directories of [`LEFT_OBJECTS`] whose files are only counted, and whether that record is complete.
+pub const LEFT_TREES: RecordName<LeftTrees> = RecordName::new(RecordKind::LeftTrees, "left-trees");
 /// The clean-ups (tasks of `on_unassign`), by the id of the task that names them.
 pub const CLEAN_UPS: RecordName<BTreeMap<String, CleanUp>> = RecordName::new(RecordKind::CleanUps, "clean-ups");
 /// The units in which the commands of tasks run, by task. A unit is recorded before it starts, and removed when the end
@@ -462,12 +467,29 @@ impl Ledger {
         self.write(&*self.trees, &encode_file_name(task), RecordKind::Tree, &stored)
     }
 
+    /// Returns what is known about the files of a `sync` task. Empty if nothing is known.
+    ///
+    /// # Errors
+    /// [`HostError`].
+    pub fn sync_record(&self, task: &str) -> Result<SyncRecord, HostError> {
+        Ok(Self::read(&*self.trees, &sync_record_name(task), RecordKind::Sync)?.unwrap_or_default())
+    }
+
+    /// Stores what is known about the files of a `sync` task.
+    ///
+    /// # Errors
+    /// [`HostError`].
+    pub fn set_sync_record(&self, task: &str, mut record: SyncRecord) -> Result<(), HostError> {
+        record.limit_names(MAX_SYNC_NAMES_BYTES);
+        self.write(&*self.trees, &sync_record_name(task), RecordKind::Sync, &record)
+    }
+
     /// Removes the records of copied files of all tasks that are not in `tasks`.
     ///
     /// # Errors
     /// [`HostError`].
     pub fn retain_tree_records<'a>(&self, tasks: impl Iterator<Item = &'a str>) -> Result<(), HostError> {
-        let needed_names: BTreeSet<_> = tasks.map(encode_file_name).collect();
+        let needed_names: BTreeSet<_> = tasks.flat_map(|task| [encode_file_name(task), sync_record_name(task)]).collect();
         for name in self.trees.names()? {
             if !needed_names.contains(&name) && !name.starts_with('.') && !name.ends_with(SET_ASIDE_SUFFIX) {
                 self.trees.remove(&name)?;
@@ -563,6 +585,11 @@ fn remove_entry(dir: &dyn Dir, name: &str) -> Result<(), HostError> {
     }
     dir.remove(name)?;
     dir.sync()
+}
+
+/// Returns the name of the file with the record of a `sync` task. No id of a task has a blank.
+fn sync_record_name(task: &str) -> String {
+    encode_file_name(&format!("sync {task}"))
 }
 
 /// Returns a file name for a text of any length and content: the first half of its SHA-256 digest, in hex.

@@ -57,6 +57,8 @@ pub(super) enum RecordKind {
     PackageReboot = 41,
     UsedReboot = 42,
     Tree = 43,
+    Sync = 44,
+    LeftTrees = 45,
 }
 
 impl RecordKind {
@@ -91,7 +93,9 @@ impl RecordKind {
             | Self::RebootRequests
             | Self::PackageReboot
             | Self::UsedReboot
-            | Self::Tree => 1,
+            | Self::Tree
+            | Self::Sync
+            | Self::LeftTrees => 1,
         }
     }
 }
@@ -192,8 +196,9 @@ mod tests {
 
     use super::*;
     use crate::apply::ledger::{
-        AcceptedState, CleanUp, CleanUpStep, CopiedFile, HookSnapshot, HostMapRecord, LeftObject, ObjectKind, OpenBarriers,
-        PackageReboot, Reason, RebootRequest, Step, StepState, TaskProgress, TaskRecord, UndoNote, UsedReboot,
+        AcceptedState, CleanUp, CleanUpStep, CopiedFile, HookSnapshot, HostMapRecord, LeftObject, LeftTrees, ObjectKind,
+        OpenBarriers, PackageReboot, Reason, RebootRequest, Step, StepState, SyncRecord, TaskProgress, TaskRecord, UndoNote,
+        UsedReboot,
     };
 
     #[test]
@@ -406,6 +411,11 @@ mod tests {
         assert_encoding(RecordKind::StartedUnits, [21, 1], &single_pair("motd", "u"), "01 04 6d6f7464 01 75");
         let copied = BTreeMap::from([("a/f".to_owned(), CopiedFile { source: [7; 32], copy: [8; 32] })]);
         assert_encoding(RecordKind::Tree, [43, 1], &copied, &format!("01 03 612f66 {content_hex} {}", "08".repeat(32)));
+        let mut record = SyncRecord::default();
+        record.insert("a/f", &CopiedFile { source: [7; 32], copy: [8; 32] });
+        assert_encoding(RecordKind::Sync, [44, 1], &record, "01 6b13b0b971e27f6ae4198842a4a2ff9f 01 03 612f66 01");
+        let trees = LeftTrees { counts: BTreeMap::from([("/m".to_owned(), 3)]), omitted_count: 2 };
+        assert_encoding(RecordKind::LeftTrees, [45, 1], &trees, "01 02 2f6d 03 02");
         assert_encoding(RecordKind::AcceptedNode, [22, 1], &uuid::Uuid::from_bytes([7; 16]), &format!("10 {}", "07".repeat(16)));
     }
 

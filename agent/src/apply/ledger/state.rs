@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
+use stemma_core::digest::sha256;
 use stemma_core::task::Mode;
 use stemma_wire::message::checkin::HeldDesired;
 use stemma_wire::message::desired::{Barrier, InputValue, Known, TaskSet};
@@ -273,6 +274,15 @@ pub enum CleanUpStep {
     Done,
 }
 
+/// What is known about what tasks left beyond the objects that are recorded one by one.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LeftTrees {
+    /// The number of files in each recorded directory whose content is not recorded one by one, by its path.
+    pub counts: BTreeMap<String, u64>,
+    /// The number of objects that had no room in the record. It is 0 if the record is complete.
+    pub omitted_count: u64,
+}
+
 /// What is known about the files that a task has copied, by the path of each copy in its tree.
 pub type TreeRecord = BTreeMap<String, CopiedFile>;
 
@@ -283,4 +293,74 @@ pub struct CopiedFile {
     pub source: [u8; 32],
     /// The mark of the copy: the hash of its version.
     pub copy: [u8; 32],
+}
+
+/// Maximum number of files that a [`SyncRecord`] names.
+const MAX_NAMED_FILES: usize = 2048;
+
+/// What is known about the files of a `sync` task. A file takes 16 bytes, so that the record of a large tree is small.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SyncRecord {
+    /// A digest of the path and of both marks of each file that was equal to its source.
+    digests: BTreeSet<[u8; 16]>,
+    /// The paths of the files in the tree. Empty if there are more than [`MAX_NAMED_FILES`].
+    names: BTreeSet<String>,
+    file_count: u64,
+}
+
+impl SyncRecord {
+    /// Adds a file that is equal to its source. The caller adds each path once.
+    pub fn insert(&mut self, path: &str, file: &CopiedFile) {
+        self.digests.insert(Self::digest(path, file));
+        if self.names().is_some() && self.names.len() < MAX_NAMED_FILES {
+            self.names.insert(path.to_owned());
+        } else {
+            self.names.clear();
+        }
+        self.file_count += 1;
+    }
+
+    /// Returns whether these two files were equal when they were compared last.
+    #[must_use]
+    pub fn contains(&self, path: &str, file: &CopiedFile) -> bool {
+        self.digests.contains(&Self::digest(path, file))
+    }
+
+    /// Returns the number of files.
+    #[must_use]
+    pub const fn file_count(&self) -> u64 {
+        self.file_count
+    }
+
+    /// Returns the paths of all files, or `None` if the record does not name them because there are too many.
+    #[must_use]
+    pub fn names(&self) -> Option<&BTreeSet<String>> {
+        (self.names.len() as u64 == self.file_count).then_some(&self.names)
+    }
+
+    /// Adds what an earlier record has, which is about files that this one may lack.
+    pub fn add_earlier(&mut self, earlier: Self, max_files: usize) {
+        let has_names = self.names().is_some() && earlier.names().is_some();
+        self.digests.extend(earlier.digests.into_iter().take(max_files.saturating_sub(self.digests.len())));
+        self.names.extend(earlier.names);
+        if has_names && self.names.len() <= MAX_NAMED_FILES {
+            self.file_count = self.names.len() as u64;
+        } else {
+            self.names.clear();
+            self.file_count = self.file_count.max(earlier.file_count);
+        }
+    }
+
+    /// Removes the names if they have more than `max_bytes` bytes.
+    pub(super) fn limit_names(&mut self, max_bytes: usize) {
+        if self.names.iter().map(String::len).sum::<usize>() > max_bytes {
+            self.names.clear();
+        }
+    }
+
+    /// Returns the digest of a file. The path is the only part without a fixed size.
+    fn digest(path: &str, file: &CopiedFile) -> [u8; 16] {
+        let digest = sha256(&[path.as_bytes(), &file.source, &file.copy].concat());
+        std::array::from_fn(|index| digest[index])
+    }
 }

@@ -220,6 +220,27 @@ fn tree_record_stays_readable_when_paths_are_long() {
     assert_eq!(ledger.set_aside_records().unwrap(), [""; 0]);
 }
 
+/// Regression test: beyond some 16,000 files, the record lacked the others, which were then read in each check.
+#[test]
+fn sync_record_has_all_files_of_large_tree() {
+    let ledger = ledger(&MemoryHost::new());
+    let copied = CopiedFile { source: [1; 32], copy: [2; 32] };
+    let mut record = SyncRecord::default();
+    for number in 0..100_000 {
+        record.insert(&format!("a/long/path/to/make/the/record/large/{number}"), &copied);
+    }
+    ledger.set_sync_record("t", record).unwrap();
+    let stored = ledger.sync_record("t").unwrap();
+    assert_eq!((stored.file_count(), stored.names()), (100_000, None));
+    for number in [0, 50_000, 99_999] {
+        let path = format!("a/long/path/to/make/the/record/large/{number}");
+        assert!(stored.contains(&path, &copied));
+        assert!(!stored.contains(&path, &CopiedFile { copy: [3; 32], ..copied }));
+    }
+    assert!(!stored.contains("other", &copied));
+    assert_eq!(ledger.set_aside_records().unwrap(), [""; 0]);
+}
+
 /// Regression test: the files of a sensitive tree counted as files without secrets.
 #[test]
 fn files_below_sensitive_tree_are_secret() {

@@ -5,6 +5,7 @@
 //! Only the root half knows these objects. A controller forgets the tasks of a release with the release, and does not
 //! know for how long a host that was not connected went on to run them.
 
+mod record;
 pub mod removal;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -15,8 +16,10 @@ use stemma_core::status::{CleanUpReport, OrphanedObject};
 use stemma_core::task::{Mode, TaskKind, task_type};
 use stemma_wire::message::desired::{Profile, ProfileTask};
 
+pub use self::record::{LeftBatch, record_left};
 use super::applier::{ManagedObject, applier};
 use super::ledger::{Desired, HostObject, LEFT_OBJECTS, LeftObject, ObjectKind, PROGRESS, WRITTEN_FILES};
+use self::record::{is_below, recorded_objects, recorded_trees, remove_records};
 use super::task::{HostTask, Site};
 use crate::host::{FileKind, HostError, HostPath};
 
@@ -25,13 +28,20 @@ pub const MAX_LISTED_ORPHANS: usize = 64;
 
 /// Maximum number of clean-ups that a report lists.
 const MAX_LISTED_CLEAN_UPS: usize = 16;
-/// Maximum number of objects in the record of left objects.
-const MAX_RECORDED_OBJECTS: usize = 8192;
-/// Maximum size of all names and task ids in the record of left objects, in bytes. The ledger can read such a record.
-const MAX_RECORDED_BYTES: usize = 4 * 1024 * 1024;
 
 /// The objects that tasks left, each with the task that left it. [`record_left`] chooses between several tasks.
 pub type LeftObjects = BTreeMap<HostObject, LeftObject>;
+
+/// The orphans of a host.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct OrphanList {
+    /// The orphans that the host names.
+    pub objects: Vec<OrphanedObject>,
+    /// The number of files in orphaned directories of trees that are so large that their files are only counted.
+    pub unlisted_count: u64,
+    /// The number of objects of tasks, orphaned or not, for which the record has no room. The list lacks them.
+    pub omitted_count: u64,
+}
 
 /// The recorded objects that no task manages now.
 struct Unmanaged {
@@ -79,56 +89,6 @@ impl ObjectKind {
     }
 }
 
-/// Returns the record of left objects. Objects from the record of an older agent, which recorded only files, are added.
-///
-/// # Errors
-/// [`HostError`] from the ledger.
-fn recorded_objects(site: &Site) -> Result<LeftObjects, HostError> {
-    let mut objects = site.ledger.get(&LEFT_OBJECTS)?.unwrap_or_default();
-    for (path, task) in site.ledger.get(&WRITTEN_FILES)?.unwrap_or_default() {
-        let is_secret = HostPath::parse(&path).is_ok_and(|path| site.ledger.is_secret_path(&path).unwrap_or(true));
-        let is_created = site.ledger.is_created_by_task(&path)?;
-        let left = LeftObject { task, is_secret, is_created, digest: None };
-        objects.entry((ObjectKind::File, path)).or_insert(left);
-    }
-    Ok(objects)
-}
-
-/// Stores the record of left objects, which then contains everything of the record of an older agent.
-fn store_objects(site: &Site, objects: &LeftObjects) -> Result<(), HostError> {
-    site.ledger.put(&LEFT_OBJECTS, objects)?;
-    site.ledger.remove(&WRITTEN_FILES)
-}
-
-/// Adds the objects that tasks have left to the record on disk, each with its task. An object beyond the size limits of
-/// the record is omitted.
-///
-/// If the record names another task for an object, that entry changes only if `still_leaves(object, task)` is false for
-/// the recorded task. An object that a task of an earlier task set created still counts as created.
-///
-/// # Errors
-/// [`HostError`] from the ledger.
-pub fn record_left(
-    site: &Site,
-    left: &LeftObjects,
-    mut still_leaves: impl FnMut(&HostObject, &str) -> bool,
-) -> Result<(), HostError> {
-    let recorded = recorded_objects(site)?;
-    let mut updated = recorded.clone();
-    let mut bytes: usize = updated.iter().map(|((_, name), left)| name.len() + left.task.len()).sum();
-    for (object, left) in left {
-        let recorded = updated.get(object);
-        let added_bytes = if recorded.is_some() { 0 } else { object.1.len() + left.task.len() };
-        let has_room = recorded.is_some() || (updated.len() < MAX_RECORDED_OBJECTS && bytes + added_bytes <= MAX_RECORDED_BYTES);
-        if has_room && recorded.is_none_or(|recorded| recorded.task == left.task || !still_leaves(object, &recorded.task)) {
-            let is_created = recorded.map_or(left.is_created, |recorded| recorded.is_created);
-            updated.insert(object.clone(), LeftObject { is_created, ..left.clone() });
-            bytes += added_bytes;
-        }
-    }
-    if updated == recorded { Ok(()) } else { store_objects(site, &updated) }
-}
-
 /// Creates the record of left objects, with those of the tasks that succeeded, if it does not exist because an older
 /// agent ran the tasks. Does nothing if the mode of the desired state is not `apply`.
 ///
@@ -146,13 +106,15 @@ pub fn fill_record(site: &Site, desired: &Desired, profile: &Profile) -> Result<
     let has_succeeded = |task: &&ProfileTask| {
         progress.tasks.get(&task.id).is_some_and(|record| record.task_set == desired.digest && record.outcome.is_success())
     };
-    let objects = profile.tasks.iter().filter(has_succeeded).flat_map(|task| {
+    let mut batch = LeftBatch::default();
+    for task in profile.tasks.iter().filter(has_succeeded) {
         let host_task = HostTask::new(task, &desired.task_set.inputs).ok();
-        let applied_task = host_task.filter(|host_task| host_task.task.mode.unwrap_or_default() == Mode::Apply);
-        applied_task.map(|host_task| left_records(site, &host_task)).unwrap_or_default()
-    });
+        if let Some(task) = host_task.filter(|host_task| host_task.task.mode.unwrap_or_default() == Mode::Apply) {
+            batch.add(site, &task);
+        }
+    }
     // There is no record yet, so no entry of another task could be replaced.
-    record_left(site, &objects.collect(), |_, _| false)
+    record_left(site, &batch, |_, _| false)
 }
 
 /// Returns the objects that a task leaves on the host when the task is removed. Returns none if they cannot be
@@ -165,24 +127,11 @@ pub fn left_objects(site: &Site, task: &HostTask) -> Vec<ManagedObject> {
     objects
 }
 
-/// Returns the objects that a successful task leaves on the host, in the form of the record.
-#[must_use]
-pub fn left_records(site: &Site, task: &HostTask) -> Vec<(HostObject, LeftObject)> {
-    let applier = task_type(&task.task.kind).and_then(|definition| applier(definition.kind));
-    let record = |ManagedObject { key, digest, .. }: ManagedObject| {
-        // If the note cannot be read, the object counts as one that existed before.
-        let is_created = key.0.file_kind().is_some() && site.ledger.is_created_by_task(&key.1).unwrap_or(false);
-        let digest = digest.or_else(|| applier.and_then(|applier| applier.written_digest(site, task)));
-        (key, LeftObject { task: task.task.id.clone(), is_secret: task.is_sensitive(), is_created, digest })
-    };
-    left_objects(site, task).into_iter().map(record).collect()
-}
-
 /// Returns the orphans: the recorded objects that still exist and that no task of this desired state manages.
 ///
 /// # Errors
 /// [`HostError`] from the ledger.
-pub fn orphans(site: &Site, desired: &Desired, profile: &Profile) -> Result<Vec<OrphanedObject>, HostError> {
+pub fn orphans(site: &Site, desired: &Desired, profile: &Profile) -> Result<OrphanList, HostError> {
     let recorded = recorded_objects(site)?;
     reported_orphans(site, &find_unmanaged(site, desired, profile, &recorded).orphans, |_| None)
 }
@@ -198,21 +147,11 @@ pub fn prune_orphans(
     desired: &Desired,
     profile: &Profile,
     kept_reason: impl Fn(&HostObject) -> Option<String>,
-) -> Result<Vec<OrphanedObject>, HostError> {
+) -> Result<OrphanList, HostError> {
     let mut recorded = recorded_objects(site)?;
     let unmanaged = find_unmanaged(site, desired, profile, &recorded);
     remove_records(site, &mut recorded, &unmanaged.missing)?;
     reported_orphans(site, &unmanaged.orphans, kept_reason)
-}
-
-/// Removes objects from the record on disk. Also removes the notes that tasks created them.
-fn remove_records(site: &Site, recorded: &mut LeftObjects, objects: &BTreeSet<HostObject>) -> Result<(), HostError> {
-    if objects.is_empty() {
-        return Ok(());
-    }
-    recorded.retain(|object, _| !objects.contains(object));
-    store_objects(site, recorded)?;
-    objects.iter().filter(|(kind, _)| kind.file_kind().is_some()).try_for_each(|(_, path)| site.ledger.forget_creation(path))
 }
 
 /// Returns orphans in the form of a report.
@@ -220,7 +159,7 @@ fn reported_orphans(
     site: &Site,
     orphans: &LeftObjects,
     kept_reason: impl Fn(&HostObject) -> Option<String>,
-) -> Result<Vec<OrphanedObject>, HostError> {
+) -> Result<OrphanList, HostError> {
     let report = |(object, left): (&HostObject, &LeftObject)| {
         let (kind, name) = object;
         // A path may have held a secret of another task.
@@ -236,7 +175,16 @@ fn reported_orphans(
             kept: kept_reason(object),
         })
     };
-    orphans.iter().map(report).collect()
+    let trees = recorded_trees(site)?;
+    let tree_count = |(kind, path): &HostObject| {
+        let count = trees.counts.get(path).copied().unwrap_or(0);
+        if *kind == ObjectKind::Directory { count } else { 0 }
+    };
+    Ok(OrphanList {
+        unlisted_count: orphans.keys().map(tree_count).sum(),
+        objects: orphans.iter().map(report).collect::<Result<_, HostError>>()?,
+        omitted_count: trees.omitted_count,
+    })
 }
 
 /// Returns the recorded objects that no task manages now: those that still exist, and those that no longer exist. An object
@@ -254,9 +202,9 @@ fn find_unmanaged(site: &Site, desired: &Desired, profile: &Profile, recorded: &
 }
 
 /// Returns the value of the fact that reports orphans and clean-ups: a JSON list, limited by [`MAX_LISTED_ORPHANS`] and
-/// [`MAX_FACT_VALUE_BYTES`]. Its last item is the number of omitted orphans, if any. Returns `None` if there is neither an
+/// [`MAX_FACT_VALUE_BYTES`]. Its last item is the number of orphans that are not listed, if any. Returns `None` if there is neither an
 /// orphan nor a clean-up.
-pub fn orphans_fact(orphans: &[OrphanedObject], clean_ups: &[CleanUpReport]) -> Option<String> {
+pub fn orphans_fact(orphans: &OrphanList, clean_ups: &[CleanUpReport]) -> Option<String> {
     let mut entries = Vec::new();
     // The initial value reserves room for the brackets and for the number of omitted objects.
     let mut bytes = 64;
@@ -268,9 +216,9 @@ pub fn orphans_fact(orphans: &[OrphanedObject], clean_ups: &[CleanUpReport]) -> 
         has_room
     };
     clean_ups.iter().take(MAX_LISTED_CLEAN_UPS).all(|clean_up| add(json!(clean_up)));
-    let listed_count = orphans.iter().take(MAX_LISTED_ORPHANS).take_while(|orphan| add(json!(orphan))).count();
-    let omitted_count = orphans.len() - listed_count;
-    entries.extend((omitted_count > 0).then(|| json!({"more": omitted_count})));
+    let listed_count = orphans.objects.iter().take(MAX_LISTED_ORPHANS).take_while(|orphan| add(json!(orphan))).count();
+    let more = (orphans.objects.len() - listed_count) as u64 + orphans.unlisted_count;
+    entries.extend((more > 0).then(|| json!({"more": more})));
     (!entries.is_empty()).then(|| json!(entries).to_string())
 }
 
@@ -287,15 +235,21 @@ fn unmanaged_objects<'a>(
     if recorded.is_empty() {
         return Vec::new();
     }
-    let (mut managed, mut unreadable_tasks) = (BTreeSet::new(), BTreeSet::new());
+    let (mut managed, mut managed_trees, mut unreadable_tasks) = (BTreeSet::new(), BTreeMap::new(), BTreeSet::new());
     for task in profile.tasks.iter().filter(|task| desired.task_set.runs_task(&task.id)) {
         match managed_objects(site, desired, task) {
-            Some(objects) => managed.extend(objects.into_iter().map(|object| object.key)),
+            Some(objects) => {
+                let trees = objects.iter().filter(|object| object.content_count.is_some());
+                managed_trees.extend(trees.map(|object| (task.id.as_str(), object.key.1.clone())));
+                managed.extend(objects.into_iter().map(|object| object.key));
+            }
             None => drop(unreadable_tasks.insert(task.id.as_str())),
         }
     }
+    // The task of a large tree does not name its files.
+    let is_in_tree = |object: &HostObject, task: &str| managed_trees.get(task).is_some_and(|top| is_below(object, top));
     let is_unmanaged = |(object, left): &(&HostObject, &LeftObject)| {
-        !managed.contains(*object) && !unreadable_tasks.contains(left.task.as_str())
+        !managed.contains(*object) && !unreadable_tasks.contains(left.task.as_str()) && !is_in_tree(object, &left.task)
     };
     recorded.iter().filter(is_unmanaged).collect()
 }
@@ -320,29 +274,5 @@ fn is_present(site: &Site, object: &HostObject) -> Result<bool, HostError> {
         Ok(stat) => Ok(stat.is_some_and(|stat| stat.kind == file_kind)),
         Err(error) if error.is_about_file() => Ok(false),
         Err(error) => Err(error),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::apply::applier::testing::site;
-    use crate::host::memory::MemoryHost;
-
-    /// Regression test: an object that was recorded again took room a second time.
-    #[test]
-    fn record_has_room_when_objects_are_recorded_again() {
-        let site = site(&MemoryHost::new());
-        let left = LeftObject { task: "t".to_owned(), is_secret: false, is_created: true, digest: None };
-        let objects = |count: usize| -> LeftObjects {
-            (0..count).map(|number| ((ObjectKind::File, format!("/{number:03000}")), left.clone())).collect()
-        };
-        for count in [1000, 1001] {
-            record_left(&site, &objects(count), |_, _| true).unwrap();
-            assert_eq!(recorded_objects(&site).unwrap().len(), count);
-        }
-        record_left(&site, &objects(2000), |_, _| true).unwrap();
-        let bytes: usize = recorded_objects(&site).unwrap().keys().map(|(_, name)| name.len()).sum();
-        assert!((MAX_RECORDED_BYTES - 4096..MAX_RECORDED_BYTES).contains(&bytes), "{bytes}");
     }
 }

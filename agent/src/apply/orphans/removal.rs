@@ -17,7 +17,8 @@ use stemma_wire::message::PartDigest;
 use stemma_wire::message::desired::Profile;
 use stemma_wire::message::observed::{Outcome, TaskResult};
 
-use super::{LeftObjects, find_unmanaged, recorded_objects, remove_records};
+use super::record::{recorded_objects, recorded_trees, remove_records};
+use super::{LeftObjects, find_unmanaged};
 use crate::apply::clean_ups;
 use crate::apply::ledger::{Desired, HostObject, LeftObject, ObjectKind, UndoNote};
 use crate::apply::listing::list_names;
@@ -138,7 +139,10 @@ fn judge(site: &Site, (kind, name): &HostObject, left: &LeftObject) -> RemovalDe
     };
     match is_unchanged {
         Ok(true) => RemovalDecision::Remove(path, version),
-        Ok(false) if *kind == ObjectKind::Directory => keep("it is not empty"),
+        Ok(false) if *kind == ObjectKind::Directory => match recorded_trees(site).map(|trees| trees.counts.get(name).copied()) {
+            Ok(Some(count)) => keep(&format!("it has {count} files of the task, too many to know whether they were changed")),
+            Ok(None) | Err(_) => keep("it is not empty"),
+        },
         Ok(false) => keep("somebody changed it after the task made it"),
         Err(error) => RemovalDecision::Keep(error.sentence()),
     }

@@ -61,7 +61,7 @@ impl ApplyWorker {
     /// that tasks left and that no task manages now) still exist. Reports a change.
     pub(super) async fn check_each_minute(&mut self) -> Result<(), ApplyError> {
         self.check_room()?;
-        if self.orphans.is_empty() {
+        if self.orphans.objects.is_empty() {
             return Ok(());
         }
         self.find_orphans()?;

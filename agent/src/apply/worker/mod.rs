@@ -16,7 +16,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use log::warn;
-use stemma_core::status::{CleanUpReport, OrphanedObject};
+use stemma_core::status::CleanUpReport;
 use stemma_wire::message::WireVersion;
 use stemma_wire::message::channel::{ApplyMessage, SyncMessage};
 use stemma_wire::message::desired::Barrier;
@@ -28,6 +28,7 @@ use super::applier::puppet;
 use super::executor::{RunSummary, TaskRun};
 use super::hooks::HookFailures;
 use super::ledger::{Desired, LOCAL_STATE, Ledger, RECONCILE_DONE, REPORT};
+use super::orphans::OrphanList;
 use super::orphans::removal::KeptOrphans;
 use super::outputs::OutputsResult;
 use super::seal::seal_key;
@@ -78,7 +79,7 @@ pub struct ApplyWorker {
     must_run_end: bool,
     progress: observed::Progress,
     findings: WorkerFindings,
-    orphans: Vec<OrphanedObject>,
+    orphans: OrphanList,
     clean_ups: Vec<CleanUpReport>,
     /// The reasons why orphans stay although the nodegroup has `remove_orphans`, as of the last removal.
     kept_orphans: KeptOrphans,
@@ -239,7 +240,7 @@ impl ApplyWorker {
             must_run_end: false,
             progress,
             findings: WorkerFindings::default(),
-            orphans: Vec::new(),
+            orphans: OrphanList::default(),
             clean_ups: Vec::new(),
             kept_orphans: KeptOrphans::new(),
             boot_id,

@@ -105,7 +105,7 @@ impl ApplyWorker {
                 desired.known.removes_orphans().then(reason)
             };
             self.orphans = orphans::prune_orphans(&self.site, &desired, &profile, kept_reason)?;
-            clean_ups::prune(&self.site, &self.orphans.iter().map(|orphan| orphan.task.as_str()).collect())?;
+            clean_ups::prune(&self.site, &self.orphans.objects.iter().map(|orphan| orphan.task.as_str()).collect())?;
             self.clean_ups = clean_ups::reports(&self.site)?;
         }
         Ok(())

@@ -23,7 +23,7 @@ use super::{AgentExit, LocalHost, print, print_json};
 use crate::apply::clean_ups;
 use crate::apply::executor::{OBSERVED_MESSAGE, is_observed};
 use crate::apply::ledger::{AcceptedState, Desired, LOCAL_STATE, PROGRESS, REASONS, REPORT, Reason, TaskRecord};
-use crate::apply::orphans::{self, MAX_LISTED_ORPHANS};
+use crate::apply::orphans::{self, MAX_LISTED_ORPHANS, OrphanList};
 use crate::apply::reboots;
 use crate::args::OutputFormat;
 use crate::host::Host as _;
@@ -91,6 +91,10 @@ struct StatusOutput {
     findings: Vec<String>,
     /// Files and other objects that tasks left, that still exist, and that no task manages now.
     orphans: Vec<OrphanedObject>,
+    /// The number of files in orphaned directories of trees that are so large that their files are only counted.
+    unlisted_orphans: u64,
+    /// The number of objects of tasks for which the record of the host has no room, so that `orphans` may lack them.
+    unrecorded_objects: u64,
     /// The tasks that run once because a task that names them in `on_unassign` is no longer placed on this node.
     clean_ups: Vec<CleanUpReport>,
     /// The reboot that tasks of this host ask for. `null` if none does.
@@ -297,7 +301,7 @@ fn collect(local: &LocalHost) -> Result<StatusOutput> {
     let mut orphans = desired.as_ref().map(|desired| orphans(local, desired)).transpose()?.unwrap_or_default();
     // Only the agent knows why it did not remove an orphan.
     let reported_orphans = report.facts.get(ORPHANS_FACT).map(|fact| Orphans::from_fact(fact)).unwrap_or_default().listed;
-    for orphan in &mut orphans {
+    for orphan in &mut orphans.objects {
         let reported = reported_orphans.iter().find(|reported| (&reported.kind, &reported.name) == (&orphan.kind, &orphan.name));
         orphan.kept = reported.and_then(|reported| reported.kept.clone());
     }
@@ -341,7 +345,9 @@ fn collect(local: &LocalHost) -> Result<StatusOutput> {
         tasks,
         skipped,
         unacknowledged_results: ledger.results()?.len(),
-        orphans,
+        orphans: orphans.objects,
+        unlisted_orphans: orphans.unlisted_count,
+        unrecorded_objects: orphans.omitted_count,
         clean_ups,
         reboot,
         is_damaged,
@@ -513,8 +519,8 @@ fn skipped_tasks(desired: &Desired) -> BTreeMap<String, Arc<str>> {
 }
 
 /// Returns the objects that tasks left and that no task manages now.
-fn orphans(local: &LocalHost, desired: &Desired) -> Result<Vec<OrphanedObject>> {
-    let Some(profile) = local.site.ledger.profile(desired)? else { return Ok(Vec::new()) };
+fn orphans(local: &LocalHost, desired: &Desired) -> Result<OrphanList> {
+    let Some(profile) = local.site.ledger.profile(desired)? else { return Ok(OrphanList::default()) };
     Ok(orphans::orphans(&local.site, desired, &profile)?)
 }
 
@@ -565,8 +571,13 @@ fn human_text(status: &StatusOutput, now: u64) -> String {
             line("", &format!("  not removed: {reason}"));
         }
     }
-    if status.orphans.len() > MAX_LISTED_ORPHANS {
-        line("orphaned", &format!("and {} more", status.orphans.len() - MAX_LISTED_ORPHANS));
+    let more = status.orphans.len().saturating_sub(MAX_LISTED_ORPHANS) as u64 + status.unlisted_orphans;
+    if more > 0 {
+        line("orphaned", &format!("and {more} more"));
+    }
+    if status.unrecorded_objects > 0 {
+        let reason = "of tasks have no room in the record of this host, and are not listed when no task manages them";
+        line("orphaned", &format!("the list is not complete: {} objects {reason}", status.unrecorded_objects));
     }
     for CleanUpReport { task, on_unassign, state, message } in &status.clean_ups {
         line("orphaned", &format!("{task:<24} on_unassign: {on_unassign} {}", clean_up_text(*state)));

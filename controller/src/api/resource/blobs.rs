@@ -71,7 +71,8 @@ fn blob_store_full(bytes: usize, ShareExceeded { share: kind, held: size, limit:
          of {max}; nothing was stored"
     );
     let advice = "apply the manifests that name the bodies, or wait: a body that nothing names is deleted a day after it was last sent. \
-                  unnamed_files_mebibytes in the controller's configuration sets the limit: one sender has a quarter, all principals that \
+                  If the manifests have more new files than that, apply them in parts, or raise \
+                  unnamed_files_mebibytes in the controller's configuration: one sender has a quarter, all principals that \
                   are bound to one cluster have half, and a sixteenth is reserved for admins of the fleet";
     ApiError::new(ErrorType::BlobNoRoom, message).detail(advice)
 }

@@ -120,10 +120,24 @@ pub fn link_target_error(text: &str) -> Option<String> {
     })
 }
 
-/// A pattern of file names: a relative path in which `*` and `?` stand for other characters.
+/// What has a special meaning in the patterns of other tools, such as `.gitignore` and shells, and none here.
+const FOREIGN_PATTERN_SIGNS: [&str; 4] = ["**", "[", "{", "\\"];
+
+/// A pattern of file names: a path in which `*` and `?` stand for other characters. A pattern of another tool is refused:
+/// it would not match what its author means, so that a task could remove what the pattern seems to protect.
 pub fn pattern_error(text: &str) -> Option<String> {
-    let has_bad_part = text.trim_end_matches('/').trim_start_matches('/').split('/').any(|part| ["", ".", ".."].contains(&part));
-    let is_valid = text.len() <= MAX_TEXT_BYTES && !has_bad_part && !has_control(text);
+    let starts_negated = text.starts_with('!').then_some("!");
+    let ends_blank = (text.trim() != text).then_some("a blank at an end");
+    let foreign_sign = FOREIGN_PATTERN_SIGNS.into_iter().find(|sign| text.contains(sign));
+    if let Some(sign) = starts_negated.or(foreign_sign).or(ends_blank) {
+        return Some(format!(
+            "{:?} has {sign}, which is no part of a pattern here, so it would not protect what it seems to name: write plain names with `*` and `?`, such as *.tmp, cache/ or /a/b (`?` also stands for a special character)",
+            truncated(text)
+        ));
+    }
+    let inner = text.strip_prefix('/').unwrap_or(text);
+    let mut parts = inner.strip_suffix('/').unwrap_or(inner).split('/');
+    let is_valid = text.len() <= MAX_TEXT_BYTES && !parts.any(|part| ["", ".", ".."].contains(&part)) && !has_control(text);
     (!is_valid).then(|| format!("{:?} is not a pattern of file names: write a name such as *.tmp or cache/*", truncated(text)))
 }
 
@@ -202,6 +216,21 @@ mod tests {
         assert_eq!(path_list_error("/etc/puppet/modules:/opt/m"), None);
         for list in ["", "modules", "/a:", "/a::/b", "/a:../b"] {
             assert!(path_list_error(list).is_some(), "{list}");
+        }
+    }
+
+    /// Regression test: such patterns were accepted, and with `delete` a task removed what they seemed to protect.
+    #[test]
+    fn patterns_of_other_tools_are_refused() {
+        for pattern in ["*.tmp", "cache/", "/a/b", "a/*", "a?c", "#a#", "a!", "a b", ".*"] {
+            assert_eq!(pattern_error(pattern), None, "{pattern}");
+        }
+        for pattern in ["!a", "**/b", "a/**", "a**b", "[ab]", "a.{b,c}", "{{ labels.a }}", r"\!a", "a ", " a", "\u{a0}a"] {
+            let error = pattern_error(pattern).unwrap();
+            assert!(error.contains("would not protect what it seems to name"), "{error}");
+        }
+        for pattern in ["", "/", "//a", "a//", "a//b", "./a", "a/..", "a\nb", &"a".repeat(256)] {
+            assert!(pattern_error(pattern).unwrap().contains("is not a pattern"), "{pattern}");
         }
     }
 

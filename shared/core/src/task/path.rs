@@ -25,6 +25,13 @@ pub(super) const MAX_PATH_BYTES: usize = 4095;
 /// Maximum length of a name in a directory, in bytes: `NAME_MAX`.
 pub(super) const MAX_NAME_BYTES: usize = 255;
 
+/// Prefix of the names under which the agent writes files before it renames them. After a crash, it removes the files with
+/// such names ([`is_temporary_name`]).
+pub const TEMPORARY_PREFIX: &str = ".stemma-";
+
+/// Number of hexadecimal digits after [`TEMPORARY_PREFIX`]: the session of the agent and a random number.
+const TEMPORARY_DIGITS: usize = 16;
+
 /// The file systems of the kernel. A task cannot replace a file there, because that needs a temporary file and a
 /// rename.
 const KERNEL_TREES: [&str; 3] = ["/proc", "/sys", "/dev"];
@@ -84,6 +91,9 @@ pub enum PathRefused {
     /// host's owner configured for the agent.
     #[error("{} belongs to the agent; no task may write there", .0.escape_debug())]
     AgentPath(String),
+    /// The name is one under which the agent writes unfinished files, which it removes.
+    #[error("the name of {0:?} is that of an unfinished file of the agent, which it removes: choose another name")]
+    TemporaryName(String),
 }
 
 /// The use of a path by a task.
@@ -129,9 +139,12 @@ pub fn check_replaceable(text: &str) -> Result<(), PathRefused> {
 ///
 /// # Errors
 /// Fails as [`check_replaceable`] does. Fails with [`PathRefused::AgentPath`] for the agent's own files and
-/// directories, and for everything below them.
+/// directories, and for everything below them, and with [`PathRefused::TemporaryName`] for the name of an unfinished file.
 pub fn check_writable(text: &str) -> Result<(), PathRefused> {
     check_replaceable(text)?;
+    if text.rsplit('/').next().is_some_and(is_temporary_name) {
+        return Err(PathRefused::TemporaryName(truncated(text)));
+    }
     [AGENT_STATE_DIR, AGENT_RUN_DIR, AGENT_CONFIG_FILE, DEFAULT_HOST_LABEL_MAP]
         .into_iter()
         .try_for_each(|agent_path| check_not_agent_path(text, agent_path))
@@ -144,6 +157,12 @@ pub fn check_writable(text: &str) -> Result<(), PathRefused> {
 /// first.
 pub fn check_not_agent_path(raw: &str, base: &str) -> Result<(), PathRefused> {
     if is_at_or_below(&canonical_path(raw), &canonical_path(base)) { Err(PathRefused::AgentPath(truncated(raw))) } else { Ok(()) }
+}
+
+/// Returns whether the agent may write an unfinished file under this name.
+pub fn is_temporary_name(name: &str) -> bool {
+    let is_digit = |byte: u8| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
+    name.strip_prefix(TEMPORARY_PREFIX).is_some_and(|rest| rest.len() == TEMPORARY_DIGITS && rest.bytes().all(is_digit))
 }
 
 /// Returns whether a path equals a directory or is below it.
@@ -261,6 +280,7 @@ impl PathRefused {
         match self {
             Self::KernelTree(_) => Self::KernelTree(truncated(authored_text)),
             Self::AgentPath(_) => Self::AgentPath(truncated(authored_text)),
+            Self::TemporaryName(_) => Self::TemporaryName(truncated(authored_text)),
             error => error,
         }
     }
@@ -297,6 +317,17 @@ impl<'a> TemplateEnds<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Regression test: a task wrote a file with such a name, and the agent removed it as an unfinished file of its own.
+    #[test]
+    fn check_writable_refuses_names_of_unfinished_files() {
+        for path in ["/srv/.stemma-0123456789abcdef", "/.stemma-ffffffffffffffff"] {
+            assert_eq!(check_writable(path), Err(PathRefused::TemporaryName(path.to_owned())));
+        }
+        for path in ["/srv/.stemma-0123456789abcde", "/srv/.stemma-0123456789ABCDEF", "/.stemma-0123456789abcdef/f", "/a.stemma-0"] {
+            assert_eq!(check_writable(path), Ok(()), "{path}");
+        }
+    }
 
     /// The second list has paths that are plain, but lie in a file system of the kernel. A task cannot write there.
     #[test]

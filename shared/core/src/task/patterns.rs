@@ -1,4 +1,5 @@
-//! Patterns of paths in a tree, by the simple rules of `.gitignore`.
+//! Patterns of paths in a tree: those rules of `.gitignore` that need only `*` and `?`. Patterns with other rules are refused
+//! ([`pattern_error`](super::name_rules::pattern_error)).
 
 /// A list of patterns. A pattern without a slash, apart from one at its end, matches a name at any depth. Another one
 /// matches a path from the top of the tree. In a name, `*` stands for any characters, and `?` for one. A pattern with a

@@ -1,14 +1,14 @@
 //! Rules of the tasks that manage directories: which directories no task may take away, and which parameters belong
 //! together. The controller checks literal values when a task is written. Hosts check what a template renders to.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 
 use serde_json::{Map, Value};
 
 use super::parameter_values::{error_at, is_true, literal_text};
 use super::path::{
-    AGENT_CONFIG_FILE, AGENT_RUN_DIR, AGENT_STATE_DIR, DEFAULT_HOST_LABEL_MAP, MAX_NAME_BYTES, MAX_PATH_BYTES, PathUse,
-    canonical_path, is_at_or_below,
+    AGENT_CONFIG_FILE, AGENT_RUN_DIR, AGENT_STATE_DIR, DEFAULT_HOST_LABEL_MAP, MAX_NAME_BYTES, MAX_PATH_BYTES, PathRefused,
+    PathUse, ancestors, canonical_path, is_at_or_below, is_temporary_name,
 };
 use super::patterns::PathPatterns;
 use crate::name::{has_control, truncated};
@@ -18,6 +18,17 @@ const SYSTEM_DIRS: &[&str] = &[
     "/bin",
     "/boot",
     "/etc",
+    "/etc/alternatives",
+    "/etc/dbus-1",
+    "/etc/init.d",
+    "/etc/pam.d",
+    "/etc/security",
+    "/etc/selinux",
+    "/etc/ssh",
+    "/etc/ssl",
+    "/etc/systemd",
+    "/etc/systemd/system",
+    "/etc/udev",
     "/home",
     "/lib",
     "/lib32",
@@ -51,6 +62,26 @@ const SYSTEM_DIRS: &[&str] = &[
     "/var/tmp",
 ];
 
+/// Directories of the operating system whose content belongs to it at any depth.
+const SYSTEM_TREES: [&str; 9] = [
+    "/boot",
+    "/dev",
+    "/lost+found",
+    "/proc",
+    "/sys",
+    "/usr",
+    "/var/lib/dpkg",
+    "/var/lib/rpm",
+    // Without it, a fleet has no controller.
+    "/var/lib/stemma-controller",
+];
+
+/// The directory below `/usr` that belongs to the people of a host. What is below it is not of the operating system.
+const LOCAL_DIR: &str = "/usr/local";
+
+/// The directory with the configuration of the agent.
+const AGENT_CONFIG_DIR: &str = "/etc/stemma";
+
 /// The files and directories of the agent. A task that changed a directory above one of them could replace it.
 const AGENT_PATHS: [&str; 4] = [AGENT_STATE_DIR, AGENT_RUN_DIR, AGENT_CONFIG_FILE, DEFAULT_HOST_LABEL_MAP];
 
@@ -65,13 +96,34 @@ pub fn agent_parent_error(path: &str) -> Option<String> {
     ))
 }
 
+/// Returns the error message for a path on the host that no task may copy, because it is, contains or is below a
+/// directory of the agent, which has keys. Returns `None` for other paths.
+pub fn agent_source_error(path: &str) -> Option<String> {
+    let canonical = canonical_path(path);
+    [AGENT_STATE_DIR, AGENT_CONFIG_DIR].into_iter().find_map(|agent_dir| {
+        if is_at_or_below(&canonical, agent_dir) {
+            Some(format!("{:?} belongs to the agent, and no task may copy it: name another path", truncated(path)))
+        } else if is_at_or_below(agent_dir, &canonical) {
+            Some(format!(
+                "{:?} has {agent_dir} of the agent below it, and no task may copy that: name another directory",
+                truncated(path)
+            ))
+        } else {
+            None
+        }
+    })
+}
+
 /// Returns the error message for a directory whose content no task may remove as a whole, because the operating system
 /// needs it. Returns `None` for other paths.
 pub fn system_dir_error(path: &str) -> Option<String> {
-    let is_system_dir = SYSTEM_DIRS.contains(&path) || SYSTEM_DIRS.contains(&canonical_path(path).as_str());
+    let canonical = canonical_path(path);
+    let is_local = canonical != LOCAL_DIR && is_at_or_below(&canonical, LOCAL_DIR);
+    let is_in_tree = || !is_local && SYSTEM_TREES.iter().any(|tree| is_at_or_below(&canonical, tree));
+    let is_system_dir = SYSTEM_DIRS.contains(&path) || SYSTEM_DIRS.contains(&canonical.as_str()) || is_in_tree();
     is_system_dir.then(|| {
         format!(
-            "{:?} is a directory of the operating system, and no task may remove everything in it: name a directory below it",
+            "{:?} is a directory of the operating system, and no task may remove everything in it: name a directory of your own, such as one below /srv, /opt or /usr/local, or name single files",
             truncated(path)
         )
     })
@@ -91,6 +143,9 @@ pub fn system_link_error(path: &str, is_absent: bool) -> Option<String> {
 /// Maximum number of files of a `sync` or `copy_files` task.
 pub const MAX_TREE_FILES: usize = 4096;
 
+/// Maximum number of files that a `sync` task copies from a directory of the host.
+pub const MAX_SYNCED_FILES: usize = 262_144;
+
 /// Maximum number of directories on one path of a tree.
 pub const MAX_TREE_DEPTH: usize = 128;
 
@@ -100,12 +155,14 @@ pub fn relative_path_error(text: &str) -> Option<String> {
         && !has_control(text)
         && text.split('/').count() <= MAX_TREE_DEPTH
         && text.split('/').all(|part| !matches!(part, "" | "." | "..") && part.len() <= MAX_NAME_BYTES);
-    (!is_valid).then(|| {
-        format!(
+    if !is_valid {
+        return Some(format!(
             "{:?} is not a path below the directory: write a plain relative path such as css/site.css, without `.`, `..` and control characters",
             truncated(text)
-        )
-    })
+        ));
+    }
+    let has_temporary_name = text.rsplit('/').next().is_some_and(is_temporary_name);
+    has_temporary_name.then(|| PathRefused::TemporaryName(truncated(text)).to_string())
 }
 
 /// Returns the error message for the parameter `files` of `sync`, or `None` if it is valid.
@@ -134,16 +191,41 @@ pub(super) fn copy_list_error(items: &[Value], path_error: &dyn Fn(&str, PathUse
     if items.len() > MAX_TREE_FILES {
         return Some(format!("has {} files: at most {MAX_TREE_FILES} are allowed; use several tasks", items.len()));
     }
-    let mut paths = BTreeSet::new();
-    items.iter().enumerate().find_map(|(index, item)| {
+    let mut copies = Vec::new();
+    let item_error = items.iter().enumerate().find_map(|(index, item)| {
         let text = |name: &str| item.get(name).and_then(Value::as_str).filter(|text| !text.is_empty());
         let is_known = item.as_object().is_some_and(|map| map.keys().all(|name| matches!(name.as_str(), "src" | "dst")));
         let (Some(src), Some(dst), true) = (text("src"), text("dst"), is_known) else {
             return Some(format!("item {index}: takes a map with the two texts src and dst"));
         };
-        let source_error = || if src.starts_with('/') { path_error(src, PathUse::Read) } else { None };
-        let repeated = (!paths.insert(dst)).then(|| format!("{:?} is the dst of an earlier item too", truncated(dst)));
-        repeated.or_else(|| path_error(dst, PathUse::Write)).or_else(source_error).map(|error| format!("item {index}: {error}"))
+        let source_error = || {
+            let is_path = src.starts_with('/');
+            is_path.then(|| path_error(src, PathUse::Read).or_else(|| agent_source_error(src))).flatten()
+        };
+        copies.push((src, dst));
+        path_error(dst, PathUse::Write).or_else(source_error).map(|error| format!("item {index}: {error}"))
+    });
+    item_error.or_else(|| copy_paths_error(&copies).map(|(index, error)| format!("item {index}: {error}")))
+}
+
+/// Returns the index and the error message of the first copy, as its source and its path, that cannot be made beside the
+/// others: a copy of a file to itself, a second copy to one path, or one below another. Known links are resolved.
+pub fn copy_paths_error(copies: &[(&str, &str)]) -> Option<(usize, String)> {
+    let mut all_paths = BTreeMap::new();
+    for (index, (_, dst)) in copies.iter().enumerate() {
+        all_paths.entry(canonical_path(dst)).or_insert((index, *dst));
+    }
+    copies.iter().enumerate().find_map(|(index, (src, dst))| {
+        let path = canonical_path(dst);
+        let error = if canonical_path(src) == path {
+            format!("{:?} is src and dst: name another dst, or remove the item", truncated(dst))
+        } else if let Some((_, earlier)) = all_paths.get(&path).filter(|(first_index, _)| *first_index < index) {
+            format!("{:?} is the dst of an earlier item too ({:?})", truncated(dst), truncated(earlier))
+        } else {
+            let (_, parent) = ancestors(&path).skip(1).find_map(|parent| all_paths.get(parent))?;
+            format!("{:?} is below {:?}, which is the dst of a file too: rename one of them", truncated(dst), truncated(parent))
+        };
+        Some((index, error))
     })
 }
 
@@ -177,11 +259,13 @@ pub(super) fn link_contradictions(parameters: &Map<String, Value>) -> Vec<(Strin
     system_error.map(|error| error_at("path", error)).into_iter().chain(own_error).collect()
 }
 
-/// Returns the errors of a `sync` task: a directory that no task may change or empty, and a source that overlaps with it.
+/// Returns the errors of a `sync` task: a directory that no task may change or empty, and a source that overlaps with it or
+/// with files of the agent.
 pub(super) fn sync_contradictions(parameters: &Map<String, Value>) -> Vec<(String, String)> {
-    let overlap = || overlap_error(literal_text(parameters, "src")?, literal_text(parameters, "dst")?);
-    let overlap = overlap().map(|error| error_at("src", error));
-    managed_dir_error(parameters, "dst", "delete").into_iter().chain(overlap).collect()
+    let src = literal_text(parameters, "src");
+    let overlap = || overlap_error(src?, literal_text(parameters, "dst")?);
+    let src_error = src.and_then(agent_source_error).or_else(overlap).map(|error| error_at("src", error));
+    managed_dir_error(parameters, "dst", "delete").into_iter().chain(src_error).collect()
 }
 
 /// Returns the error if no task may change the directory in the parameter `name`, or if the task removes all that is in
@@ -210,7 +294,7 @@ mod tests {
         for path in ["a", "a/b", ".hidden", "a b", "...", "\u{e4}"] {
             assert_eq!(relative_path_error(path), None, "{path}");
         }
-        for path in ["", "/a", "a/", "a//b", ".", "a/..", "../a", "a/./b", "a\n", &"a/".repeat(200), &"a".repeat(256)] {
+        for path in ["", "/a", "a/", "a//b", ".", "a/..", "../a", "a/./b", "a\n", &"a/".repeat(200), &"a".repeat(256), "a/.stemma-0123456789abcdef"] {
             assert!(relative_path_error(path).is_some(), "{path}");
         }
     }
@@ -224,14 +308,20 @@ mod tests {
         }
         let path_error = |text: &str, _: PathUse| (!text.starts_with('/')).then(|| "relative".to_owned());
         let copies = |value: Value| copy_list_error(value.as_array().unwrap(), &path_error);
-        assert_eq!(copies(json!([{"src": "a", "dst": "/a"}, {"src": "/b", "dst": "/b"}])), None);
+        assert_eq!(copies(json!([{"src": "a", "dst": "/a"}, {"src": "/c", "dst": "/ab"}, {"src": "/c", "dst": "/b"}])), None);
         for (value, expected) in [
             (json!([{"src": "a"}]), "item 0: takes a map"),
             (json!([{"src": "a", "dst": "/a", "mode": "1"}]), "item 0: takes a map"),
             (json!([{"src": "a", "dst": "/a"}, {"src": "b", "dst": "/a"}]), "item 1: \"/a\" is the dst of an earlier item too"),
             (json!([{"src": "a", "dst": "b"}]), "item 0: relative"),
+            (json!([{"src": "a", "dst": "/a"}, {"src": "b", "dst": "/a/b/c"}]), "item 1: \"/a/b/c\" is below \"/a\""),
+            (json!([{"src": "b", "dst": "/a/b"}, {"src": "a", "dst": "/a"}]), "item 0: \"/a/b\" is below \"/a\""),
+            (json!([{"src": "a", "dst": "/run/x"}, {"src": "b", "dst": "/var/run/x"}]), "item 1: \"/var/run/x\" is the dst"),
+            (json!([{"src": "/lib/x", "dst": "/usr/lib/x"}]), "item 0: \"/usr/lib/x\" is src and dst"),
+            (json!([{"src": "/var/lib/stemma-agent/sync/key", "dst": "/b"}]), "item 0: \"/var/lib/stemma-agent/sync/key\" belongs"),
         ] {
-            assert!(copies(value).unwrap().starts_with(expected));
+            let error = copies(value).unwrap();
+            assert!(error.starts_with(expected), "{error}");
         }
     }
 
@@ -244,6 +334,11 @@ mod tests {
             (json!({"dst": "/usr/share", "src": "/srv/a"}), vec![]),
             (json!({"dst": "/usr/share", "src": "/srv/a", "delete": true}), vec!["parameters.dst"]),
             (json!({"dst": "/etc", "src": "/srv/a"}), vec!["parameters.dst"]),
+            (json!({"dst": "/usr/lib/x86_64-linux-gnu", "src": "/srv/a", "delete": true}), vec!["parameters.dst"]),
+            (json!({"dst": "/srv/a", "src": "/var"}), vec!["parameters.src"]),
+            (json!({"dst": "/srv/a", "src": "/etc"}), vec!["parameters.src"]),
+            (json!({"dst": "/srv/a", "src": "/var/lib/stemma-agent/sync"}), vec!["parameters.src"]),
+            (json!({"dst": "/srv/a", "src": "/etc/apt"}), vec![]),
         ] {
             let errors = sync_contradictions(parameters.as_object().unwrap());
             assert_eq!(errors.iter().map(|(field, _)| field.as_str()).collect::<Vec<_>>(), fields, "{parameters}");
@@ -266,8 +361,41 @@ mod tests {
         for path in ["/usr", "/bin", "/lib64", "/usr/tmp", "/var/run", "/home", "/var/log"] {
             assert!(system_dir_error(path).is_some(), "{path}");
         }
-        for path in ["/srv", "/opt", "/home/app", "/var/log/app", "/usr/share/app"] {
+        for path in ["/srv", "/opt", "/home/app", "/var/log/app", "/var/run/app"] {
             assert_eq!(system_dir_error(path), None, "{path}");
+        }
+    }
+
+    /// Regression test: only the tops were refused, so a task could empty `/usr/lib/systemd` or the database of dpkg.
+    #[test]
+    fn system_dir_error_covers_what_is_below() {
+        for path in [
+            "/usr/lib/x86_64-linux-gnu",
+            "/lib/systemd/system",
+            "/usr/share/dbus-1",
+            "/usr/local",
+            "/usr/local/bin",
+            "/var/lib/dpkg",
+            "/var/lib/dpkg/info",
+            "/boot/grub",
+            "/etc/systemd",
+            "/etc/pam.d",
+            "/var/lib/stemma-controller",
+        ] {
+            assert!(system_dir_error(path).is_some(), "{path}");
+        }
+        for path in ["/usr/local/share/app", "/usr/local/app", "/var/lib/app", "/etc/nginx", "/etc/systemd/network", "/usrx"] {
+            assert_eq!(system_dir_error(path), None, "{path}");
+        }
+    }
+
+    #[test]
+    fn s63_source_with_files_of_agent_is_refused() {
+        for path in ["/var", "/var/lib", "/var/lib/stemma-agent", "/var/lib/stemma-agent/sync/key", "/etc", "/etc/stemma/agent.toml"] {
+            assert!(agent_source_error(path).is_some(), "{path}");
+        }
+        for path in ["/etc/stemmata", "/var/lib/stemma", "/srv", "/run/stemma"] {
+            assert_eq!(agent_source_error(path), None, "{path}");
         }
     }
 

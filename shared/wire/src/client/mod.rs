@@ -23,6 +23,7 @@ use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
 use tokio_rustls::TlsConnector;
 
+use crate::message::MAX_BLOB_BYTES;
 use crate::net::{ByteStream, Connector, Dialer};
 use crate::tls::{Refusal, server_identity};
 
@@ -52,7 +53,7 @@ impl Default for ClientLimits {
             connect_timeout: Duration::from_secs(10),
             response_timeout: Duration::from_secs(30),
             body_timeout: Duration::from_secs(30),
-            max_body_bytes: 64 * 1024 * 1024,
+            max_body_bytes: MAX_BLOB_BYTES as u64,
         }
     }
 }

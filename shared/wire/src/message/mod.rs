@@ -28,6 +28,17 @@ pub use codec::{
     hash_content,
 };
 
+/// Maximum size of a blob (the content of a file of a task), in bytes.
+pub const MAX_BLOB_BYTES: usize = 64 * 1024 * 1024;
+
+/// Default limit for all blobs together that a controller stores before a release names them, in bytes. One sender has a
+/// part of it ([`Shares`](stemma_core::shares::Shares)).
+pub const MAX_UNNAMED_BLOB_BYTES: u64 = 1024 * 1024 * 1024;
+
+/// Size with which a smaller blob counts towards a limit for several blobs, in bytes: one disk block. So the limit in bytes
+/// also limits their number.
+pub const MIN_BLOB_BYTES: u64 = 4096;
+
 /// SHA-256 of some content: the name of a profile or blob.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, derive_more::Display)]
 #[display("{}", Hex(_0))]

@@ -45,6 +45,7 @@ use self::dispatch::Dispatcher;
 use self::guarded_stream::GuardedStream;
 use crate::clock::Clock;
 use crate::error::ErrorType;
+use crate::message::MAX_BLOB_BYTES;
 use crate::net::{Accept, ByteStream};
 use crate::tls::{Identity, Refusal, peer_identity};
 
@@ -129,7 +130,7 @@ impl Default for ListenerLimits {
             write_timeout: Duration::from_secs(15),
             min_write_bytes_per_second: 1024,
             idle_timeout: Duration::from_mins(1),
-            max_body_bytes: 64 * 1024 * 1024,
+            max_body_bytes: MAX_BLOB_BYTES as u64,
             max_connections: 18_000,
             max_connections_per_address: 18_000,
             max_handshakes_per_address: 4096,

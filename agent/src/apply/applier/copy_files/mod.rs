@@ -1,6 +1,7 @@
 //! `copy_files`: copies of single files, from blobs or from the host. Nothing is removed.
 
-use stemma_core::task::{AGENT_STATE_DIR, CopyFilesParameters, FileCopy, check_not_agent_path};
+use stemma_core::task::tree_rules::{agent_source_error, copy_paths_error};
+use stemma_core::task::{CopyFilesParameters, FileCopy};
 use stemma_wire::message::Hash;
 
 use super::body::{FileSource, parse_blob, version_mark};
@@ -117,6 +118,24 @@ fn render_path(texts: &TaskTemplates<'_>, index: usize, template: &str) -> Resul
     texts.path(&format!("parameters.files[{index}].dst"), template)
 }
 
+/// Fails if two copies have one path, if one is below another, or if a file is its own copy. The controller has checked only
+/// paths without templates.
+fn check_paths(texts: &TaskTemplates<'_>, parameters: &CopyFilesParameters) -> Result<(), TaskError> {
+    let render = |(index, item): (usize, &FileCopy)| {
+        let src = if item.src.starts_with('/') {
+            texts.path(&format!("parameters.files[{index}].src"), &item.src)?.to_string()
+        } else {
+            item.src.clone()
+        };
+        Ok((src, render_path(texts, index, &item.dst)?.to_string()))
+    };
+    let paths = parameters.files.iter().enumerate().map(render).collect::<Result<Vec<_>, TaskError>>()?;
+    match copy_paths_error(&paths.iter().map(|(src, dst)| (&**src, &**dst)).collect::<Vec<_>>()) {
+        Some((index, error)) => Err(TaskError::new(format!("parameters.files[{index}]: {error}; nothing was changed"))),
+        None => Ok(()),
+    }
+}
+
 /// Returns the mode of directories that the author set.
 fn dir_mode(task: &HostTask) -> Result<Option<u32>, TaskError> {
     let parameters: CopyFilesParameters = parameters(task)?;
@@ -127,6 +146,7 @@ fn dir_mode(task: &HostTask) -> Result<Option<u32>, TaskError> {
 async fn read_states(site: &Site, task: &HostTask) -> Result<Vec<CopyState>, TaskError> {
     let parameters: CopyFilesParameters = parameters(task)?;
     let texts = TaskTemplates::new(site, task);
+    check_paths(&texts, &parameters)?;
     let record = site.ledger.tree_record(&task.task.id)?;
     let mut states = Vec::new();
     for (index, item) in parameters.files.iter().enumerate() {
@@ -161,7 +181,7 @@ fn read_state(
         CopyState { known: record.get(path.as_str()).copied(), path, parent, source, attributes, version, is_different: true };
     if let (Some(parent), Some(version)) = (&state.parent, &state.version) {
         let source = state.source.as_file_source();
-        let is_equal = || source.is_equal(site, (&**parent, state.path.name()), version, state.known.as_ref());
+        let is_equal = || source.is_equal(site, (&**parent, state.path.name()), version, |pair| state.known.as_ref() == Some(pair));
         // A file with several hard links is replaced, not written through.
         state.is_different = parameters.overwrite != Some(false)
             && !(version.stat.links == 1 && state.attributes.matches(&version.stat) && is_equal()?);
@@ -179,8 +199,9 @@ fn open_source(site: &Site, texts: &TaskTemplates<'_>, index: usize, template: &
         return Ok(CopySource::Blob(parse_blob(&field, template)?));
     }
     let path = texts.path(&format!("parameters.{field}"), template)?;
-    check_not_agent_path(path.as_str(), AGENT_STATE_DIR)
-        .map_err(|error| TaskError::new(format!("parameters.{field}: {error}")))?;
+    if let Some(error) = agent_source_error(path.as_str()) {
+        return Err(TaskError::new(format!("parameters.{field}: {error}; nothing was changed")));
+    }
     let missing_error = || TaskError::new(format!("parameters.{field}: {path} does not exist; nothing was changed"));
     let dir = site.host.parent_dir(&path)?.ok_or_else(missing_error)?;
     let version = dir.version(path.name())?.ok_or_else(missing_error)?;

@@ -80,6 +80,8 @@ fn s65_obstacle_at_one_path_changes_nothing() {
         ("/opt/none", "/srv/b", "parameters.files[1].src: /opt/none does not exist"),
         ("/var/lib/stemma-agent/apply/seal-key", "/srv/b", "belongs to the agent"),
         ("/srv/link", "/srv/b", "/srv/link is a symbolic link"),
+        (&name, "/srv/first/b", "parameters.files[1]: \"/srv/first/b\" is below \"/srv/first\""),
+        ("/srv/fixed", "/srv/fixed", "parameters.files[1]: \"/srv/fixed\" is src and dst"),
         ("sha256:0", "/srv/b", "parameters.files[1].src: \"sha256:0\": it does not name a blob"),
     ] {
         let parameters = json!({"files": [{"src": name, "dst": "/srv/first"}, {"src": src, "dst": dst}]});

@@ -7,15 +7,16 @@ mod walk;
 
 use std::collections::BTreeMap;
 
-use stemma_core::task::tree_rules::{overlap_error, relative_path_error};
-use stemma_core::task::{AGENT_STATE_DIR, PathPatterns, SyncParameters, check_not_agent_path, is_at_or_below};
+use stemma_core::task::name_rules::pattern_error;
+use stemma_core::task::tree_rules::{MAX_SYNCED_FILES, agent_source_error, overlap_error, relative_path_error};
+use stemma_core::task::{PathPatterns, SyncParameters};
 use stemma_wire::message::Hash;
 
 use self::walk::{TreeWalk, sync_dir};
 use super::body::parse_blob;
 use super::placement::{apply_default_acl, check_dir_path, note_created_parents, open_parent, owner_uid, parse_mode};
 use super::{Applier, ManagedObject, parameters};
-use crate::apply::ledger::{ObjectKind, TreeRecord};
+use crate::apply::ledger::{ObjectKind, SyncRecord};
 use crate::apply::rendering::TaskTemplates;
 use crate::apply::task::{ApplyResult, CheckResult, HostTask, Site, TaskError};
 use crate::host::atomic::{check_creatable, ensure_dir};
@@ -86,20 +87,28 @@ impl Applier for SyncApplier {
         path.into_iter().collect()
     }
 
-    /// Returns the directory and, as far as they are known, the files below it with their directories. Of a source on the
-    /// host, these are the files that the last run compared.
+    /// Returns the directory and the files below it with their directories. Of a source on the host, these are the files that
+    /// the last run compared. If there are very many, it is only the directory with their number.
     fn managed_objects(&self, site: &Site, task: &HostTask) -> Option<Vec<ManagedObject>> {
         let parameters: SyncParameters = parameters(task).ok()?;
         let top = render_path(&TaskTemplates::new(site, task), &parameters).ok()?;
+        let top_key = (ObjectKind::Directory, top.to_string());
         // The digest of a file from the host is not known.
         let files: Vec<(String, Option<[u8; 32]>)> = match &parameters.src {
-            Some(_) => site.ledger.tree_record(&task.task.id).ok()?.into_keys().map(|file| (file, None)).collect(),
+            Some(_) => {
+                let record = site.ledger.sync_record(&task.task.id).ok()?;
+                let Some(names) = record.names() else {
+                    let content_count = Some(record.file_count());
+                    return Some(vec![ManagedObject { content_count, ..ManagedObject::new(top_key, true) }]);
+                };
+                names.iter().map(|file| (file.clone(), None)).collect()
+            }
             None => {
                 let digest = |source: String| Hash::from_source(&source).ok().map(|hash| hash.0);
                 parameters.files.into_iter().map(|(file, source)| (file, digest(source))).collect()
             }
         };
-        let mut objects = BTreeMap::from([((ObjectKind::Directory, top.to_string()), None)]);
+        let mut objects = BTreeMap::from([(top_key, None)]);
         for (file, digest) in files {
             let dirs = file.match_indices('/').map(|(index, _)| (ObjectKind::Directory, format!("{top}/{}", &file[..index])));
             objects.extend(dirs.map(|key| (key, None)));
@@ -126,7 +135,7 @@ impl Applier for SyncApplier {
             let tree = read_tree(site, task)?;
             let (target, walk) = compare(site, task, &tree).await?;
             if walk.changes.is_empty() {
-                store_record(site, task, &walk.into_record());
+                store_record(site, task, walk.into_record());
                 return Ok(CheckResult::Converged);
             }
             let (diff, message) = (walk.changes.diff(&tree.path), walk.changes.summary());
@@ -155,10 +164,9 @@ impl Applier for SyncApplier {
             let mut record = walk.into_record();
             if result.is_err() {
                 // The task still manages the files that the walk has not reached.
-                let known = site.ledger.tree_record(&task.task.id).unwrap_or_default();
-                record = known.into_iter().chain(record).collect();
+                record.add_earlier(site.ledger.sync_record(&task.task.id).unwrap_or_default(), MAX_SYNCED_FILES);
             }
-            store_record(site, task, &record);
+            store_record(site, task, record);
             result?;
             Ok(ApplyResult { message, diff, ..ApplyResult::default() })
         })
@@ -180,7 +188,7 @@ async fn compare<'a>(
     tree: &'a Tree,
 ) -> Result<(Option<Box<dyn Dir>>, TreeWalk<'a>), TaskError> {
     let open_target = || site.host.dir(&tree.path);
-    let mut walk = TreeWalk::new((site, task), tree, site.ledger.tree_record(&task.task.id)?, false);
+    let mut walk = TreeWalk::new((site, task), tree, site.ledger.sync_record(&task.task.id)?, false);
     match open_target()? {
         Some(target) => walk.sync_rights(&*target, "")?,
         None => walk.changes.add('+', &format!("{}/", tree.path)),
@@ -215,6 +223,10 @@ fn read_tree(site: &Site, task: &HostTask) -> Result<Tree, TaskError> {
         dir_group,
         dir_mode,
     };
+    // A stored release of an older controller can have a pattern that this one refuses.
+    if let Some(error) = parameters.ignore.0.iter().find_map(|pattern| pattern_error(pattern)) {
+        return Err(TaskError::new(format!("parameters.ignore: {error}; nothing was changed")));
+    }
     let ignored = PathPatterns::new(parameters.ignore.0);
     Ok(Tree { path, source, is_exact: parameters.delete, ignored, rights })
 }
@@ -228,17 +240,8 @@ fn render_path(texts: &TaskTemplates<'_>, parameters: &SyncParameters) -> Result
 /// agent.
 fn render_source(texts: &TaskTemplates<'_>, template: &str, path: &HostPath) -> Result<HostPath, TaskError> {
     let source = texts.path("parameters.src", template)?;
-    let refuse = |error: String| Err(TaskError::new(format!("parameters.src: {error}; nothing was changed")));
-    if let Some(error) = overlap_error(source.as_str(), path.as_str()) {
-        return refuse(error);
-    }
-    if is_at_or_below(AGENT_STATE_DIR, source.as_str()) {
-        return refuse(format!("{:?} has {AGENT_STATE_DIR} of the agent below it", source.as_str()));
-    }
-    match check_not_agent_path(source.as_str(), AGENT_STATE_DIR) {
-        Ok(()) => Ok(source),
-        Err(error) => refuse(error.to_string()),
-    }
+    let error = agent_source_error(source.as_str()).or_else(|| overlap_error(source.as_str(), path.as_str()));
+    error.map_or(Ok(source), |error| Err(TaskError::new(format!("parameters.src: {error}; nothing was changed"))))
 }
 
 /// Returns the tree of the parameter `files`.
@@ -275,8 +278,8 @@ fn create_target(site: &Site, task: &HostTask, tree: &Tree) -> Result<Box<dyn Di
 
 /// Stores which files are equal, so that the next check need not read them. An error is ignored, because then they are read
 /// again.
-fn store_record(site: &Site, task: &HostTask, record: &TreeRecord) {
-    let _ = site.ledger.set_tree_record(&task.task.id, record);
+fn store_record(site: &Site, task: &HostTask, record: SyncRecord) {
+    let _ = site.ledger.set_sync_record(&task.task.id, record);
 }
 
 #[cfg(test)]

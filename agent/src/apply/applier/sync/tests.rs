@@ -138,6 +138,8 @@ fn s63_invalid_paths_of_trees_are_refused() {
     for (parameters, reason) in [
         (json!({"dst": "/etc", "src": "/opt/src"}), "has /etc/stemma/agent.toml of the agent below it".to_owned()),
         (json!({"dst": "/usr/lib", "src": "/opt/src", "delete": true}), "is a directory of the operating system".to_owned()),
+        (json!({"dst": "/var/lib/dpkg/info", "src": "/opt/src", "delete": true}), "is a directory of the operating system".to_owned()),
+        (json!({"dst": "/srv/w", "src": "/etc"}), "has /etc/stemma of the agent below it".to_owned()),
         (json!({"dst": "/var/lib/stemma-agent/x", "src": "/opt/src"}), "belongs to the agent".to_owned()),
         (json!({"dst": "/srv/w", "src": "/var/lib/stemma-agent/apply"}), "belongs to the agent".to_owned()),
         (json!({"dst": "/srv/w", "src": "/var/lib"}), "has /var/lib/stemma-agent of the agent below it".to_owned()),
@@ -146,6 +148,7 @@ fn s63_invalid_paths_of_trees_are_refused() {
         (json!({"dst": "/srv/w", "src": "/opt/links"}), "parameters.src: l is a symbolic link".to_owned()),
         (json!({"dst": "/srv/w", "files": {"../f": name}}), "is not a path below the directory".to_owned()),
         (json!({"dst": "/srv/w", "files": {"f": "none"}}), "it does not name a blob".to_owned()),
+        (json!({"dst": "/srv/w", "src": "/opt/src", "delete": true, "ignore": ["a", "**/b"]}), "parameters.ignore: \"**/b\" has **".to_owned()),
     ] {
         let error = check(&host, &parameters).unwrap_err();
         assert!(error.message.contains(&reason), "{}", error.message);
@@ -280,4 +283,51 @@ fn sync_refuses_hard_linked_source_before_changes() {
     let parameters = json!({"src": "/srv/s", "dst": "/srv/d", "delete": true, "ignore": "m"});
     apply(&host, &parameters).unwrap();
     assert_eq!(host.list("/srv/d"), ["a", "z"]);
+}
+
+/// Regression test: an unfinished file of the agent in the source was copied, and removed again as one.
+#[test]
+fn sync_copies_no_unfinished_file_of_agent() {
+    let host = MemoryHost::new();
+    host.put("/srv/s/f", "f");
+    host.put("/srv/s/.stemma-0123456789abcdef", "half");
+    let parameters = json!({"src": "/srv/s", "dst": "/srv/d"});
+    apply(&host, &parameters).unwrap();
+    assert_eq!(host.list("/srv/d"), ["f"]);
+    assert_eq!(check(&host, &parameters), Ok(CheckResult::Converged));
+}
+
+/// Regression test: the files beyond the size of the record were read in each check.
+#[test]
+fn unchanged_large_tree_is_not_read() {
+    let host = MemoryHost::new();
+    for number in 0..2100 {
+        host.put(&format!("/opt/src/{number:04}"), "x");
+    }
+    let parameters = json!({"dst": "/srv/w", "src": "/opt/src"});
+    apply(&host, &parameters).unwrap();
+    for path in ["/opt/src/0000", "/opt/src/2099", "/srv/w/2099"] {
+        host.fail_reads(path, 1);
+        assert_eq!(check(&host, &parameters), Ok(CheckResult::Converged));
+    }
+    let objects = SyncApplier.managed_objects(&site_of(Rc::new(host.clone())), &task(&parameters)).unwrap();
+    assert_eq!(objects.iter().map(|object| object.content_count).collect::<Vec<_>>(), [Some(2100)]);
+}
+
+#[test]
+fn tree_with_too_many_files_is_refused() {
+    let host = MemoryHost::new();
+    for name in ["a", "b/c", "d"] {
+        host.put(&format!("/opt/src/{name}"), "x");
+    }
+    let (site, task) = (site_of(Rc::new(host.clone())), task(&json!({"dst": "/srv/w", "src": "/opt/src"})));
+    let tree = read_tree(&site, &task).unwrap();
+    for (room, is_accepted) in [(3, true), (2, false)] {
+        let mut walk = TreeWalk::new((&site, &task), &tree, SyncRecord::default(), false);
+        walk.room = room;
+        let source = walk.open_source().unwrap();
+        let result = block_on(sync_dir(&mut walk, None, source, String::new(), 0));
+        assert_eq!(result.is_ok(), is_accepted, "{result:?}");
+        assert!(result.err().is_none_or(|error| error.message.contains("/srv/w would get more than 262144 files")));
+    }
 }

@@ -3,13 +3,14 @@
 
 use std::collections::BTreeMap;
 
-use stemma_core::task::tree_rules::MAX_TREE_DEPTH;
+use stemma_core::task::is_temporary_name;
+use stemma_core::task::tree_rules::{MAX_SYNCED_FILES, MAX_TREE_DEPTH};
 use stemma_wire::message::Hash;
 
 use super::super::body::{FileSource, version_mark};
 use super::super::placement::{MAX_DIFF_LINES, changed_error, check_single_link, limited_lines, one_line};
 use super::{BlobDir, BlobEntry, Tree, TreeSource};
-use crate::apply::ledger::{CopiedFile, TreeRecord};
+use crate::apply::ledger::{CopiedFile, SyncRecord};
 use crate::apply::task::{HostTask, Site, TaskError};
 use crate::host::atomic::{Attributes, TEMPORARY_PREFIX, is_leftover_name};
 use crate::host::{Dir, FileKind, FileVersion, HostError, HostPath, Pending, Stat};
@@ -30,9 +31,11 @@ pub(super) struct TreeWalk<'a> {
     task: &'a HostTask,
     tree: &'a Tree,
     /// What an earlier walk has found out.
-    old_record: TreeRecord,
+    old_record: SyncRecord,
     /// What this walk has found out.
-    record: TreeRecord,
+    record: SyncRecord,
+    /// The number of further files that the tree may have.
+    pub(super) room: usize,
     /// True if the walk makes the changes.
     is_applying: bool,
     pub(super) changes: TreeChanges,
@@ -112,7 +115,9 @@ impl<'a> SourceDir<'a> {
                 for name in dir.names()? {
                     let Some(version) = dir.version(&name)? else { continue };
                     let kind = version.stat.kind;
-                    if is_ignored(&name, kind == FileKind::Directory) {
+                    // Such a file is one that the agent is writing, or that a killed agent left. It is no content.
+                    let is_unfinished = is_temporary_name(&name) && kind != FileKind::Directory;
+                    if is_unfinished || is_ignored(&name, kind == FileKind::Directory) {
                         continue;
                     }
                     let entry = match kind {
@@ -148,12 +153,13 @@ impl<'a> SourceDir<'a> {
 }
 
 impl<'a> TreeWalk<'a> {
-    pub(super) fn new((site, task): (&'a Site, &'a HostTask), tree: &'a Tree, old_record: TreeRecord, is_applying: bool) -> Self {
-        Self { site, task, tree, old_record, record: TreeRecord::new(), is_applying, changes: TreeChanges::default() }
+    pub(super) fn new((site, task): (&'a Site, &'a HostTask), tree: &'a Tree, old_record: SyncRecord, is_applying: bool) -> Self {
+        let (record, changes) = (SyncRecord::default(), TreeChanges::default());
+        Self { site, task, tree, old_record, record, room: MAX_SYNCED_FILES, is_applying, changes }
     }
 
     /// Returns what the walk has found out about the files.
-    pub(super) fn into_record(self) -> TreeRecord {
+    pub(super) fn into_record(self) -> SyncRecord {
         self.record
     }
 
@@ -233,15 +239,21 @@ impl<'a> TreeWalk<'a> {
         path: &str,
         present: Option<FileVersion>,
     ) -> Result<(), TaskError> {
+        self.room = self.room.checked_sub(1).ok_or_else(|| {
+            TaskError::new(format!(
+                "{} would get more than {MAX_SYNCED_FILES} files, and no task copies such a tree: use several tasks, or leave files out by `ignore`",
+                self.tree.path
+            ))
+        })?;
         let attributes = self.attributes(source);
         if let (Some(dir), Some(version)) = (dir, present)
             && version.stat.kind == FileKind::File
             // A file with several hard links is replaced, not written through.
             && version.stat.links == 1
             && attributes.matches(&version.stat)
-            && source.is_equal(self.site, (dir, name), &version, self.old_record.get(path))?
+            && source.is_equal(self.site, (dir, name), &version, |pair| self.old_record.contains(path, pair))?
         {
-            self.record.insert(path.to_owned(), CopiedFile { source: source.mark(), copy: version_mark(&version) });
+            self.record.insert(path, &CopiedFile { source: source.mark(), copy: version_mark(&version) });
             return Ok(());
         }
         self.changes.add(if present.is_some() { '~' } else { '+' }, path);
@@ -253,7 +265,7 @@ impl<'a> TreeWalk<'a> {
                 self.note_creation(path)?;
             }
             let copied = source.write(self.site, (dir, name), &attributes)?;
-            self.record.insert(path.to_owned(), copied);
+            self.record.insert(path, &copied);
         }
         Ok(())
     }

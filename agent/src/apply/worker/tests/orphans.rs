@@ -222,6 +222,30 @@ fn orphans_include_files_recorded_by_older_agent() {
     assert!(reasons["/etc/old"].contains("an older agent made it"), "{reasons:?}");
 }
 
+/// The tree grows until its files are only counted. Neither they nor those recorded before are orphans while a task manages
+/// them.
+#[test]
+fn report_counts_files_of_large_tree() {
+    let (host, controller) = (MemoryHost::new(), TestController::new());
+    let set = |note: &str| {
+        let tree = json!({"parameters": {"dst": "/srv/w", "src": "/opt/src"}});
+        base_set().file("note", &[], "/etc/note", note).task("tree", "sync", &[], &tree)
+    };
+    for (revision, count) in [(1, 3), (2, 2100)] {
+        for number in 0..count {
+            host.put(&format!("/opt/src/{number}"), "x");
+        }
+        let messages = send_set(&host, &controller, revision, &set(&revision.to_string()));
+        assert_eq!(progress(&messages), Some(observed::Progress::Converged), "{:?}", outcomes(&messages));
+        assert_eq!(reported(&messages), Orphans::default());
+    }
+    let orphans = reported(&send_set(&host, &controller, 3, &base_set().removing_orphans()));
+    let listed: Vec<_> = orphans.listed.iter().map(|orphan| (orphan.kind.as_str(), orphan.name.as_str())).collect();
+    assert_eq!((listed, orphans.unlisted_count), (vec![("directory", "/srv/w")], 2100));
+    let reason = &kept_reasons(&orphans)["/srv/w"];
+    assert!(reason.starts_with("it has 2100 files of the task"), "{reason}");
+}
+
 /// The package, the unit and the accounts of tasks are orphans too, as long as they exist.
 #[test]
 fn report_lists_packages_and_accounts_of_removed_tasks() {

@@ -1,6 +1,8 @@
 //! Tests of what the root half of the agent (the part that applies tasks) sends: reports and results to the network
 //! half, and changes to hooks.
 
+use stemma_core::status::OrphanedObject;
+
 use super::*;
 use crate::apply::ledger::HOOK_SNAPSHOT;
 use crate::apply::ledger::tests::result;
@@ -371,7 +373,7 @@ fn y06_file_record_is_created_when_task_set_is_replaced() {
 
 #[test]
 fn y06_report_names_64_orphans_and_counts_rest() {
-    use crate::apply::orphans::orphans_fact;
+    use crate::apply::orphans::{OrphanList, orphans_fact};
 
     let orphan = |index: usize, len: usize| OrphanedObject {
         task: format!("t{index}"),
@@ -380,9 +382,13 @@ fn y06_report_names_64_orphans_and_counts_rest() {
         is_secret: false,
         kept: None,
     };
+    let fact = |count: usize, len: usize| {
+        let objects = (0..count).map(|index| orphan(index, len)).collect();
+        orphans_fact(&OrphanList { objects, ..OrphanList::default() }, &[])
+    };
     // The number of orphans, the length of each path, and the expected numbers of listed and of further orphans.
     for (count, len, expected) in [(0, 1, None), (1, 1, Some((1, 0))), (64, 1, Some((64, 0))), (70, 1, Some((64, 6)))] {
-        let text = orphans_fact(&(0..count).map(|index| orphan(index, len)).collect::<Vec<_>>(), &[]);
+        let text = fact(count, len);
         let list: Option<Vec<serde_json::Value>> = text.map(|text| serde_json::from_str(&text).unwrap());
         let listed_and_more = list.map(|list| {
             let more = list.last().and_then(|last| last["more"].as_u64()).unwrap_or(0);
@@ -391,7 +397,9 @@ fn y06_report_names_64_orphans_and_counts_rest() {
         assert_eq!(listed_and_more, expected, "{count}");
     }
     // A controller drops a fact of more than 16 KiB.
-    assert!(orphans_fact(&(0..64).map(|index| orphan(index, 4000)).collect::<Vec<_>>(), &[]).unwrap().len() <= 16 * 1024);
+    assert!(fact(64, 4000).unwrap().len() <= 16 * 1024);
+    let tree = OrphanList { objects: vec![orphan(0, 1)], unlisted_count: 20_000, omitted_count: 0 };
+    assert_eq!(Orphans::from_fact(&orphans_fact(&tree, &[]).unwrap()).unlisted_count, 20_000);
 }
 
 #[test]
