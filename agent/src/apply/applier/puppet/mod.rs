@@ -18,14 +18,14 @@ use stemma_core::task::tree_rules::relative_path_error;
 use stemma_core::task::{PuppetParameters, check_variable, is_template};
 use stemma_wire::message::Hash;
 
-use super::shell::run_in_unit;
+use super::shell::{run_in_unit, unrecorded_error, unrecorded_unit};
 use super::{Applier, parameters};
 use crate::apply::recent_checks::RecentChecks;
 use crate::apply::rendering::TaskTemplates;
 use crate::apply::task::{ApplyResult, CheckResult, HostTask, Site, TaskError};
 use crate::host::{CommandPurpose, CommandResult, ExitKind, HostCommand, HostError, HostPath, Pending};
 use staging::StagedRun;
-pub use staging::sweep;
+pub use staging::{remove_left_files, sweep};
 use summary::PuppetSummary;
 
 /// Time limit of a run for which the task sets none, in seconds. Fuel has the same default.
@@ -78,6 +78,13 @@ impl Applier for PuppetApplier {
         Box::pin(async move {
             site.left.find(&*site.host, &site.ledger).await?;
             let left_result = site.left.await_ends(&task.task.id).await;
+            // A second Puppet beside the first one would report what the first one is about to change.
+            if let Some(unit) = unrecorded_unit(site, task)? {
+                return Err(unrecorded_error(&unit));
+            }
+            if left_result.is_some() {
+                remove_left_files(site, &task.task.id).await;
+            }
             let run = prepare(site, task)?;
             if left_result.is_none()
                 && site.memory.get::<RecentChecks>().is_valid(&task.task.id, task.content, site.host.uptime())

@@ -1,6 +1,6 @@
 //! The files that a run of Puppet reads, in a directory that only root can open. They are removed after the run.
 
-use log::debug;
+use log::{debug, warn};
 use serde_json::json;
 
 use super::summary::PuppetSummary;
@@ -35,6 +35,11 @@ fn dir_path() -> HostPath {
     HostPath::from_static(&format!("{}/{DIR_NAME}", paths::APPLY_STATE))
 }
 
+/// Returns the beginning of the names of the files that this process writes for a task.
+fn session_prefix(site: &Site, task: &str) -> String {
+    format!("{}-{:08x}", encode_file_name(task), site.host.session_id())
+}
+
 /// Opens the directory of the files, and creates it if it does not exist.
 fn open_dir(site: &Site) -> Result<Box<dyn Dir>, HostError> {
     ensure_dir(&*site.host, &dir_path(), 0o700)
@@ -47,7 +52,7 @@ impl StagedRun {
     /// [`TaskError`] if a file cannot be written or a blob is missing. The files that were written are removed.
     pub(super) async fn new(site: &Site, task: &str, run: &PuppetRun) -> Result<Self, TaskError> {
         let random = site.host.random() & 0xFFFF_FFFF;
-        let prefix = format!("{}-{:08x}{random:08x}", encode_file_name(task), site.host.session_id());
+        let prefix = format!("{}{random:08x}", session_prefix(site, task));
         let mut staged = Self { dir: open_dir(site)?, prefix, names: Vec::new() };
         match staged.write_files(site, run) {
             Ok(()) => Ok(staged),
@@ -186,19 +191,33 @@ async fn remove(site: &Site, dir: &dyn Dir, name: &str) -> Result<(), TaskError>
     }
 }
 
+/// Removes the files of the runs of a task that a killed agent left, after these runs have ended. A file that cannot be
+/// removed is removed at the next start of the agent.
+pub async fn remove_left_files(site: &Site, task: &str) {
+    let prefix = format!("{}-", encode_file_name(task));
+    let own_prefix = session_prefix(site, task);
+    let is_left = |name: &str| name.starts_with(&prefix) && !name.starts_with(&own_prefix);
+    if let Err(error) = remove_where(site, is_left).await {
+        warn!(task, error = error.message.as_str(); "files of a run of Puppet remain");
+    }
+}
+
 /// Removes the files of runs that a killed agent left, except those of tasks whose command still runs in a unit. The caller
 /// must be the only process that applies tasks.
 ///
 /// # Errors
 /// [`TaskError`].
 pub async fn sweep(site: &Site) -> Result<(), TaskError> {
-    let Some(dir) = site.host.dir(&dir_path())? else { return Ok(()) };
     let running: Vec<String> =
         site.ledger.get(&STARTED_UNITS)?.unwrap_or_default().keys().map(|task| encode_file_name(task)).collect();
-    for name in dir.names()? {
-        if !running.iter().any(|prefix| name.starts_with(prefix)) {
-            remove(site, &*dir, &name).await?;
-        }
+    remove_where(site, |name| !running.iter().any(|prefix| name.starts_with(prefix))).await
+}
+
+/// Removes the files and directories of runs whose names have a property.
+async fn remove_where(site: &Site, must_remove: impl Fn(&str) -> bool) -> Result<(), TaskError> {
+    let Some(dir) = site.host.dir(&dir_path())? else { return Ok(()) };
+    for name in dir.names()?.iter().filter(|name| must_remove(name)) {
+        remove(site, &*dir, name).await?;
     }
     Ok(())
 }

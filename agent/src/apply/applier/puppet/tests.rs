@@ -10,6 +10,7 @@ use stemma_core::digest::sha256;
 
 use super::*;
 use crate::apply::applier::testing::{block_on, site, task_of};
+use crate::apply::task::FailureEffect;
 use crate::host::memory::MemoryHost;
 
 /// The directory of the files that a run reads.
@@ -268,4 +269,37 @@ fn puppet_continues_in_unit_when_agent_ends() {
         (result.message.as_str(), result.output.as_str()),
         ("the command that an earlier agent started ended with status 2", "said\n")
     );
+}
+
+/// The files may hold secrets. Those of this process, and those of other tasks, are not of the run that has ended.
+#[test]
+fn files_of_left_run_are_removed_after_its_end() {
+    let host = PuppetHost::new();
+    host.out_of_sync.set(0);
+    let [own, other] = ["p", "q"].map(crate::apply::ledger::encode_file_name);
+    host.host.put(&format!("{DIR}/{own}-feedbeef00000001.data.json"), "secret");
+    host.host.put(&format!("{DIR}/{own}-feedbeef00000001.modules/a/b.pp"), "");
+    let kept = [format!("{other}-feedbeef00000001.pp"), format!("{own}-{:08x}ffffffff.pp", host.site.host.session_id())];
+    kept.iter().for_each(|name| host.host.put(&format!("{DIR}/{name}"), ""));
+    host.host.leave_command("p", ExitKind::Status(2));
+    block_on(Box::pin(host.site.left.search()));
+    assert!(matches!(host.check(&task()), Ok(CheckResult::Completed(_))));
+    let left: std::collections::BTreeSet<String> = host.host.list(DIR).into_iter().collect();
+    assert_eq!(left, kept.into());
+}
+
+/// A process that does not apply tasks, such as `stemma-agent check`, cannot wait for the unit.
+#[test]
+fn check_starts_no_puppet_beside_unrecorded_unit() {
+    let host = PuppetHost::new();
+    host.site.ledger.set_started_unit("p", Some("unit")).unwrap();
+    host.host.run_unit("unit");
+    let error = host.check(&task()).unwrap_err();
+    assert_eq!(
+        (error.message.as_str(), error.effect),
+        ("its command runs or has ended in unit, and no agent runs: the next agent records its end", FailureEffect::Unknown)
+    );
+    assert_eq!(host.run_count(), 0);
+    host.host.run_unit("other");
+    assert!(host.check(&task()).is_ok(), "the unit is gone");
 }
