@@ -84,10 +84,7 @@ pub fn system_link_error(path: &str, is_absent: bool) -> Option<String> {
     let canonical = canonical_path(path);
     let is_system_link = canonical != path && SYSTEM_DIRS.contains(&canonical.as_str());
     (is_system_link || is_absent && SYSTEM_DIRS.contains(&path)).then(|| {
-        format!(
-            "{:?} belongs to the operating system, and no task may replace or remove it: name another path",
-            truncated(path)
-        )
+        format!("{:?} belongs to the operating system, and no task may replace or remove it: name another path", truncated(path))
     })
 }
 

@@ -4,7 +4,10 @@ use stemma_core::task::{AGENT_STATE_DIR, CopyFilesParameters, FileCopy, check_no
 use stemma_wire::message::Hash;
 
 use super::body::{FileSource, parse_blob, version_mark};
-use super::placement::{apply_default_acl, changed_error, check_single_link, create_parent, limited_lines, one_line, open_parent, owner_uid, parse_mode, wrong_kind};
+use super::placement::{
+    apply_default_acl, changed_error, check_single_link, create_parent, limited_lines, one_line, open_parent, owner_uid,
+    parse_mode, wrong_kind,
+};
 use super::{Applier, ManagedObject, parameters};
 use crate::apply::ledger::{CopiedFile, ObjectKind, TreeRecord};
 use crate::apply::rendering::TaskTemplates;

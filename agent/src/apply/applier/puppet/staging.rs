@@ -66,7 +66,7 @@ impl StagedRun {
     /// Writes the code, the data, and the configuration of Hiera that names the data.
     fn write_files(&mut self, site: &Site, run: &PuppetRun) -> Result<(), TaskError> {
         self.write_modules(site, run)?;
-        if let Code::Text(code) = &run.code {
+        if let Code::Text(_, code) = &run.code {
             self.write(site, "pp", code)?;
         }
         if !run.hiera.is_empty() {
@@ -121,22 +121,28 @@ impl StagedRun {
         site.host.system_path(&path).display().to_string()
     }
 
-    /// Returns the command of the run. With `is_secret`, Puppet prints no content of files.
-    pub(super) fn arguments(
-        &self,
-        site: &Site,
-        run: &PuppetRun,
-        program: &HostPath,
-        mode: RunMode,
-        is_secret: bool,
-    ) -> Vec<String> {
+    /// Returns an output of Puppet with the parameters of the task in place of the files of this run, which nobody can open
+    /// after it.
+    pub(super) fn name_fields(&self, site: &Site, run: &PuppetRun, output: &str) -> String {
+        let code = if let Code::Text(field, _) = run.code { field } else { "" };
+        let fields = [
+            ("pp", code),
+            (MODULES_SUFFIX, "parameters.modules"),
+            ("data.json", "parameters.hiera"),
+            ("hiera.yaml", "parameters.hiera"),
+        ];
+        fields.iter().fold(output.to_owned(), |output, (suffix, field)| output.replace(&self.path(site, suffix), field))
+    }
+
+    /// Returns the command of the run. For a task with a secret, Puppet prints no content of files.
+    pub(super) fn arguments(&self, site: &Site, run: &PuppetRun, program: &HostPath, mode: RunMode) -> Vec<String> {
         let option = |name: &str, value: &str| format!("--{name}={value}");
         let mut arguments = vec![
             site.host.system_path(program).display().to_string(),
             "apply".to_owned(),
             "--detailed-exitcodes".to_owned(),
             "--color=false".to_owned(),
-            if is_secret { "--no-show_diff" } else { "--show_diff" }.to_owned(),
+            if run.is_secret { "--no-show_diff" } else { "--show_diff" }.to_owned(),
             if mode == RunMode::Noop { "--noop" } else { "--no-noop" }.to_owned(),
             option("lastrunfile", &self.path(site, "summary.yaml")),
         ];
@@ -149,7 +155,7 @@ impl StagedRun {
             arguments.push(option("modulepath", &module_path.join(":")));
         }
         arguments.push(match &run.code {
-            Code::Text(_) => self.path(site, "pp"),
+            Code::Text(..) => self.path(site, "pp"),
             Code::OnHost(path) => site.host.system_path(path).display().to_string(),
         });
         arguments

@@ -9,7 +9,7 @@ use serde_json::json;
 use stemma_core::digest::sha256;
 
 use super::*;
-use crate::apply::applier::testing::{block_on, site, task_of};
+use crate::apply::applier::testing::{block_on, site, task_of, task_with_fields};
 use crate::apply::task::FailureEffect;
 use crate::host::memory::MemoryHost;
 
@@ -302,4 +302,53 @@ fn check_starts_no_puppet_beside_unrecorded_unit() {
     assert_eq!(host.run_count(), 0);
     host.host.run_unit("other");
     assert!(host.check(&task()).is_ok(), "the unit is gone");
+}
+
+/// The errors are those of Puppet 7.23 for a missing class. A task that may print a secret repeats none of them.
+#[test]
+fn message_has_errors_of_puppet_with_parameter_for_file() {
+    for (parameters, is_sensitive, expected) in [
+        (
+            json!({"manifest": "include nosuch"}),
+            false,
+            ": Error: Could not find class ::nosuch (file: parameters.manifest, line: 1)",
+        ),
+        (json!({"manifest": "include nosuch"}), true, " (the code does not compile, or a module or a value is missing)"),
+    ] {
+        let host = PuppetHost::new();
+        host.host.on_run(|_, command| {
+            let path = command.argv.last().unwrap();
+            let output = format!("Notice: a\nError: Could not find class ::nosuch (file: {path}, line: 1)\n");
+            CommandResult { end: ExitKind::Status(1), output }
+        });
+        let task = task_with_fields(("p", "puppet"), &json!({"parameters": parameters, "sensitive": is_sensitive}), &[]);
+        let error = host.check(&task).unwrap_err();
+        assert_eq!(
+            error.message,
+            format!("`puppet apply --noop` ended with status 1, so nothing is known about the host{expected}")
+        );
+        assert!(error.output.contains("(file: parameters.manifest, line: 1)"), "{}", error.output);
+        let error = host.apply(&task).unwrap_err();
+        assert_eq!(error.message, format!("`puppet apply` ended with status 1{expected}"));
+    }
+    let long = format!("Error: {}\nError: b\nError: c\n", "ä".repeat(300));
+    let errors = first_errors(&long);
+    assert!(errors.ends_with("ä…; Error: b") && errors.len() < 430, "{errors}");
+}
+
+#[test]
+fn timeout_message_has_limit_and_its_place() {
+    for (fields, limit) in [
+        (json!({"parameters": {"manifest": "x", "timeout": 7}, "timeout_seconds": 8}), "7 s (parameters.timeout)"),
+        (json!({"parameters": {"manifest": "x"}, "timeout_seconds": 8}), "8 s (timeout_seconds)"),
+        (json!({"parameters": {"manifest": "x"}}), "3600 s (the default of parameters.timeout)"),
+    ] {
+        let host = PuppetHost::new();
+        host.host.on_run(|_, _| CommandResult { end: ExitKind::TimedOut, output: String::new() });
+        let error = host.apply(&task_with_fields(("p", "puppet"), &fields, &[])).unwrap_err();
+        let expected = format!(
+            "`puppet apply` did not end in time and was stopped: it takes longer than {limit}; raise that limit, or find what it waits for"
+        );
+        assert_eq!(error.message, expected);
+    }
 }
