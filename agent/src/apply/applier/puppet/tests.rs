@@ -222,9 +222,12 @@ fn modules_are_staged_as_tree_and_removed_after_run() {
     host.apply(&task_with(&parameters, "gold")).unwrap();
     assert_eq!(*seen.borrow(), codes.map(|code| Some(code.to_owned())));
     assert_eq!(host.host.list(DIR), Vec::<String>::new());
-    for (path, source) in
-        [("../x", sources[0].as_str()), ("a/./b", &sources[0]), ("a", "sha256:00"), ("a", &format!("sha256:{}", "0".repeat(64)))]
-    {
+    for (path, source) in [
+        ("../x", sources[0].as_str()),
+        ("a/./b", &sources[0]),
+        ("a/lib/b", "sha256:00"),
+        ("a/lib/b", &format!("sha256:{}", "0".repeat(64))),
+    ] {
         let error = host.apply(&task_with(&json!({"manifest": "x", "modules": {path: source}}), "gold")).unwrap_err();
         assert!(error.message.starts_with("parameters.modules: "), "{}", error.message);
         assert_eq!(host.host.list(DIR), Vec::<String>::new(), "{path}");
