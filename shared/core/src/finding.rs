@@ -79,6 +79,7 @@ pub mod rule {
         Info FIELD_IDLE "field.idle": "A field is set that nothing uses yet.";
         Info FINDINGS_LEFT_OFF "findings.left_off": "More findings than are listed.";
         Warning FLEET_WAITING "fleet.waiting": "The store was restored and waits, so nothing is sent to a node's host.";
+        Warning FUEL_REFERENCE "fuel.reference": "A dependency of an imported task on a task that the imported graph does not have is dropped.";
         Warning FUEL_UNTRANSLATED "fuel.untranslated": "A value of an imported task is not translated, for example an expression.";
         Error HOST_AHEAD "host.ahead": "A node's host holds a revision of another copy of the store, so nothing is sent to it.";
         Warning HOST_AWAITED "host.awaited": "A node's host has not checked in since the current epoch of the store began.";
