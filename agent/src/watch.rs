@@ -133,6 +133,8 @@ impl FileWatch {
         let Some(watcher) = &mut self.watcher else { return };
         let dirs = self.shared.lock_watch_list().dirs.clone();
         let file_id_in = |snapshot: &WatchSnapshot, dir: &PathBuf| snapshot.get(dir).map(|identity| identity.file_id);
+        // Linux limits the watches of a user, so many directories may fail in the same way. One message is enough.
+        let mut failures = Vec::new();
         // The directories are sorted, so a parent is watched before its subdirectories. If a subdirectory is created
         // during this loop, the watch of its parent reports it.
         for dir in dirs.iter().filter(|dir| is_stale || file_id_in(&old_snapshot, dir) != file_id_in(&self.snapshot, dir)) {
@@ -141,8 +143,11 @@ impl FileWatch {
                 Ok(()) => {}
                 // The directory does not exist. The watch of its parent reports its creation.
                 Err(_) if !dir.exists() => {}
-                Err(error) => warn!(path:% = dir.display(), error:% = error; "a directory is not watched"),
+                Err(error) => failures.push((dir, error)),
             }
+        }
+        if let Some((dir, error)) = failures.first() {
+            warn!(path:% = dir.display(), count = failures.len(), error:% = error; "directories are not watched; changes in them are found at the next scheduled check");
         }
     }
 

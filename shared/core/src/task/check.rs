@@ -247,7 +247,7 @@ mod tests {
     /// The first finding covers tasks `c` and `d`. In task `c`, `upload_file` and `data` are Fuel's names of the type `file`
     /// and of its parameter `content`.
     #[test]
-    fn template_tag_in_plain_text_is_one_info_finding_per_type() {
+    fn template_tag_in_plain_text_is_finding_per_type() {
         let task = |id: &str, kind: &str, name: &str, text: &str| {
             let parameters = json!({"path": "/a", name: text});
             Task { parameters: parameters.as_object().cloned().unwrap(), ..Task::new(id, kind) }

@@ -63,7 +63,7 @@ pub(super) fn puppet_contradictions(parameters: &Map<String, Value>) -> Vec<(Str
 }
 
 /// Returns the first path from which Puppet reads nothing, because its directory has no subdirectory such as `manifests`
-/// and so is no module. A file beside modules, such as a `README.md`, is no error.
+/// and so is no module. A file next to modules, such as a `README.md`, is no error.
 fn path_outside_modules(files: &Map<String, Value>) -> Option<&str> {
     let parts = |path: &String| path.split('/').count();
     let module = |path: &String| path.split('/').next().unwrap_or_default().to_owned();

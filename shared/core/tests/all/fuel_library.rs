@@ -158,7 +158,7 @@ fn fuel_import_counts_runnable_tasks() {
 /// Each row has a graph, its number of tasks, and its dependencies on tasks that the graph does not have. Fuel's file lists
 /// them as `unknown_references`.
 #[test]
-fn each_graph_of_fuel_compiles_without_dangling_dependencies() {
+fn each_graph_of_fuel_is_compiled_without_dangling_dependencies() {
     let Some(file) = read_shared::<Value>("data/fuel/fuel_library_tasks.json") else { return };
     for (graph, task_count, dropped) in [
         ("default", 204, json!(null)),

@@ -88,7 +88,7 @@ impl Applier for PuppetApplier {
         Box::pin(async move {
             site.left.find(&*site.host, &site.ledger).await?;
             let left_result = site.left.await_ends(&task.task.id).await;
-            // A second Puppet beside the first one would report what the first one is about to change.
+            // A second Puppet at the same time would report what the first one is about to change.
             if let Some(unit) = unrecorded_unit(site, task)? {
                 return Err(unrecorded_error(&unit));
             }

@@ -276,7 +276,7 @@ fn puppet_continues_in_unit_when_agent_ends() {
 
 /// The files may hold secrets. Those of this process, and those of other tasks, are not of the run that has ended.
 #[test]
-fn files_of_left_run_are_removed_after_its_end() {
+fn files_of_left_run_are_removed_after_end() {
     let host = PuppetHost::new();
     host.out_of_sync.set(0);
     let [own, other] = ["p", "q"].map(crate::apply::ledger::encode_file_name);
@@ -293,7 +293,7 @@ fn files_of_left_run_are_removed_after_its_end() {
 
 /// A process that does not apply tasks, such as `stemma-agent check`, cannot wait for the unit.
 #[test]
-fn check_starts_no_puppet_beside_unrecorded_unit() {
+fn check_starts_no_puppet_during_unrecorded_unit() {
     let host = PuppetHost::new();
     host.site.ledger.set_started_unit("p", Some("unit")).unwrap();
     host.host.run_unit("unit");
@@ -340,7 +340,7 @@ fn message_has_errors_of_puppet_with_parameter_for_file() {
 }
 
 #[test]
-fn timeout_message_has_limit_and_its_place() {
+fn timeout_message_has_limit_and_place() {
     for (fields, limit) in [
         (json!({"parameters": {"manifest": "x", "timeout": 7}, "timeout_seconds": 8}), "7 s (parameters.timeout)"),
         (json!({"parameters": {"manifest": "x"}, "timeout_seconds": 8}), "8 s (timeout_seconds)"),

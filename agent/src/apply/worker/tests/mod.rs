@@ -430,7 +430,7 @@ fn x05_worker_sweeps_leftovers_when_no_task_may_run() {
 
 /// The files may hold secrets. The task is no longer placed on the host, so nothing checks it.
 #[test]
-fn files_of_left_puppet_run_are_removed_without_its_task() {
+fn files_of_left_puppet_run_are_removed_without_task() {
     let (host, controller) = (MemoryHost::new(), TestController::new());
     let dir = "/var/lib/stemma-agent/apply/puppet";
     host.put(&format!("{dir}/{}-feedbeef00000001.data.json", encode_file_name("gone")), "secret");
