@@ -26,6 +26,9 @@ use tokio::sync::Notify;
 pub enum WatchScope {
     /// A directory and all of its entries, but not the entries of its subdirectories.
     All,
+    /// As [`Self::All`], but only by kernel events: neither the entries nor the rights of the directories above are compared.
+    /// So the watch of a large directory costs nothing while no event arrives.
+    Entries,
     /// One file, whether it exists or not.
     File,
 }
@@ -43,7 +46,8 @@ pub struct FileWatch {
 }
 
 /// The identities of the directories of the watch list, of each [`WatchScope::All`] directory and of its entries, at
-/// one moment. A file that is watched alone ([`WatchScope::File`]) and a path that does not exist are absent.
+/// one moment. A file that is watched alone ([`WatchScope::File`]), an entry of a [`WatchScope::Entries`] directory, and a
+/// path that does not exist are absent.
 type WatchSnapshot = BTreeMap<PathBuf, FileIdentity>;
 
 /// Identifies a file or directory and its last change.
@@ -72,7 +76,7 @@ struct WatchState {
 struct WatchList {
     /// The paths that the caller passed, with their scopes.
     paths: WatchedPaths,
-    /// All directories above the watched paths, up to the agent's root, and each [`WatchScope::All`] directory.
+    /// All directories above the watched paths, up to the agent's root, and each directory that is watched with its entries.
     dirs: BTreeSet<PathBuf>,
 }
 
@@ -113,7 +117,7 @@ impl FileWatch {
     }
 
     /// Returns whether a new snapshot differs from the last one. This also finds changes for which the kernel sends no
-    /// event, but no change of a file that is watched alone ([`WatchScope::File`]).
+    /// event, but no change of a path with another scope than [`WatchScope::All`].
     pub fn is_outdated(&self) -> bool {
         self.take_snapshot() != self.snapshot
     }
@@ -129,6 +133,8 @@ impl FileWatch {
         let Some(watcher) = &mut self.watcher else { return };
         let dirs = self.shared.lock_watch_list().dirs.clone();
         let file_id_in = |snapshot: &WatchSnapshot, dir: &PathBuf| snapshot.get(dir).map(|identity| identity.file_id);
+        // Linux limits the watches of a user, so many directories may fail in the same way. One message is enough.
+        let mut failures = Vec::new();
         // The directories are sorted, so a parent is watched before its subdirectories. If a subdirectory is created
         // during this loop, the watch of its parent reports it.
         for dir in dirs.iter().filter(|dir| is_stale || file_id_in(&old_snapshot, dir) != file_id_in(&self.snapshot, dir)) {
@@ -137,8 +143,11 @@ impl FileWatch {
                 Ok(()) => {}
                 // The directory does not exist. The watch of its parent reports its creation.
                 Err(_) if !dir.exists() => {}
-                Err(error) => warn!(path:% = dir.display(), error:% = error; "a directory is not watched"),
+                Err(error) => failures.push((dir, error)),
             }
+        }
+        if let Some((dir, error)) = failures.first() {
+            warn!(path:% = dir.display(), count = failures.len(), error:% = error; "directories are not watched; changes in them are found at the next scheduled check");
         }
     }
 
@@ -171,8 +180,8 @@ impl FileIdentity {
     }
 }
 
-/// Returns the directories that need a kernel watch for a path: all directories above the path, up to `root`. For a
-/// fully watched directory ([`WatchScope::All`]), the directory itself is included.
+/// Returns the directories that need a kernel watch for a path: all directories above the path, up to `root`. A directory
+/// that is watched with its entries is included.
 fn dir_and_parents<'a>(root: &'a Path, path: &'a Path, scope: WatchScope) -> impl Iterator<Item = PathBuf> + 'a {
     let skipped_count = usize::from(scope == WatchScope::File);
     path.ancestors().skip(skipped_count).take_while(move |ancestor| ancestor.starts_with(root)).map(PathBuf::from)
@@ -197,8 +206,8 @@ impl WatchState {
         let is_replaced = !event.kind.is_modify() || matches!(event.kind, EventKind::Modify(ModifyKind::Name(_)));
         let may_have_replaced_dir = has_lost_events || (is_replaced && event.paths.iter().any(|path| list.dirs.contains(path)));
         let is_watched = |path: &PathBuf| {
-            let is_fully_watched = |dir: &Path| list.paths.get(dir) == Some(&WatchScope::All);
-            list.paths.contains_key(path) || path.parent().is_some_and(is_fully_watched)
+            let has_watched_entries = |dir: &Path| list.paths.get(dir).is_some_and(|scope| *scope != WatchScope::File);
+            list.paths.contains_key(path) || path.parent().is_some_and(has_watched_entries)
         };
         // The agent ignores the files of a fully watched directory if other users can write a directory above it. So a
         // change of the permissions of a directory above must be reported too.
@@ -258,6 +267,23 @@ mod tests {
             }
             assert!(drain_events(&mut watch).await, "round {round}: the directory was removed or renamed");
         }
+    }
+
+    #[tokio::test(flavor = "current_thread")]
+    async fn watch_of_entries_reports_new_file_and_no_deeper_one() {
+        let root = tempfile::tempdir().unwrap();
+        let root = root.path().canonicalize().unwrap();
+        let dir = root.join("tree");
+        fs::create_dir_all(dir.join("sub")).unwrap();
+        let mut watch = FileWatch::new(root.clone(), [(dir.clone(), WatchScope::Entries)].into());
+        fs::write(dir.join("sub/deeper"), "").unwrap();
+        fs::write(dir.join("new"), "").unwrap();
+        assert!(drain_events(&mut watch).await, "a file was created");
+        fs::write(dir.join("sub/deeper"), "x").unwrap();
+        let is_reported = tokio::time::timeout(Duration::from_millis(200), watch.changed()).await.is_ok();
+        assert!(!is_reported, "the directory below is not watched");
+        fs::write(dir.join("new"), "x").unwrap();
+        assert!(drain_events(&mut watch).await, "the file was edited");
     }
 
     /// Regression test: a change of the permissions of a directory above `labels.d` was noticed up to an hour late.

@@ -101,6 +101,11 @@ impl LeftCommands {
         if ends.is_empty() { None } else { Some(Box::pin(async { drop(join_all(ends).await) })) }
     }
 
+    /// Returns the tasks with a command whose end no check of the task has waited for yet.
+    pub fn tasks(&self) -> Vec<String> {
+        self.commands.borrow().keys().cloned().collect()
+    }
+
     /// Waits for the ends of the commands of a task. Returns the first result, or rather the first failure. Returns each
     /// result only once.
     pub async fn await_ends(&self, task: &str) -> Option<LeftResult> {

@@ -162,9 +162,23 @@ fn print_release(manifest: &Value, import: &FuelImport, output: Output) -> Resul
     Ok(())
 }
 
-/// Returns the summary of the import in one line: how many of the imported tasks can run, by type, and why the others do
-/// not. Tasks that only mark a place in the order are not counted.
+/// Returns the summary of the import in one line: how many of the imported tasks can run and why the others do not, and what
+/// else has no effect here.
 fn summary(import: &FuelImport) -> String {
+    let mut parts = vec![runnable_summary(import)];
+    if import.dropped_dependencies > 0 {
+        parts.push(format!("dropped dependencies on tasks that the graph does not have: {}", import.dropped_dependencies));
+    }
+    if !import.fields_without_effect.is_empty() {
+        let fields = import.fields_without_effect.iter().map(|(field, count)| format!("{field} {count}"));
+        parts.push(format!("numbers of tasks with a field without effect: {}", fields.collect::<Vec<_>>().join(", ")));
+    }
+    parts.join("; ")
+}
+
+/// Returns how many of the imported tasks can run, by type, and why the others do not. Tasks that only mark a place in the
+/// order are not counted.
+fn runnable_summary(import: &FuelImport) -> String {
     let types = import.types.iter().map(|(kind, count)| format!("{kind} {} of {}", count.runnable, count.total));
     let types = types.collect::<Vec<_>>().join(", ");
     let (runnable, total) = (import.runnable(), import.total());
@@ -177,7 +191,10 @@ fn summary(import: &FuelImport) -> String {
         return runnable_text;
     }
     let reasons: Vec<String> = import.reasons.iter().map(|(reason, count)| format!("{count} have {reason}")).collect();
-    let reason_text = if reasons.is_empty() { String::new() } else { format!(": {}", reasons.join(", ")) };
+    let mut reason_text = if reasons.is_empty() { String::new() } else { format!(": {}", reasons.join(", ")) };
+    if import.reasons.values().sum::<usize>() > total - runnable {
+        reason_text.push_str(" (a task may have several reasons)");
+    }
     format!("{runnable_text}; {} are resolved but never started{reason_text}", total - runnable)
 }
 
@@ -409,6 +426,31 @@ mod tests {
         );
         let name = "fuel@1".parse().unwrap();
         assert!(compile_release(&name, &import).is_ok());
+    }
+
+    /// Fuel ignores a dependency on a task that the graph does not have. Without this, the release does not compile.
+    #[test]
+    fn import_drops_and_counts_dangling_dependencies() {
+        let tasks = json!([
+            {"id": "a", "type": "shell", "role": "*", "parameters": {"cmd": "true"}, "required_for": ["b", "gone"],
+                "requires": ["/no-match/"], "cross-depends": [{"name": "gone"}], "test_pre": {"cmd": "true"}},
+            {"id": "b", "type": "shell", "role": "*", "condition": "x", "parameters": {"cmd": "{CLUSTER_ID}"}, "stage": "x"},
+        ]);
+        let imported = ImportedFiles { tasks: tasks.as_array().unwrap().clone(), ..ImportedFiles::default() };
+        let import = imported.translate("default").unwrap();
+        assert_eq!(
+            summary(&import),
+            "1 of 2 tasks can run (shell 1 of 2); 1 are resolved but never started: 1 have an expression, 1 have a placeholder \
+             (a task may have several reasons); dropped dependencies on tasks that the graph does not have: 2; \
+             numbers of tasks with a field without effect: stage 1, test_pre 1"
+        );
+        let finding = import.findings.iter().find(|finding| finding.code == "fuel.reference").unwrap();
+        assert_eq!(
+            finding.to_string(),
+            "warning fuel.reference task/a: dropped, as in Fuel, because the graph has no such task: required_for gone, cross-depends[0] gone"
+        );
+        assert_eq!(import.spec.tasks[0].required_for, ["b"]);
+        assert!(compile_release(&"fuel@1".parse().unwrap(), &import).is_ok());
     }
 
     #[test]

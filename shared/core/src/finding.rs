@@ -79,6 +79,7 @@ pub mod rule {
         Info FIELD_IDLE "field.idle": "A field is set that nothing uses yet.";
         Info FINDINGS_LEFT_OFF "findings.left_off": "More findings than are listed.";
         Warning FLEET_WAITING "fleet.waiting": "The store was restored and waits, so nothing is sent to a node's host.";
+        Warning FUEL_REFERENCE "fuel.reference": "A dependency of an imported task on a task that the imported graph does not have is dropped.";
         Warning FUEL_UNTRANSLATED "fuel.untranslated": "A value of an imported task is not translated, for example an expression.";
         Error HOST_AHEAD "host.ahead": "A node's host holds a revision of another copy of the store, so nothing is sent to it.";
         Warning HOST_AWAITED "host.awaited": "A node's host has not checked in since the current epoch of the store began.";
@@ -120,7 +121,7 @@ pub mod rule {
         Warning TAG_UNDECLARED "tag.undeclared": "A role produces a tag that is not declared.";
         Info TAG_UNHELD "tag.unheld": "No node holds a predefined tag.";
         Warning TAG_UNKNOWN "tag.unknown" in "tags": "A tag is assigned that is not declared anywhere.";
-        Info TASK_CONTENT "task.content": "A file's content contains a template tag, and is written unchanged.";
+        Info TASK_CONTENT "task.content": "A text that hosts do not render, such as a file's content, contains a template tag.";
         Warning TASK_LINK "task.link": "A task's path is a known link or leads through one, and hosts follow no links.";
         Warning TASK_NOT_ASSERTED "task.not_asserted": "A privileged task is placed on a node by a name that no operator assigned.";
         Info TASK_ORPHANED "task.orphaned": "A task no longer runs on a node, or left a file or another object there.";

@@ -28,6 +28,7 @@ use stemma_core::task::{PathContent, TaskKind, TypedParameters, task_type};
 use super::ledger::{HostObject, ObjectKind};
 use super::task::{ApplyResult, CheckResult, HostTask, Site, TaskError};
 use crate::host::{HostError, HostPath, Pending};
+use crate::watch::WatchScope;
 
 /// An object that checks and applies the tasks of one type, or of several similar types.
 pub trait Applier {
@@ -89,6 +90,12 @@ pub trait Applier {
     fn managed_paths(&self, site: &Site, task: &HostTask) -> Vec<HostPath> {
         let _ = (site, task);
         Vec::new()
+    }
+
+    /// Returns the paths whose later changes let the agent check the task soon. By default, these are [`Self::managed_paths`].
+    /// The number is bounded, so changes of other paths may be found only by the next scheduled check.
+    fn watched_paths(&self, site: &Site, task: &HostTask) -> Vec<(HostPath, WatchScope)> {
+        self.managed_paths(site, task).into_iter().map(|path| (path, WatchScope::File)).collect()
     }
 
     /// Returns the objects of the host that the task manages, as the module `orphans` records and reports them. By default, this

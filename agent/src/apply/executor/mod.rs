@@ -31,6 +31,7 @@ use super::task::{Execution, HostTask, Site};
 use crate::config::Ceiling;
 use crate::host::command::truncate_front;
 use crate::host::{HostError, HostPath, Pending};
+use crate::watch::WatchScope;
 use batch::TaskBatch;
 use graph::{NextStep, TaskGraph};
 pub use perform::AllowedAction;
@@ -356,9 +357,13 @@ impl TaskRun {
         self.recent_mends(task_index).iter().filter(within_hour).count() >= MAX_MENDS_PER_HOUR
     }
 
-    /// Returns the files that the tasks of the profile manage, also those of skipped and observed tasks.
-    pub fn managed_files(&self) -> impl Iterator<Item = HostPath> {
-        self.managed_files_where(|_| true)
+    /// Returns the paths whose changes are drift of the tasks of the profile, also of skipped and observed tasks. Tasks that
+    /// cannot run on this host have none.
+    pub fn watched_paths(&self) -> impl Iterator<Item = (HostPath, WatchScope)> {
+        self.tasks.iter().flat_map(|planned| match &planned.readiness {
+            Readiness::Runnable { applier, task, .. } => applier.watched_paths(&self.site, task),
+            Readiness::Refused(..) => Vec::new(),
+        })
     }
 
     /// Returns the files that the tasks selected by `select` manage. Tasks that cannot run on this host have none.

@@ -373,7 +373,7 @@ impl ApplyWorker {
         if let Err(error) = puppet::sweep(&self.site).await {
             warn!(error = error.message.as_str(); "files of a run of Puppet remain");
         }
-        self.left_ends = self.site.left.all_ends();
+        self.await_left_ends();
         let held = self.site.ledger.accepted()?.map(|accepted| accepted.held_desired());
         // The controller has sent the new node nothing yet. It would take the revision of the old node for that of a host
         // that knows a later store.
@@ -390,6 +390,20 @@ impl ApplyWorker {
         self.survive_state_error(result).await?;
         let result = self.report().await;
         self.survive_state_error(result).await
+    }
+
+    /// Begins to wait for the ends of the commands that an earlier agent left, if there are any. What their runs of Puppet
+    /// have read is removed after that, also if the task is no longer placed on this host.
+    fn await_left_ends(&mut self) {
+        let (site, tasks) = (self.site.clone(), self.site.left.tasks());
+        self.left_ends = self.site.left.all_ends().map(|ends| -> Pending<'static, ()> {
+            Box::pin(async move {
+                ends.await;
+                for task in &tasks {
+                    puppet::remove_left_files(&site, task).await;
+                }
+            })
+        });
     }
 
     /// Returns whether this host has joined as a new node, and still has the desired state of the node that it was before.
@@ -462,7 +476,7 @@ impl ApplyWorker {
         result?;
         if self.left_ends.is_none() {
             // A check may have found the commands, if the search at the start failed.
-            self.left_ends = self.site.left.all_ends();
+            self.await_left_ends();
         }
         let Some(run) = &mut self.run else { return Ok(()) };
         let mut results = run.save_results()?;

@@ -19,7 +19,6 @@ use crate::apply::orphans::removal::{self, RemovedOrphans};
 use crate::apply::recent_checks::RecentChecks;
 use crate::apply::{clean_ups, hooks, orphans, outputs};
 use crate::host::HostError;
-use crate::watch::WatchScope;
 
 /// The reason why an orphan stays before the agent has tried to remove it.
 const UNREMOVED_REASON: &str = "it is removed after all tasks of this host have succeeded in mode apply";
@@ -138,7 +137,7 @@ impl ApplyWorker {
     /// schedule.
     pub(super) fn watch_files(&mut self) {
         if let Some((watch, run)) = self.managed_watch.as_mut().zip(self.run.as_ref()) {
-            watch.set(run.managed_files().map(|path| (self.site.host.system_path(&path), WatchScope::File)).collect());
+            watch.set(run.watched_paths().map(|(path, scope)| (self.site.host.system_path(&path), scope)).collect());
         }
     }
 

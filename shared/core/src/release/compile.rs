@@ -19,7 +19,7 @@ use crate::name::ReleaseRef;
 use crate::object::{ReleaseSpec, RoleMatching};
 use crate::task::tree_rules::ignored_patterns;
 use crate::task::{
-    CrossEntry, CrossSelector, Task, check_release_tasks, paths_through_links, task_type, template_tags_in_content,
+    CrossEntry, CrossSelector, Task, check_release_tasks, paths_through_links, task_type, template_tags_in_plain_texts,
 };
 use crate::unimplemented;
 
@@ -525,7 +525,7 @@ impl Compiler<'_> {
         // The release's own extensions precede those of its imports.
         let imported = library.imports.iter().flat_map(|release| &release.extensions);
         let extensions = spec.extensions.iter().chain(imported).cloned().collect();
-        self.findings.extend(template_tags_in_content(self.name, &spec.tasks));
+        self.findings.extend(template_tags_in_plain_texts(self.name, &spec.tasks));
         self.findings.extend(paths_through_links(self.name, &spec.tasks));
         let all_imports = library.imports.iter().flat_map(|import| import.all_imports.iter().chain([&import.name])).cloned();
         CompiledRelease {

@@ -6,11 +6,15 @@
 //! expression gives a value, or a value contains a placeholder of Fuel's orchestrator (`{CLUSTER_ID}`), the value is
 //! omitted. In both cases the task is marked as `untranslated` and never started, and a finding names the field. So are
 //! tasks that read files of Fuel's master, the host of the orchestrator, because other hosts do not have these files.
+//!
+//! A dependency on a task that the graph does not have is dropped, as in Fuel, whose own graphs have such dependencies. A
+//! finding names it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Map, Value, json};
 
+use super::name_selector::is_regex;
 use crate::finding::{Finding, Rule, rule};
 use crate::json::normalize_integers;
 use crate::name::{InvalidName, Name, PRIMARY_PREFIX, TagName};
@@ -40,6 +44,13 @@ const KNOWN_FIELDS: &[&str] = &[
     "required-for",
 ];
 
+/// The fields of Fuel's tasks that change what Fuel does and that have no effect here: the programs before and after a
+/// task, the events after which it runs again, and its place in the order of an old plugin.
+const FIELDS_WITHOUT_EFFECT: &[&str] = &["reexecute_on", "stage", "test_post", "test_pre"];
+
+/// The field under `foreign` of a task that has the dropped dependencies, each as the field's name and the task's id.
+const UNKNOWN_REFERENCES: &str = "unknown_references";
+
 /// The placeholders that Fuel replaces in all texts of a task's parameters before the task runs.
 const PLACEHOLDERS: &[&str] = &["{CLUSTER_ID}", "{OPENSTACK_VERSION}", "{MASTER_IP}", "{CN_HOSTNAME}", "{SETTINGS}"];
 
@@ -57,12 +68,17 @@ const DEFAULT_PUPPET_TIMEOUT: u64 = 5400;
 pub struct FuelImport {
     /// The release, without a name.
     pub spec: ReleaseSpec,
-    /// The findings, one for each task with values that could not be translated. A finding lists their fields.
+    /// The findings: one for each task with values that could not be translated, which lists their fields, and one for each
+    /// task with dropped dependencies.
     pub findings: Vec<Finding>,
     /// The numbers of tasks by Fuel's name of their type. Types that run nothing, such as `stage`, are not counted.
     pub types: BTreeMap<String, TypeCount>,
     /// The number of tasks that were not translated for a reason. A task may have several reasons.
     pub reasons: BTreeMap<UntranslatedReason, usize>,
+    /// The number of tasks with a field that has an effect in Fuel and none here, by the name of the field.
+    pub fields_without_effect: BTreeMap<&'static str, usize>,
+    /// The number of dependencies that were dropped, because the graph has no task with their id.
+    pub dropped_dependencies: usize,
 }
 
 /// The numbers of tasks of one type.
@@ -169,7 +185,8 @@ pub fn import(tasks: &[Value], roles: &Map<String, Value>, tags: &Map<String, Va
         spec.foreign.insert("roles_metadata".into(), Value::Object(roles.clone()));
     }
     let ids: BTreeSet<&str> = tasks.iter().filter_map(|task| task.get("id")?.as_str()).collect();
-    let (mut findings, mut reasons) = (Vec::new(), BTreeMap::new());
+    let (mut findings, mut reasons, mut dropped_dependencies) = (Vec::new(), BTreeMap::new(), 0);
+    let mut fields_without_effect = BTreeMap::new();
     for (position, task) in tasks.iter().enumerate() {
         let fields = task.as_object().ok_or_else(|| field_error(&format!("tasks[{position}]"), "is not a map of fields"))?;
         let mut translation = TaskTranslation::new(position, fields, &ids)?;
@@ -179,10 +196,14 @@ pub fn import(tasks: &[Value], roles: &Map<String, Value>, tags: &Map<String, Va
         for reason in translation.untranslated.iter().map(|(_, reason)| *reason).collect::<BTreeSet<_>>() {
             *reasons.entry(reason).or_default() += 1;
         }
+        for field in FIELDS_WITHOUT_EFFECT.iter().filter(|field| fields.contains_key(**field)) {
+            *fields_without_effect.entry(*field).or_default() += 1;
+        }
+        dropped_dependencies += translation.unknown_references.len();
         spec.tasks.push(translated);
     }
     let types = count_types(&spec.tasks);
-    Ok(FuelImport { spec, findings, types, reasons })
+    Ok(FuelImport { spec, findings, types, reasons, fields_without_effect, dropped_dependencies })
 }
 
 /// Returns the numbers of tasks by type, without the types that run nothing.
@@ -261,6 +282,8 @@ struct TaskTranslation<'a> {
     /// The values that are stored under `foreign` of the translated task, by the path of their field.
     foreign: Map<String, Value>,
     findings: Vec<Finding>,
+    /// The dependencies on tasks that the graph does not have, each as the field's name and the task's id.
+    unknown_references: Vec<String>,
 }
 
 impl<'a> TaskTranslation<'a> {
@@ -268,7 +291,8 @@ impl<'a> TaskTranslation<'a> {
     fn new(position: usize, fields: &'a Map<String, Value>, ids: &'a BTreeSet<&'a str>) -> Result<Self, FuelError> {
         let id = fields.get("id").and_then(Value::as_str);
         let id = id.ok_or_else(|| field_error(&format!("tasks[{position}].id"), "is missing, or is not a text"))?.to_owned();
-        Ok(Self { id, fields, ids, untranslated: Vec::new(), foreign: Map::new(), findings: Vec::new() })
+        let (untranslated, unknown_references) = (Vec::new(), Vec::new());
+        Ok(Self { id, fields, ids, untranslated, foreign: Map::new(), findings: Vec::new(), unknown_references })
     }
 
     /// Translates the task. Most fields that have no counterpart or cannot be translated are stored under `foreign`.
@@ -280,9 +304,9 @@ impl<'a> TaskTranslation<'a> {
             task.tags = Some(self.read_tag_names("tags", tags)?);
         }
         task.roles = self.read_role_names()?;
-        task.tasks = self.read_list("tasks")?;
-        task.requires = self.read_list("requires")?;
-        task.required_for = self.first_non_empty(["required_for", "required-for"], Self::read_list)?;
+        task.tasks = self.read_task_names("tasks")?;
+        task.requires = self.read_task_names("requires")?;
+        task.required_for = self.first_non_empty(["required_for", "required-for"], Self::read_task_names)?;
         task.cross_depends = self.first_non_empty(["cross-depends", "cross_depends"], Self::read_cross)?;
         task.cross_depended_by = self.first_non_empty(["cross-depended-by", "cross_depended_by"], Self::read_cross)?;
         task.fail_on_error = self.fields.get("fail_on_error").and_then(Value::as_bool).unwrap_or(true);
@@ -301,6 +325,12 @@ impl<'a> TaskTranslation<'a> {
             self.foreign.insert(UNTRANSLATED.into(), json!(fields));
             let message = format!("not translated: {}; the task is placed, and never started", reasons.join(", "));
             self.add_finding(rule::FUEL_UNTRANSLATED, message);
+        }
+        if !self.unknown_references.is_empty() {
+            self.foreign.insert(UNKNOWN_REFERENCES.into(), json!(self.unknown_references));
+            let message =
+                format!("dropped, as in Fuel, because the graph has no such task: {}", self.unknown_references.join(", "));
+            self.add_finding(rule::FUEL_REFERENCE, message);
         }
         task.foreign = std::mem::take(&mut self.foreign);
         Ok(task)
@@ -331,6 +361,22 @@ impl<'a> TaskTranslation<'a> {
     /// Reads a field as a list of names. Returns an empty list if the field is absent.
     fn read_list(&mut self, field: &str) -> Result<Vec<String>, FuelError> {
         self.fields.get(field).map_or_else(|| Ok(Vec::new()), |value| self.read_names(field, value))
+    }
+
+    /// Reads a field as a list of names and patterns of tasks. A name that no task has is dropped and recorded.
+    fn read_task_names(&mut self, field: &str) -> Result<Vec<String>, FuelError> {
+        let mut names = self.read_list(field)?;
+        names.retain(|name| self.has_task(field, name));
+        Ok(names)
+    }
+
+    /// Returns whether the graph may have a task that a name or pattern selects. If not, records the name. Fuel ignores it.
+    fn has_task(&mut self, field: &str, name: &str) -> bool {
+        let is_found = is_regex(name) || self.ids.contains(name);
+        if !is_found {
+            self.unknown_references.push(format!("{field} {name}"));
+        }
+        is_found
     }
 
     /// Reads a value as a list of names. A text is a list of one name, and an empty value is an empty list. An
@@ -364,8 +410,9 @@ impl<'a> TaskTranslation<'a> {
         if value == "*" { Ok(vec![ANY_TAG.to_owned()]) } else { self.read_names(field, value) }
     }
 
-    /// Reads a field with cross dependencies: a list of `{name, role, tags, policy}`. An entry with an expression is
-    /// dropped and recorded as not translated. If the whole field is an expression, the result is empty.
+    /// Reads a field with cross dependencies: a list of `{name, role, tags, policy}`. An entry with the name of no task is
+    /// dropped and recorded. An entry with an expression is dropped and recorded as not translated. If the whole field
+    /// is an expression, the result is empty.
     fn read_cross(&mut self, field: &str) -> Result<Vec<CrossEntry>, FuelError> {
         let Some(value) = self.fields.get(field) else { return Ok(Vec::new()) };
         if self.record_expression(field, value) || value.is_null() {
@@ -382,6 +429,9 @@ impl<'a> TaskTranslation<'a> {
             }
             let name = entry.get("name").and_then(Value::as_str);
             let name = normalize_pattern(name.ok_or_else(|| self.field_error(&field, "has no name"))?);
+            if !self.has_task(&field, &name) {
+                continue;
+            }
             let policy = match entry.get("policy").and_then(Value::as_str) {
                 Some("any") => Policy::Any,
                 _ => Policy::All,

@@ -91,26 +91,39 @@ fn reevaluated_value_errors(kind: &TaskType, task: &Task, parser: &dyn TemplateP
     kind.template_texts(&task.parameters).into_iter().flat_map(text_errors).collect()
 }
 
-/// Returns one finding about all file tasks whose `content` contains a template tag such as `{{`. Hosts do not render
-/// `content`, so the author may have meant the parameter `template`. A task from Fuel has its content under the name
-/// `data`.
-pub(crate) fn template_tags_in_content(release: &ReleaseRef, tasks: &[Task]) -> Option<Finding> {
-    let tagged_content = |task: &Task| {
-        let kind = task_type(&task.kind).filter(|kind| kind.kind == TaskKind::File && !task.is_untranslated())?;
+/// The parameters that hosts do not render, although authors may take them for templates, each with its type and advice.
+const PLAIN_TEXTS: &[(TaskKind, &str, &str)] = &[
+    (TaskKind::File, "content", "use `template` if it must be rendered"),
+    (TaskKind::Puppet, "manifest", "give Puppet code its values by `facts` or `hiera`, whose texts are rendered"),
+];
+
+/// Returns one finding for each type about all tasks with a text that contains a template tag such as `{{` and that hosts
+/// do not render.
+pub(crate) fn template_tags_in_plain_texts(release: &ReleaseRef, tasks: &[Task]) -> Vec<Finding> {
+    PLAIN_TEXTS.iter().filter_map(|row| template_tags_in(release, tasks, *row)).collect()
+}
+
+/// Returns one finding about all tasks of a type with a template tag in a parameter, which is named as in the table of the
+/// type. A task from Fuel may have it under another name, such as `data`.
+fn template_tags_in(
+    release: &ReleaseRef,
+    tasks: &[Task],
+    (kind, parameter_name, advice): (TaskKind, &str, &str),
+) -> Option<Finding> {
+    let tagged_text = |task: &Task| {
+        let kind = task_type(&task.kind).filter(|entry| entry.kind == kind && !task.is_untranslated())?;
         // The table also finds the parameter by its name in Fuel.
-        let is_content = |name: &&String| {
-            kind.parameters.and_then(|table| table.get(name)).is_some_and(|parameter| parameter.name == "content")
+        let is_plain_text = |name: &&String| {
+            kind.parameters.and_then(|table| table.get(name)).is_some_and(|parameter| parameter.name == parameter_name)
         };
-        let name = task.parameters.keys().find(is_content)?;
+        let name = task.parameters.keys().find(is_plain_text)?;
         let has_tag = task.parameters[name].as_str().is_some_and(|text| text.contains("{{") || text.contains("{%"));
         has_tag.then(|| (task.id.clone(), name.clone()))
     };
-    let tagged_tasks: Vec<_> = tasks.iter().filter_map(tagged_content).collect();
+    let tagged_tasks: Vec<_> = tasks.iter().filter_map(tagged_text).collect();
     let (first_id, name) = tagged_tasks.first()?;
     let ids = join_first(tagged_tasks.iter().map(|(id, _)| id.as_str()), MAX_NAMES);
-    let message = format!(
-        "content is not rendered, but it contains a tag like `{{{{ … }}}}`, as in {ids}: use `template` if it must be rendered"
-    );
+    let message = format!("{parameter_name} is not rendered, but it contains a tag like `{{{{ … }}}}`, as in {ids}: {advice}");
     Some(Finding::new(rule::TASK_CONTENT, format!("release/{release} task {first_id} parameters.{name}"), message))
 }
 
@@ -231,10 +244,10 @@ mod tests {
         }
     }
 
-    /// The finding covers tasks `c` and `d`. In task `c`, `upload_file` and `data` are Fuel's names of the type `file`
+    /// The first finding covers tasks `c` and `d`. In task `c`, `upload_file` and `data` are Fuel's names of the type `file`
     /// and of its parameter `content`.
     #[test]
-    fn template_tag_in_content_is_one_info_finding() {
+    fn template_tag_in_plain_text_is_finding_per_type() {
         let task = |id: &str, kind: &str, name: &str, text: &str| {
             let parameters = json!({"path": "/a", name: text});
             Task { parameters: parameters.as_object().cloned().unwrap(), ..Task::new(id, kind) }
@@ -245,13 +258,23 @@ mod tests {
             task("c", "upload_file", "data", "{% if true %}x{% endif %}"),
             task("d", "file", "content", "{{ labels.x }}"),
             task("e", "shell", "script", "{{ labels.x }}"),
+            task("f", "puppet", "manifest", "notice('{{ labels.x }}')"),
         ];
-        let finding_text = template_tags_in_content(&"site@1".parse().unwrap(), &tasks).unwrap().to_string();
+        let release = "site@1".parse().unwrap();
+        let findings = template_tags_in_plain_texts(&release, &tasks);
+        let texts: Vec<String> = findings.iter().map(ToString::to_string).collect();
         assert_eq!(
-            finding_text,
+            texts[0],
             "info task.content release/site@1 task c parameters.data: content is not rendered, but it contains a tag like `{{ … }}`, \
              as in c, d: use `template` if it must be rendered"
         );
-        assert_eq!(template_tags_in_content(&"site@1".parse().unwrap(), &tasks[..2]), None);
+        assert_eq!(
+            texts[1..],
+            [
+                "info task.content release/site@1 task f parameters.manifest: manifest is not rendered, but it contains a tag like \
+              `{{ … }}`, as in f: give Puppet code its values by `facts` or `hiera`, whose texts are rendered"
+            ]
+        );
+        assert_eq!(template_tags_in_plain_texts(&release, &tasks[..2]), []);
     }
 }

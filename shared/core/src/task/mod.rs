@@ -31,7 +31,7 @@ use serde_json::{Map, Value};
 pub use account_parameters::{CONTROLLER_ACCOUNT, GroupAccountParameters, UserParameters};
 pub(crate) use any_tag::{ANY_TAG, ANY_TAG_INPUT};
 pub use check::{SECRET_EXPOSED, check_release_tasks, check_task};
-pub(crate) use check::{paths_through_links, template_tags_in_content};
+pub(crate) use check::{paths_through_links, template_tags_in_plain_texts};
 pub use claim::{PathClaim, PathClaims, PathConflict, PathContent};
 pub use declared::{AGENT_VERSION_FACT, KnownTypes, TASK_TYPES_FACT, UnknownFeature, declared_task_types};
 pub use package_version::{compare_debian_versions, compare_rpm_versions};

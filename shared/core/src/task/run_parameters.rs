@@ -1,9 +1,12 @@
 //! The parameters of the task types that run alone on their host: a reboot, and Puppet.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde_json::{Map, Value};
 
 use super::parameter_type::ParameterType;
-use super::parameters::{Parameter, ParameterPresence, ParameterTable, TypedParameters, parameters};
+use super::parameters::{Parameter, ParameterPresence, ParameterTable, TypedParameters, error_at, parameters};
+use crate::name::{is_blank, truncated};
 
 /// The value of `when` of a `reboot` task that asks for a reboot only if the system requires one.
 pub const WHEN_REQUIRED: &str = "required";
@@ -40,4 +43,62 @@ parameters! {
     facts, Facts Optional: "Additional facts, as texts.";
     cwd, Directory Optional: "The directory in which Puppet runs.";
     timeout, Seconds Optional: "The maximum duration of one run of Puppet, in seconds: 3600 by default.";
+}
+
+/// Returns the errors of a `puppet` task: code that is an empty text, and modules that Puppet cannot find.
+pub(super) fn puppet_contradictions(parameters: &Map<String, Value>) -> Vec<(String, String)> {
+    let mut errors = Vec::new();
+    if parameters.get("manifest").and_then(Value::as_str).is_some_and(is_blank) {
+        errors
+            .push(error_at("manifest", "is an empty text, for which Puppet does nothing: write Puppet code, or remove the task"));
+    }
+    if let Some(path) = parameters.get("modules").and_then(Value::as_object).and_then(path_outside_modules) {
+        let message = format!(
+            "{:?} is in no module that Puppet can find: write MODULE/manifests/NAME.pp, such as nginx/manifests/init.pp",
+            truncated(path)
+        );
+        errors.push(error_at("modules", message));
+    }
+    errors
+}
+
+/// Returns the first path from which Puppet reads nothing, because its directory has no subdirectory such as `manifests`
+/// and so is no module. A file next to modules, such as a `README.md`, is no error.
+fn path_outside_modules(files: &Map<String, Value>) -> Option<&str> {
+    let parts = |path: &String| path.split('/').count();
+    let module = |path: &String| path.split('/').next().unwrap_or_default().to_owned();
+    let modules: BTreeSet<String> = files.keys().filter(|path| parts(path) > 2).map(module).collect();
+    let is_outside = |path: &&String| modules.is_empty() || parts(path) == 2 && !modules.contains(&module(path));
+    files.keys().find(is_outside).map(String::as_str)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn puppet_contradictions_refuse_empty_code_and_unreachable_modules() {
+        for (parameters, expected) in [
+            (json!({"manifest": "notice('x')"}), None),
+            (json!({"manifest": ""}), Some("parameters.manifest: is an empty text")),
+            (json!({"manifest": " \n\t"}), Some("parameters.manifest: is an empty text")),
+            (json!({"modules": {"nginx/manifests/init.pp": "f"}}), None),
+            (json!({"modules": {"README.md": "f", "nginx/metadata.json": "f", "nginx/lib/facter/a.rb": "f"}}), None),
+            (json!({"modules": {"a": "f"}}), Some("parameters.modules: \"a\" is in no module")),
+            (json!({"modules": {"manifests/init.pp": "f"}}), Some("parameters.modules: \"manifests/init.pp\" is in no module")),
+            (
+                json!({"modules": {"nginx/manifests/init.pp": "f", "ntp/init.pp": "f"}}),
+                Some("parameters.modules: \"ntp/init.pp\" is in no module"),
+            ),
+        ] {
+            let errors = puppet_contradictions(parameters.as_object().unwrap());
+            let text = errors.iter().map(|(field, message)| format!("{field}: {message}")).collect::<Vec<_>>().join("; ");
+            match expected {
+                Some(expected) => assert!(errors.len() == 1 && text.starts_with(expected), "{parameters}: {text}"),
+                None => assert_eq!(text, "", "{parameters}"),
+            }
+        }
+    }
 }

@@ -14,7 +14,7 @@ use super::package_rules::package_contradictions;
 use super::parameter_type::NamedResource;
 use super::parameter_values::is_true;
 use super::parameters::{FileParameters, Parameter, ParameterTable, ShellParameters, TEMPLATE_FILE, TypedParameters};
-use super::run_parameters::{MODULES_DIR, PuppetParameters, RebootParameters};
+use super::run_parameters::{MODULES_DIR, PuppetParameters, RebootParameters, puppet_contradictions};
 use super::system_parameters::{
     CopyFilesParameters, DirectoryParameters, LinkParameters, PackageParameters, SOURCE_DIR, ServiceParameters, SyncParameters,
     service_contradictions,
@@ -197,6 +197,7 @@ task_types! {
     Puppet "a manifest, run by the host's own puppet apply": TaskType {
         parameters: Some(&PuppetParameters::TABLE),
         manifest_only: Some((MODULES_DIR, "modules")),
+        combination_rule: Some(puppet_contradictions),
         is_refreshed: true,
         example: examples::PUPPET,
         ..exclusive_type("puppet", &["puppet_manifest", "hiera", "facts", "cwd"])

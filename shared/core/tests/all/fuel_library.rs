@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 use stemma_core::manifest::read_tasks;
 use stemma_core::release::fuel::{self, TypeCount, UntranslatedReason};
 
-use crate::support::FuelScenario;
+use crate::support::{FuelScenario, compile_release};
 use crate::vectors::read_json as read_shared;
 
 /// Imports one task of Fuel with this type, these roles and parameters.
@@ -153,6 +153,30 @@ fn fuel_import_counts_runnable_tasks() {
     assert_eq!(reasons, expected_reasons);
     let untranslated_count = import.spec.tasks.iter().filter(|task| task.foreign.contains_key("untranslated")).count();
     assert_eq!((import.findings.len(), import.total() - import.runnable()), (untranslated_count, untranslated_count));
+}
+
+/// Each row has a graph, its number of tasks, and its dependencies on tasks that the graph does not have. Fuel's file lists
+/// them as `unknown_references`.
+#[test]
+fn each_graph_of_fuel_is_compiled_without_dangling_dependencies() {
+    let Some(file) = read_shared::<Value>("data/fuel/fuel_library_tasks.json") else { return };
+    for (graph, task_count, dropped) in [
+        ("default", 204, json!(null)),
+        ("provision", 10, json!(["required_for set_status_provisioned"])),
+        ("deletion", 5, json!(null)),
+        ("net_verification", 14, json!(["required_for copy_cluster_configuration"])),
+    ] {
+        let import = fuel::import_file(&file, graph).expect("the graph is read");
+        assert_eq!(import.spec.tasks.len(), task_count, "{graph}");
+        assert!(compile_release(&import.spec).is_ok(), "{graph}: {:?}", compile_release(&import.spec).err());
+        let stored = import.spec.tasks.iter().find_map(|task| task.foreign.get("unknown_references").cloned());
+        assert_eq!(stored.unwrap_or_default(), dropped, "{graph}");
+        let count = dropped.as_array().map_or(0, Vec::len);
+        let finding_count = import.findings.iter().filter(|finding| finding.code == "fuel.reference").count();
+        assert_eq!((import.dropped_dependencies, finding_count), (count, count), "{graph}");
+    }
+    let fields: Vec<_> = load_library().expect("the library").fields_without_effect.into_iter().collect();
+    assert_eq!(fields, [("reexecute_on", 1), ("test_post", 51), ("test_pre", 38)]);
 }
 
 /// Each row has a recorded cluster of Fuel, its number of instances, and its number of edges including those from an

@@ -18,14 +18,14 @@ use stemma_core::task::tree_rules::relative_path_error;
 use stemma_core::task::{PuppetParameters, check_variable, is_template};
 use stemma_wire::message::Hash;
 
-use super::shell::run_in_unit;
+use super::shell::{run_in_unit, unrecorded_error, unrecorded_unit};
 use super::{Applier, parameters};
 use crate::apply::recent_checks::RecentChecks;
 use crate::apply::rendering::TaskTemplates;
 use crate::apply::task::{ApplyResult, CheckResult, HostTask, Site, TaskError};
 use crate::host::{CommandPurpose, CommandResult, ExitKind, HostCommand, HostError, HostPath, Pending};
 use staging::StagedRun;
-pub use staging::sweep;
+pub use staging::{remove_left_files, sweep};
 use summary::PuppetSummary;
 
 /// Time limit of a run for which the task sets none, in seconds. Fuel has the same default.
@@ -36,6 +36,12 @@ const PROGRAMS: [&str; 3] = ["/opt/puppetlabs/bin/puppet", "/usr/bin/puppet", "/
 
 /// Maximum size of the Puppet code of a task, in bytes.
 const MAX_CODE_BYTES: u64 = 4 * 1024 * 1024;
+
+/// Maximum number of Puppet's errors in a message. The output has all.
+const MAX_ERRORS: usize = 2;
+
+/// Maximum size of one error of Puppet in a message, in bytes.
+const MAX_ERROR_BYTES: usize = 400;
 
 /// The message for a host without Puppet.
 const NO_PUPPET: &str = "Puppet is not installed on this host";
@@ -63,12 +69,16 @@ struct PuppetRun {
     facts: Vec<(String, String)>,
     cwd: Option<HostPath>,
     timeout: Duration,
+    /// The place of the time limit, for a message: a parameter or a field of the task.
+    timeout_field: &'static str,
+    /// True if the output may contain a secret, so that no message repeats it.
+    is_secret: bool,
 }
 
 /// The Puppet code of a task.
 enum Code {
-    /// The code itself.
-    Text(Vec<u8>),
+    /// The code itself, and the parameter that has it.
+    Text(&'static str, Vec<u8>),
     /// A manifest on the host.
     OnHost(HostPath),
 }
@@ -78,6 +88,13 @@ impl Applier for PuppetApplier {
         Box::pin(async move {
             site.left.find(&*site.host, &site.ledger).await?;
             let left_result = site.left.await_ends(&task.task.id).await;
+            // A second Puppet at the same time would report what the first one is about to change.
+            if let Some(unit) = unrecorded_unit(site, task)? {
+                return Err(unrecorded_error(&unit));
+            }
+            if left_result.is_some() {
+                remove_left_files(site, &task.task.id).await;
+            }
             let run = prepare(site, task)?;
             if left_result.is_none()
                 && site.memory.get::<RecentChecks>().is_valid(&task.task.id, task.content, site.host.uptime())
@@ -89,7 +106,7 @@ impl Applier for PuppetApplier {
                 return Ok(CheckResult::Drifted { diff: String::new(), message });
             };
             let (result, summary) = run_puppet(site, task, &run, program, RunMode::Noop).await?;
-            let check = check_result(result, summary)?;
+            let check = check_result(&run, result, summary)?;
             match (check, left_result) {
                 (CheckResult::Converged, Some(left)) => {
                     record_check(site, task);
@@ -120,7 +137,7 @@ impl Applier for PuppetApplier {
             };
             site.memory.get::<RecentChecks>().invalidate(&task.task.id);
             let (result, summary) = run_puppet(site, task, &run, program, RunMode::Apply).await?;
-            let result = apply_result(result, summary)?;
+            let result = apply_result(&run, result, summary)?;
             record_check(site, task);
             Ok(result)
         })
@@ -154,8 +171,8 @@ fn prepare(site: &Site, task: &HostTask) -> Result<PuppetRun, TaskError> {
     let parameters: PuppetParameters = parameters(task)?;
     let templates = &TaskTemplates::new(site, task);
     let code = match (&parameters.manifest, &parameters.source, &parameters.puppet_manifest) {
-        (Some(text), ..) => Code::Text(text.clone().into_bytes()),
-        (None, Some(source), _) => Code::Text(blob(site, source)?),
+        (Some(text), ..) => Code::Text("parameters.manifest", text.clone().into_bytes()),
+        (None, Some(source), _) => Code::Text("parameters.source", blob(site, source)?),
         (None, None, path) => Code::OnHost(templates.path("parameters.puppet_manifest", path.as_deref().unwrap_or_default())?),
     };
     let facts = parameters.facts.iter().map(|(name, text)| {
@@ -170,7 +187,11 @@ fn prepare(site: &Site, task: &HostTask) -> Result<PuppetRun, TaskError> {
         .iter()
         .map(|(key, value)| Ok((key.clone(), render_data(templates, &format!("parameters.hiera.{key}"), value)?)));
     let modules = parameters.modules.iter().map(|(path, source)| module_file(path, source));
-    let seconds = parameters.timeout.or(task.task.timeout_seconds).unwrap_or(DEFAULT_TIMEOUT_SECONDS);
+    let (timeout_field, seconds) = match (parameters.timeout, task.task.timeout_seconds) {
+        (Some(seconds), _) => ("parameters.timeout", seconds),
+        (None, Some(seconds)) => ("timeout_seconds", seconds),
+        (None, None) => ("the default of parameters.timeout", DEFAULT_TIMEOUT_SECONDS),
+    };
     Ok(PuppetRun {
         code,
         modules: modules.collect::<Result<_, TaskError>>()?,
@@ -179,6 +200,8 @@ fn prepare(site: &Site, task: &HostTask) -> Result<PuppetRun, TaskError> {
         facts,
         cwd: parameters.cwd.as_deref().map(|cwd| templates.directory("parameters.cwd", cwd)).transpose()?.flatten(),
         timeout: Duration::from_secs(seconds),
+        timeout_field,
+        is_secret: task.is_sensitive(),
     })
 }
 
@@ -233,11 +256,10 @@ async fn run_puppet(
     mode: RunMode,
 ) -> Result<(CommandResult, Option<PuppetSummary>), TaskError> {
     let staged = StagedRun::new(site, &task.task.id, run).await.map_err(TaskError::without_effect)?;
-    let is_secret = task.is_sensitive();
     let mut command = HostCommand {
         cwd: run.cwd.clone(),
         env: run.facts.iter().cloned().collect(),
-        ..HostCommand::new(staged.arguments(site, run, &program, mode, is_secret), run.timeout)
+        ..HostCommand::new(staged.arguments(site, run, &program, mode), run.timeout)
     };
     let result = match mode {
         RunMode::Noop => {
@@ -250,17 +272,20 @@ async fn run_puppet(
         }
     };
     let summary = staged.summary();
+    let name_fields = |result: CommandResult| CommandResult { output: staged.name_fields(site, run, &result.output), ..result };
+    let result = result.map(name_fields);
     staged.remove(site).await;
     Ok((result?, summary))
 }
 
 /// Returns the result of a run with `--noop`.
-fn check_result(result: CommandResult, summary: Option<PuppetSummary>) -> Result<CheckResult, TaskError> {
+fn check_result(run: &PuppetRun, result: CommandResult, summary: Option<PuppetSummary>) -> Result<CheckResult, TaskError> {
     let CommandResult { end, output } = result;
     let summary = match (end, summary) {
         (ExitKind::Status(0 | 4 | 6), Some(summary)) => summary,
         (end, _) => {
-            let message = format!("`puppet apply --noop` {}, so nothing is known about the host{}", end.sentence(), hint(end));
+            let reason = failure_reason(run, end, &output);
+            let message = format!("`puppet apply --noop` {}, so nothing is known about the host{reason}", end.sentence());
             return Err(TaskError { output, ..TaskError::new(message).without_effect() });
         }
     };
@@ -272,7 +297,7 @@ fn check_result(result: CommandResult, summary: Option<PuppetSummary>) -> Result
 }
 
 /// Returns the result of a run that may change the host.
-fn apply_result(result: CommandResult, summary: Option<PuppetSummary>) -> Result<ApplyResult, TaskError> {
+fn apply_result(run: &PuppetRun, result: CommandResult, summary: Option<PuppetSummary>) -> Result<ApplyResult, TaskError> {
     let CommandResult { end, output } = result;
     let counts = summary.map(|summary| format!(": {}", summary.sentence())).unwrap_or_default();
     match end {
@@ -285,18 +310,35 @@ fn apply_result(result: CommandResult, summary: Option<PuppetSummary>) -> Result
             Err(TaskError { output, ..TaskError::new(message) })
         }
         end => {
-            let message = format!("`puppet apply` {}{}", end.sentence(), hint(end));
+            let message = format!("`puppet apply` {}{}", end.sentence(), failure_reason(run, end, &output));
             Err(TaskError { output, ..TaskError::new(message) })
         }
     }
 }
 
-/// Returns what status 1 of Puppet usually means.
-const fn hint(end: ExitKind) -> &'static str {
+/// Returns the end of the message about a run that failed as a whole: Puppet's own errors, or what the end usually means.
+fn failure_reason(run: &PuppetRun, end: ExitKind, output: &str) -> String {
+    let errors = if run.is_secret { String::new() } else { first_errors(output) };
     match end {
-        ExitKind::Status(1) => " (the code does not compile, or a module or a value is missing)",
-        _ => "",
+        ExitKind::TimedOut => format!(
+            ": it takes longer than {} s ({}); raise that limit, or find what it waits for",
+            run.timeout.as_secs(),
+            run.timeout_field
+        ),
+        _ if !errors.is_empty() => format!(": {errors}"),
+        ExitKind::Status(1) => " (the code does not compile, or a module or a value is missing)".to_owned(),
+        ExitKind::Status(_) | ExitKind::Signal(_) => String::new(),
     }
+}
+
+/// Returns the first errors in the output of Puppet, each shortened.
+fn first_errors(output: &str) -> String {
+    let shorten = |line: &str| {
+        let end = line.floor_char_boundary(MAX_ERROR_BYTES);
+        format!("{}{}", &line[..end], if end < line.len() { "…" } else { "" })
+    };
+    let errors = output.lines().map(str::trim).filter(|line| line.starts_with("Error: "));
+    errors.take(MAX_ERRORS).map(shorten).collect::<Vec<_>>().join("; ")
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! The files that a run of Puppet reads, in a directory that only root can open. They are removed after the run.
 
-use log::debug;
+use log::{debug, warn};
 use serde_json::json;
 
 use super::summary::PuppetSummary;
@@ -35,6 +35,11 @@ fn dir_path() -> HostPath {
     HostPath::from_static(&format!("{}/{DIR_NAME}", paths::APPLY_STATE))
 }
 
+/// Returns the beginning of the names of the files that this process writes for a task.
+fn session_prefix(site: &Site, task: &str) -> String {
+    format!("{}-{:08x}", encode_file_name(task), site.host.session_id())
+}
+
 /// Opens the directory of the files, and creates it if it does not exist.
 fn open_dir(site: &Site) -> Result<Box<dyn Dir>, HostError> {
     ensure_dir(&*site.host, &dir_path(), 0o700)
@@ -47,7 +52,7 @@ impl StagedRun {
     /// [`TaskError`] if a file cannot be written or a blob is missing. The files that were written are removed.
     pub(super) async fn new(site: &Site, task: &str, run: &PuppetRun) -> Result<Self, TaskError> {
         let random = site.host.random() & 0xFFFF_FFFF;
-        let prefix = format!("{}-{:08x}{random:08x}", encode_file_name(task), site.host.session_id());
+        let prefix = format!("{}{random:08x}", session_prefix(site, task));
         let mut staged = Self { dir: open_dir(site)?, prefix, names: Vec::new() };
         match staged.write_files(site, run) {
             Ok(()) => Ok(staged),
@@ -61,7 +66,7 @@ impl StagedRun {
     /// Writes the code, the data, and the configuration of Hiera that names the data.
     fn write_files(&mut self, site: &Site, run: &PuppetRun) -> Result<(), TaskError> {
         self.write_modules(site, run)?;
-        if let Code::Text(code) = &run.code {
+        if let Code::Text(_, code) = &run.code {
             self.write(site, "pp", code)?;
         }
         if !run.hiera.is_empty() {
@@ -116,22 +121,28 @@ impl StagedRun {
         site.host.system_path(&path).display().to_string()
     }
 
-    /// Returns the command of the run. With `is_secret`, Puppet prints no content of files.
-    pub(super) fn arguments(
-        &self,
-        site: &Site,
-        run: &PuppetRun,
-        program: &HostPath,
-        mode: RunMode,
-        is_secret: bool,
-    ) -> Vec<String> {
+    /// Returns an output of Puppet with the parameters of the task in place of the files of this run, which nobody can open
+    /// after it.
+    pub(super) fn name_fields(&self, site: &Site, run: &PuppetRun, output: &str) -> String {
+        let code = if let Code::Text(field, _) = run.code { field } else { "" };
+        let fields = [
+            ("pp", code),
+            (MODULES_SUFFIX, "parameters.modules"),
+            ("data.json", "parameters.hiera"),
+            ("hiera.yaml", "parameters.hiera"),
+        ];
+        fields.iter().fold(output.to_owned(), |output, (suffix, field)| output.replace(&self.path(site, suffix), field))
+    }
+
+    /// Returns the command of the run. For a task with a secret, Puppet prints no content of files.
+    pub(super) fn arguments(&self, site: &Site, run: &PuppetRun, program: &HostPath, mode: RunMode) -> Vec<String> {
         let option = |name: &str, value: &str| format!("--{name}={value}");
         let mut arguments = vec![
             site.host.system_path(program).display().to_string(),
             "apply".to_owned(),
             "--detailed-exitcodes".to_owned(),
             "--color=false".to_owned(),
-            if is_secret { "--no-show_diff" } else { "--show_diff" }.to_owned(),
+            if run.is_secret { "--no-show_diff" } else { "--show_diff" }.to_owned(),
             if mode == RunMode::Noop { "--noop" } else { "--no-noop" }.to_owned(),
             option("lastrunfile", &self.path(site, "summary.yaml")),
         ];
@@ -144,7 +155,7 @@ impl StagedRun {
             arguments.push(option("modulepath", &module_path.join(":")));
         }
         arguments.push(match &run.code {
-            Code::Text(_) => self.path(site, "pp"),
+            Code::Text(..) => self.path(site, "pp"),
             Code::OnHost(path) => site.host.system_path(path).display().to_string(),
         });
         arguments
@@ -186,19 +197,33 @@ async fn remove(site: &Site, dir: &dyn Dir, name: &str) -> Result<(), TaskError>
     }
 }
 
+/// Removes the files of the runs of a task that a killed agent left, after these runs have ended. A file that cannot be
+/// removed is removed at the next start of the agent.
+pub async fn remove_left_files(site: &Site, task: &str) {
+    let prefix = format!("{}-", encode_file_name(task));
+    let own_prefix = session_prefix(site, task);
+    let is_left = |name: &str| name.starts_with(&prefix) && !name.starts_with(&own_prefix);
+    if let Err(error) = remove_where(site, is_left).await {
+        warn!(task, error = error.message.as_str(); "files of a run of Puppet remain");
+    }
+}
+
 /// Removes the files of runs that a killed agent left, except those of tasks whose command still runs in a unit. The caller
 /// must be the only process that applies tasks.
 ///
 /// # Errors
 /// [`TaskError`].
 pub async fn sweep(site: &Site) -> Result<(), TaskError> {
-    let Some(dir) = site.host.dir(&dir_path())? else { return Ok(()) };
     let running: Vec<String> =
         site.ledger.get(&STARTED_UNITS)?.unwrap_or_default().keys().map(|task| encode_file_name(task)).collect();
-    for name in dir.names()? {
-        if !running.iter().any(|prefix| name.starts_with(prefix)) {
-            remove(site, &*dir, &name).await?;
-        }
+    remove_where(site, |name| !running.iter().any(|prefix| name.starts_with(prefix))).await
+}
+
+/// Removes the files and directories of runs whose names have a property.
+async fn remove_where(site: &Site, must_remove: impl Fn(&str) -> bool) -> Result<(), TaskError> {
+    let Some(dir) = site.host.dir(&dir_path())? else { return Ok(()) };
+    for name in dir.names()?.iter().filter(|name| must_remove(name)) {
+        remove(site, &*dir, name).await?;
     }
     Ok(())
 }

@@ -9,7 +9,8 @@ use serde_json::json;
 use stemma_core::digest::sha256;
 
 use super::*;
-use crate::apply::applier::testing::{block_on, site, task_of};
+use crate::apply::applier::testing::{block_on, site, task_of, task_with_fields};
+use crate::apply::task::FailureEffect;
 use crate::host::memory::MemoryHost;
 
 /// The directory of the files that a run reads.
@@ -221,9 +222,12 @@ fn modules_are_staged_as_tree_and_removed_after_run() {
     host.apply(&task_with(&parameters, "gold")).unwrap();
     assert_eq!(*seen.borrow(), codes.map(|code| Some(code.to_owned())));
     assert_eq!(host.host.list(DIR), Vec::<String>::new());
-    for (path, source) in
-        [("../x", sources[0].as_str()), ("a/./b", &sources[0]), ("a", "sha256:00"), ("a", &format!("sha256:{}", "0".repeat(64)))]
-    {
+    for (path, source) in [
+        ("../x", sources[0].as_str()),
+        ("a/./b", &sources[0]),
+        ("a/lib/b", "sha256:00"),
+        ("a/lib/b", &format!("sha256:{}", "0".repeat(64))),
+    ] {
         let error = host.apply(&task_with(&json!({"manifest": "x", "modules": {path: source}}), "gold")).unwrap_err();
         assert!(error.message.starts_with("parameters.modules: "), "{}", error.message);
         assert_eq!(host.host.list(DIR), Vec::<String>::new(), "{path}");
@@ -268,4 +272,86 @@ fn puppet_continues_in_unit_when_agent_ends() {
         (result.message.as_str(), result.output.as_str()),
         ("the command that an earlier agent started ended with status 2", "said\n")
     );
+}
+
+/// The files may hold secrets. Those of this process, and those of other tasks, are not of the run that has ended.
+#[test]
+fn files_of_left_run_are_removed_after_end() {
+    let host = PuppetHost::new();
+    host.out_of_sync.set(0);
+    let [own, other] = ["p", "q"].map(crate::apply::ledger::encode_file_name);
+    host.host.put(&format!("{DIR}/{own}-feedbeef00000001.data.json"), "secret");
+    host.host.put(&format!("{DIR}/{own}-feedbeef00000001.modules/a/b.pp"), "");
+    let kept = [format!("{other}-feedbeef00000001.pp"), format!("{own}-{:08x}ffffffff.pp", host.site.host.session_id())];
+    kept.iter().for_each(|name| host.host.put(&format!("{DIR}/{name}"), ""));
+    host.host.leave_command("p", ExitKind::Status(2));
+    block_on(Box::pin(host.site.left.search()));
+    assert!(matches!(host.check(&task()), Ok(CheckResult::Completed(_))));
+    let left: std::collections::BTreeSet<String> = host.host.list(DIR).into_iter().collect();
+    assert_eq!(left, kept.into());
+}
+
+/// A process that does not apply tasks, such as `stemma-agent check`, cannot wait for the unit.
+#[test]
+fn check_starts_no_puppet_during_unrecorded_unit() {
+    let host = PuppetHost::new();
+    host.site.ledger.set_started_unit("p", Some("unit")).unwrap();
+    host.host.run_unit("unit");
+    let error = host.check(&task()).unwrap_err();
+    assert_eq!(
+        (error.message.as_str(), error.effect),
+        ("its command runs or has ended in unit, and no agent runs: the next agent records its end", FailureEffect::Unknown)
+    );
+    assert_eq!(host.run_count(), 0);
+    host.host.run_unit("other");
+    assert!(host.check(&task()).is_ok(), "the unit is gone");
+}
+
+/// The errors are those of Puppet 7.23 for a missing class. A task that may print a secret repeats none of them.
+#[test]
+fn message_has_errors_of_puppet_with_parameter_for_file() {
+    for (parameters, is_sensitive, expected) in [
+        (
+            json!({"manifest": "include nosuch"}),
+            false,
+            ": Error: Could not find class ::nosuch (file: parameters.manifest, line: 1)",
+        ),
+        (json!({"manifest": "include nosuch"}), true, " (the code does not compile, or a module or a value is missing)"),
+    ] {
+        let host = PuppetHost::new();
+        host.host.on_run(|_, command| {
+            let path = command.argv.last().unwrap();
+            let output = format!("Notice: a\nError: Could not find class ::nosuch (file: {path}, line: 1)\n");
+            CommandResult { end: ExitKind::Status(1), output }
+        });
+        let task = task_with_fields(("p", "puppet"), &json!({"parameters": parameters, "sensitive": is_sensitive}), &[]);
+        let error = host.check(&task).unwrap_err();
+        assert_eq!(
+            error.message,
+            format!("`puppet apply --noop` ended with status 1, so nothing is known about the host{expected}")
+        );
+        assert!(error.output.contains("(file: parameters.manifest, line: 1)"), "{}", error.output);
+        let error = host.apply(&task).unwrap_err();
+        assert_eq!(error.message, format!("`puppet apply` ended with status 1{expected}"));
+    }
+    let long = format!("Error: {}\nError: b\nError: c\n", "ä".repeat(300));
+    let errors = first_errors(&long);
+    assert!(errors.ends_with("ä…; Error: b") && errors.len() < 430, "{errors}");
+}
+
+#[test]
+fn timeout_message_has_limit_and_place() {
+    for (fields, limit) in [
+        (json!({"parameters": {"manifest": "x", "timeout": 7}, "timeout_seconds": 8}), "7 s (parameters.timeout)"),
+        (json!({"parameters": {"manifest": "x"}, "timeout_seconds": 8}), "8 s (timeout_seconds)"),
+        (json!({"parameters": {"manifest": "x"}}), "3600 s (the default of parameters.timeout)"),
+    ] {
+        let host = PuppetHost::new();
+        host.host.on_run(|_, _| CommandResult { end: ExitKind::TimedOut, output: String::new() });
+        let error = host.apply(&task_with_fields(("p", "puppet"), &fields, &[])).unwrap_err();
+        let expected = format!(
+            "`puppet apply` did not end in time and was stopped: it takes longer than {limit}; raise that limit, or find what it waits for"
+        );
+        assert_eq!(error.message, expected);
+    }
 }

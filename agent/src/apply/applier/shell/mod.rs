@@ -178,12 +178,12 @@ fn check_journal(site: &Site, task: &HostTask) -> Result<CheckResult, TaskError>
 
 /// Returns the unit of the command of a task, if systemd has it. This process did not start it, and does not apply tasks: a
 /// process that does waits for the command, and records its end.
-fn unrecorded_unit(site: &Site, task: &HostTask) -> Result<Option<String>, HostError> {
+pub(super) fn unrecorded_unit(site: &Site, task: &HostTask) -> Result<Option<String>, HostError> {
     Ok(site.ledger.started_unit(&task.task.id)?.filter(|unit| site.host.has_unit(unit)))
 }
 
 /// Returns the error of a check while the command of the task runs or has ended, and no agent has recorded its end.
-fn unrecorded_error(unit: &str) -> TaskError {
+pub(super) fn unrecorded_error(unit: &str) -> TaskError {
     let message = format!("its command runs or has ended in {unit}, and no agent runs: the next agent records its end");
     TaskError { effect: FailureEffect::Unknown, ..TaskError::new(message) }
 }

@@ -5,7 +5,7 @@
 
 mod walk;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use stemma_core::task::name_rules::pattern_error;
 use stemma_core::task::tree_rules::{MAX_SYNCED_FILES, agent_source_error, overlap_error, relative_path_error};
@@ -21,6 +21,14 @@ use crate::apply::rendering::TaskTemplates;
 use crate::apply::task::{ApplyResult, CheckResult, HostTask, Site, TaskError};
 use crate::host::atomic::{check_creatable, ensure_dir};
 use crate::host::{Dir, HostPath, Pending};
+use crate::watch::WatchScope;
+
+/// Maximum number of directories of a tree that are watched for changes. Linux limits the watches of a user, which all
+/// programs of root share.
+const MAX_WATCHED_DIRS: usize = 1024;
+
+/// Maximum number of files of a tree that are watched for changes.
+const MAX_WATCHED_FILES: usize = 4096;
 
 /// The applier of `sync` tasks.
 pub(super) struct SyncApplier;
@@ -117,6 +125,25 @@ impl Applier for SyncApplier {
         Some(objects.into_iter().map(|(key, digest)| ManagedObject { digest, ..ManagedObject::new(key, true) }).collect())
     }
 
+    /// Returns the directory, and those below it that are nearest to it. In a tree in which nothing else remains, all of their
+    /// entries count. In another tree these are the files of the task, so that no file of another program causes a check.
+    fn watched_paths(&self, site: &Site, task: &HostTask) -> Vec<(HostPath, WatchScope)> {
+        let Ok(parameters) = parameters::<SyncParameters>(task) else { return Vec::new() };
+        let Ok(top) = render_path(&TaskTemplates::new(site, task), &parameters) else { return Vec::new() };
+        let files: Vec<String> = match &parameters.src {
+            Some(_) => site.ledger.tree_record(&task.task.id).unwrap_or_default().into_keys().collect(),
+            None => parameters.files.into_keys().collect(),
+        };
+        let dirs = watched_dirs(&files);
+        let is_exact = parameters.delete && parameters.ignore.0.is_empty();
+        let is_watched = |file: &&String| !is_exact && dirs.contains(file.rsplit_once('/').map_or("", |(dir, _)| dir));
+        let scope = if is_exact { WatchScope::Entries } else { WatchScope::File };
+        let watched_files = files.iter().filter(is_watched).take(MAX_WATCHED_FILES).map(|file| (file.as_str(), WatchScope::File));
+        let below = dirs.iter().filter(|dir| !dir.is_empty()).map(|dir| (*dir, scope)).chain(watched_files);
+        let below = below.filter_map(|(path, scope)| Some((top.join(path).ok()?, scope))).collect::<Vec<_>>();
+        std::iter::once((top, scope)).chain(below).collect()
+    }
+
     fn path_refusal(&self, site: &Site, path: &HostPath) -> Option<String> {
         let look = || {
             check_dir_path(site, "parameters.dst", path, false)?;
@@ -171,6 +198,14 @@ impl Applier for SyncApplier {
             Ok(ApplyResult { message, diff, ..ApplyResult::default() })
         })
     }
+}
+
+/// Returns the directories of files whose paths are relative to a tree: the tree itself, which has the empty path, and the
+/// nearest ones below it.
+fn watched_dirs(files: &[String]) -> BTreeSet<&str> {
+    let parents = |file| str::match_indices(file, '/').enumerate().map(move |(depth, (end, _))| (depth + 1, &file[..end]));
+    let by_depth: BTreeSet<(usize, &str)> = files.iter().map(String::as_str).flat_map(parents).chain([(0, "")]).collect();
+    by_depth.into_iter().take(MAX_WATCHED_DIRS).map(|(_, dir)| dir).collect()
 }
 
 /// Makes the changes of a walk in an existing directory.

@@ -331,3 +331,51 @@ fn tree_with_too_many_files_is_refused() {
         assert!(result.err().is_none_or(|error| error.message.contains("/srv/w would get more than 262144 files")));
     }
 }
+
+/// Each row has the parameters of a task besides its files, and the watched paths below the tree with `e` for a directory
+/// with its entries. With `ignore` or without `delete`, files of other programs in the tree are no drift.
+#[test]
+fn watched_paths_are_tree_with_delete_or_files() {
+    let host = MemoryHost::new();
+    let site = site_of(Rc::new(host.clone()));
+    let file = blob(&host, "x");
+    for (other, expected) in [
+        (json!({"delete": true}), "e e:a e:a/b e:c"),
+        (json!({"delete": true, "ignore": ["*.tmp"]}), "f f:a f:a/b f:c f:a/b/x f:c/y f:z"),
+        (json!({}), "f f:a f:a/b f:c f:a/b/x f:c/y f:z"),
+    ] {
+        let mut parameters = json!({"dst": "/srv/w", "files": {"a/b/x": file, "c/y": file, "z": file}});
+        parameters.as_object_mut().unwrap().extend(other.as_object().unwrap().clone());
+        let watched = SyncApplier.watched_paths(&site, &task(&parameters));
+        let word = |(path, scope): &(HostPath, WatchScope)| {
+            let kind = if *scope == WatchScope::Entries { "e" } else { "f" };
+            format!("{kind}{}", path.as_str().strip_prefix("/srv/w").unwrap().replacen('/', ":", 1))
+        };
+        assert_eq!(watched.iter().map(word).collect::<Vec<_>>().join(" "), expected, "{parameters}");
+    }
+    let many: Vec<String> = (0..3000).map(|number| format!("d{number:04}/deep/f")).collect();
+    let dirs = watched_dirs(&many);
+    assert_eq!(dirs.len(), MAX_WATCHED_DIRS);
+    assert!(dirs.iter().all(|dir| !dir.contains('/')), "the nearest directories come first");
+}
+
+/// The source is on the host, so the files are those that the last run has compared. A new file and a changed one below the
+/// tree wake the watch.
+#[tokio::test(flavor = "current_thread")]
+async fn change_below_tree_wakes_watch() {
+    let root = tempfile::tempdir().unwrap();
+    let root = root.path().canonicalize().unwrap();
+    fs::create_dir_all(root.join("src/a")).unwrap();
+    fs::write(root.join("src/a/f"), "x").unwrap();
+    for (delete, changed) in [(true, "dst/a/new"), (true, "dst/a/f"), (false, "dst/a/f")] {
+        let site = site_of(Rc::new(RealHost::new(&root).unwrap()));
+        let task = task(&json!({"dst": "/dst", "src": "/src", "delete": delete}));
+        SyncApplier.apply(&site, &task).await.unwrap();
+        let paths = SyncApplier.watched_paths(&site, &task);
+        let watched = paths.into_iter().map(|(path, scope)| (site.host.system_path(&path), scope)).collect();
+        let watch = crate::watch::FileWatch::new(root.clone(), watched);
+        fs::write(root.join(changed), "other").unwrap();
+        let is_woken = tokio::time::timeout(std::time::Duration::from_mins(2), watch.changed()).await.is_ok();
+        assert!(is_woken, "{delete} {changed}");
+    }
+}

@@ -10,7 +10,7 @@ use stemma_wire::message::signed::{Grant, LeaseKind};
 use stemma_wire::message::{Epoch, Hash, PartDigest};
 
 use super::*;
-use crate::apply::ledger::{ACCEPTED_NODE, LOCAL_STATE, Ledger, OPEN_BARRIERS, STAGING_DIRS};
+use crate::apply::ledger::{ACCEPTED_NODE, LOCAL_STATE, Ledger, OPEN_BARRIERS, STAGING_DIRS, encode_file_name};
 use crate::apply::leftovers::StagingDirs;
 use crate::apply::testing::{EPOCH, NODE, TestController, TestTaskSet};
 use crate::channel::{SyncEnd, pair};
@@ -426,6 +426,18 @@ fn x05_worker_sweeps_leftovers_when_no_task_may_run() {
         let staging_dirs = Ledger::open(Rc::new(host.clone())).unwrap().get(&STAGING_DIRS).unwrap();
         assert_eq!(staging_dirs, Some(recorded_dirs), "the directory is still recorded: a task may leave a file there again");
     }
+}
+
+/// The files may hold secrets. The task is no longer placed on the host, so nothing checks it.
+#[test]
+fn files_of_left_puppet_run_are_removed_without_task() {
+    let (host, controller) = (MemoryHost::new(), TestController::new());
+    let dir = "/var/lib/stemma-agent/apply/puppet";
+    host.put(&format!("{dir}/{}-feedbeef00000001.data.json", encode_file_name("gone")), "secret");
+    Ledger::open(Rc::new(host.clone())).unwrap().set_started_unit("gone", Some("unit")).unwrap();
+    host.leave_command("gone", ExitKind::Status(2));
+    runtime().block_on(run_until_idle(&host, &controller, Vec::new()));
+    assert_eq!(host.list(dir), Vec::<String>::new());
 }
 
 #[test]
