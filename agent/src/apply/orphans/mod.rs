@@ -165,7 +165,7 @@ pub fn left_objects(site: &Site, task: &HostTask) -> Vec<ManagedObject> {
     objects
 }
 
-/// Returns the objects that a successful task leaves on the host, in the form of the record.
+/// Returns the objects that a task leaves on the host if it succeeds, in the form of the record.
 #[must_use]
 pub fn left_records(site: &Site, task: &HostTask) -> Vec<(HostObject, LeftObject)> {
     let applier = task_type(&task.task.kind).and_then(|definition| applier(definition.kind));
@@ -305,6 +305,12 @@ fn unmanaged_objects<'a>(
 fn managed_objects(site: &Site, desired: &Desired, task: &ProfileTask) -> Option<Vec<ManagedObject>> {
     let task = HostTask::new(task, &desired.task_set.inputs).ok()?;
     applier(task_type(&task.task.kind)?.kind)?.managed_objects(site, &task)
+}
+
+/// Returns whether an object exists, or it is not known whether it exists.
+#[must_use]
+pub fn may_exist(site: &Site, object: &HostObject) -> bool {
+    is_present(site, object).unwrap_or(true)
 }
 
 /// Returns whether an object that exists is reported as left, as its applier decides.

@@ -293,3 +293,23 @@ fn report_lists_service_again_when_started_again() {
     let messages = runtime().block_on(run_until_idle(&host, &controller, Vec::new()));
     assert_eq!(orphan_names(&reported(&messages)), [""; 0], "the new unit is not from a task");
 }
+
+/// Regression: what a task made before it failed was in no list after the task was removed. A task that failed before
+/// it changed anything leaves nothing.
+#[test]
+fn report_lists_objects_of_failed_tasks() {
+    let (host, controller) = (host_with_service(StartBehavior::Hangs), TestController::new());
+    host.put("/etc/other", "o");
+    host.on_run(|_, _| CommandResult { end: ExitKind::Status(1), output: String::new() });
+    let refused = json!({"parameters": {"path": "/etc/other", "content": "x", "validate": ["test", "{path}"]}});
+    let hanging = json!({"parameters": {"unit": "app", "state": "running", "timeout": 1}});
+    let set = base_set().task("refused", "file", &[], &refused).task("app", "service", &[], &hanging);
+    let outcomes = outcomes(&send_set(&host, &controller, 1, &set));
+    for task in ["refused", "app"] {
+        assert!(outcomes.contains(&(task.to_owned(), Outcome::Failed)), "{outcomes:?}");
+    }
+    set_invocation(&host, true);
+    let orphans = reported(&send_set(&host, &controller, 2, &base_set()));
+    let listed: Vec<_> = orphans.listed.iter().map(|orphan| format!("{} {}", orphan.task, orphan.object_text())).collect();
+    assert_eq!(listed, ["app unit app.service"]);
+}
