@@ -146,6 +146,9 @@ pub struct UnitStatus {
     pub has_job: bool,
     /// False if a condition of the unit was not met at its last start, so that it was not started.
     pub is_condition_met: bool,
+    /// The conditions of the unit file that were not met at the last start, such as `ConditionPathExists=/etc/app`.
+    /// Empty if systemd does not know them any more.
+    pub unmet_conditions: Vec<String>,
     /// The units that can start this unit, such as its socket or timer.
     pub triggered_by: Vec<String>,
     /// True if the unit ends by itself after its work (`Type=oneshot` without `RemainAfterExit`). Not known, and so false, of

@@ -299,7 +299,7 @@ pub(crate) async fn node(api: &mut ApiClient, command: NodeCommand, reason: Opti
             let nodes = Targets::for_kind(api, KindArg::Node, &names, &selection).await?;
             let plan = async |_: &mut ApiClient, node: &TargetObject| {
                 let write = KindArg::Node.write_request(Endpoint::RebootNode, &node.name, &[])?;
-                Ok(WritePlan::from_write(write, format!("{node} reboots")))
+                Ok(WritePlan::from_write(write, format!("{node}: reboot requested")))
             };
             run_batch(api, &nodes, output, plan).await
         }

@@ -54,6 +54,7 @@ const SKIPPED_FIELDS: &[&str] =
 const TASK_TYPE_RULES: &[FieldRule<Task>] = &[
     ("timeout_seconds", has_unused_timeout_seconds, "it limits only shell, service, package, puppet and reboot tasks"),
     ("on_interrupt", |task| task.on_interrupt != OnInterrupt::Unknown && !is_shell(task), "only a shell task uses it"),
+    ("parameters.reload", has_unused_reload, "without `subscribes`, nothing asks for a reload"),
     ("parameters.timeout", has_unused_timeout, "a file is written without a limit of time"),
     ("tasks", |task| !task.tasks.is_empty() && !task.is_group(), "only a group has tasks"),
 ];
@@ -429,6 +430,15 @@ fn has_unused_timeout(task: &Task) -> bool {
     timeout_form(task).is_some_and(|form| form != ParameterForm::Seconds) && is_set()
 }
 
+/// Returns whether a `service` task asks for reloads, and no task can cause one.
+fn has_unused_reload(task: &Task) -> bool {
+    is_kind(task, TaskKind::Service) && task.subscribes.is_empty() && task.parameters.get("reload") == Some(&Value::Bool(true))
+}
+
 fn is_shell(task: &Task) -> bool {
-    task_type(&task.kind).is_some_and(|kind| kind.kind == TaskKind::Shell)
+    is_kind(task, TaskKind::Shell)
+}
+
+fn is_kind(task: &Task, kind: TaskKind) -> bool {
+    task_type(&task.kind).is_some_and(|definition| definition.kind == kind)
 }

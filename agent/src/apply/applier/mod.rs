@@ -125,6 +125,14 @@ pub trait Applier {
         Ok(true)
     }
 
+    /// Returns whether an object that still exists is reported as one that a task left. By default, each is. A service
+    /// is reported only while it is enabled or runs. It remains recorded, because a service that fails and that systemd
+    /// starts again and again does not run now and then. Must be cheap, as [`Self::has_object`].
+    fn is_left_now(&self, site: &Site, object: &HostObject) -> bool {
+        let _ = (site, object);
+        true
+    }
+
     /// Returns the SHA-256 digest of the content of the single file that the task writes as a whole, or of the target of its
     /// link. Returns `None` for a task with other objects, or if the digest cannot be determined.
     fn written_digest(&self, site: &Site, task: &HostTask) -> Option<[u8; 32]> {

@@ -88,7 +88,8 @@ pub struct TaskRun {
     new_records: BTreeMap<String, TaskRecord>,
     reasons: BTreeMap<String, Reason>,
     results: Vec<TaskResult>,
-    /// Objects of tasks that succeeded, until they are recorded on disk. They stay when the task leaves the task set.
+    /// Objects of tasks that succeeded, or failed after a change, until they are recorded on disk. They stay when the
+    /// task leaves the task set.
     left_objects: LeftBatch,
     /// Ids of the clean-ups that succeeded, until this is recorded on disk.
     ended_clean_ups: BTreeSet<String>,
@@ -434,6 +435,9 @@ impl TaskRun {
                 let Some(end) = end else { return Poll::Ready(()) };
                 match end {
                     PerformResult::Ended(execution, refresh_outcome) => {
+                        if !execution.outcome.is_success() && matches!(refresh_outcome, RefreshOutcome::Changed) {
+                            self.note_objects_of_failure(task_index);
+                        }
                         self.cancel_refreshes(task_index, refresh_outcome);
                         self.graph.end(task_index, execution.outcome);
                         self.record_end(task_index, execution, allowed_action);
@@ -466,6 +470,13 @@ impl TaskRun {
         let task = self.tasks.iter().find(|planned| planned.id == id).and_then(PlannedTask::host_task);
         let objects = task.map(|task| orphans::left_objects(&self.site, &task)).unwrap_or_default();
         objects.into_iter().map(|object| object.key).collect()
+    }
+
+    /// Notes what a task left that has failed after it had changed something: its objects that exist now. Until
+    /// [`Self::save_results`], they are only in memory.
+    fn note_objects_of_failure(&mut self, task_index: usize) {
+        let Readiness::Runnable { task, .. } = &self.tasks[task_index].readiness else { return };
+        self.left_objects.add_where(&self.site, task, |object| orphans::may_exist(&self.site, object));
     }
 
     /// Records the end of a task in memory, until [`Self::save_results`] stores it: its reason and, if the result must

@@ -45,7 +45,7 @@ pub struct OrphanList {
 
 /// The recorded objects that no task manages now.
 struct Unmanaged {
-    /// The objects that still exist.
+    /// The objects that still exist, without services that are not enabled and do not run.
     orphans: LeftObjects,
     /// The objects that no longer exist.
     missing: BTreeSet<HostObject>,
@@ -187,15 +187,15 @@ fn reported_orphans(
     })
 }
 
-/// Returns the recorded objects that no task manages now: those that still exist, and those that no longer exist. An object
-/// whose existence cannot be checked is in neither list.
+/// Returns the recorded objects that no task manages now: those that are still left, and those that no longer exist. An
+/// object whose existence cannot be checked is in neither list, and neither is a service that exists and is not in use.
 fn find_unmanaged(site: &Site, desired: &Desired, profile: &Profile, recorded: &LeftObjects) -> Unmanaged {
     let mut unmanaged = Unmanaged { orphans: LeftObjects::new(), missing: BTreeSet::new() };
     for (object, left) in unmanaged_objects(site, desired, profile, recorded) {
         match is_present(site, object) {
-            Ok(true) => drop(unmanaged.orphans.insert(object.clone(), left.clone())),
+            Ok(true) if is_left_now(site, object) => drop(unmanaged.orphans.insert(object.clone(), left.clone())),
             Ok(false) => drop(unmanaged.missing.insert(object.clone())),
-            Err(_) => {}
+            Ok(true) | Err(_) => {}
         }
     }
     unmanaged
@@ -259,6 +259,17 @@ fn unmanaged_objects<'a>(
 fn managed_objects(site: &Site, desired: &Desired, task: &ProfileTask) -> Option<Vec<ManagedObject>> {
     let task = HostTask::new(task, &desired.task_set.inputs).ok()?;
     applier(task_type(&task.task.kind)?.kind)?.managed_objects(site, &task)
+}
+
+/// Returns whether an object exists, or it is not known whether it exists.
+#[must_use]
+pub fn may_exist(site: &Site, object: &HostObject) -> bool {
+    is_present(site, object).unwrap_or(true)
+}
+
+/// Returns whether an object that exists is reported as left, as its applier decides.
+fn is_left_now(site: &Site, object: &HostObject) -> bool {
+    object.0.task_kind().and_then(applier).is_none_or(|applier| applier.is_left_now(site, object))
 }
 
 /// Returns whether an object still exists. If a link is part of a path, or another kind of file has the name, the file

@@ -47,8 +47,16 @@ impl LeftBatch {
 
     /// Adds the objects that a successful task leaves on the host.
     pub fn add(&mut self, site: &Site, task: &HostTask) {
+        self.add_where(site, task, |_| true);
+    }
+
+    /// Adds the objects of a task that failed after a change: those that `exists` accepts.
+    pub fn add_where(&mut self, site: &Site, task: &HostTask, exists: impl Fn(&HostObject) -> bool) {
         let applier = task_type(&task.task.kind).and_then(|definition| applier(definition.kind));
         for ManagedObject { key, digest, content_count, .. } in left_objects(site, task) {
+            if !exists(&key) {
+                continue;
+            }
             // If the note cannot be read, the object counts as one that existed before.
             let is_created = key.0.file_kind().is_some() && site.ledger.is_created_by_task(&key.1).unwrap_or(false);
             let digest = digest.or_else(|| applier.and_then(|applier| applier.written_digest(site, task)));

@@ -507,7 +507,7 @@ impl ApplyWorker {
                 self.progress = observed::Progress::Idle;
             }
         } else if has_no_running_task {
-            self.failures = if self.progress == observed::Progress::Failed { self.failures + 1 } else { 0 };
+            self.failures = failure_count(self.failures, self.progress, self.changed_files.repeats > 0);
             self.next_reconcile_at = Instant::now() + self.reconcile_delay();
             if self.changed_files.should_reconcile() {
                 self.reconcile_soon();
@@ -568,6 +568,16 @@ impl ApplyWorker {
             self.watchdog.ping_if_due();
         }
         Ok(self.summary)
+    }
+}
+
+/// Returns the number of consecutive runs that failed, after a run with this progress. A run that only repeats the one
+/// before, because files changed during it, does not make the delay before the next one longer.
+fn failure_count(failures: u32, progress: observed::Progress, is_repeated: bool) -> u32 {
+    match progress {
+        observed::Progress::Failed if is_repeated => failures.max(1),
+        observed::Progress::Failed => failures.saturating_add(1),
+        observed::Progress::Idle | observed::Progress::Running | observed::Progress::Waiting | observed::Progress::Converged => 0,
     }
 }
 

@@ -19,7 +19,7 @@ mod path;
 mod profile;
 mod task_cycle;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 pub use check::{check_changed_tasks, task_errors};
@@ -77,7 +77,7 @@ pub struct CompiledRelease {
     /// The releases that this release imports directly.
     pub imports: Vec<ReleaseRef>,
     /// The releases that this release imports directly or through another import.
-    pub all_imports: std::collections::BTreeSet<ReleaseRef>,
+    pub all_imports: BTreeSet<ReleaseRef>,
     /// Problems that do not prevent the release from being stored.
     pub findings: Vec<Finding>,
 }
@@ -187,6 +187,18 @@ impl CompiledRelease {
     /// Returns the id of a task.
     pub fn id(&self, ix: TaskIndex) -> &str {
         &self.tasks[ix.as_usize()].task.id
+    }
+
+    /// Returns the tasks that nothing places and that need no placement, because hosts get them for a task that names
+    /// them in `on_unassign`.
+    pub(crate) fn clean_up_tasks(&self) -> BTreeSet<TaskIndex> {
+        let named_tasks = (0..).map(TaskIndex).zip(&self.tasks).filter_map(|(ix, task)| {
+            let target = task.on_unassign.filter(|target| *target != ix)?;
+            let is_sent = task.phase() == Phase::Apply && (!self.is_privileged(target) || self.is_privileged(ix));
+            is_sent.then_some(target)
+        });
+        let is_placed = |task: &CompiledTask| task.selector_text().is_some() || !task.groups.is_empty();
+        named_tasks.filter(|target| !is_placed(self.task(*target))).collect()
     }
 
     /// Returns the selectors that place a task on nodes, as a text for messages: the task's own selector, and those of

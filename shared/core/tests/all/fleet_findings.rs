@@ -162,6 +162,21 @@ fn w02_every_unimplemented_field_is_finding() {
     assert!(findings.iter().all(|finding| finding.code != "field.idle"), "{findings:?}");
 }
 
+/// A `service` task reloads its unit only after a change of a task that it subscribes to.
+#[test]
+fn reload_is_finding_when_service_subscribes_to_nothing() {
+    let conf = json!({"id": "conf", "type": "file", "tags": ["nginx"], "parameters": {"path": "/f", "content": ""}});
+    for (subscribes, reload, expected) in [(json!([]), true, 1), (json!(["conf"]), true, 0), (json!([]), false, 0)] {
+        let parameters = json!({"unit": "nginx", "state": "running", "reload": reload});
+        let web = json!({"id": "web", "type": "service", "tags": ["nginx"], "subscribes": subscribes, "parameters": parameters});
+        let fixture = FleetFixture::from_manifests(&site_manifests(&json!({}), &json!([conf, web])));
+        let findings = resolve_fleet(&fixture.fleet, &fixture.cache).expect("it resolves").findings;
+        let idle: Vec<_> = findings.iter().filter(|finding| finding.code == "field.idle").collect();
+        assert_eq!(idle.len(), expected, "{subscribes} {reload}: {idle:?}");
+        assert!(idle.iter().all(|finding| finding.object == "release/site@1 task web parameters.reload"), "{idle:?}");
+    }
+}
+
 /// The agent limits the time of tasks of the types that have a parameter `timeout` in seconds. Regression: all types
 /// but `shell` had a finding, and `timeout` of a copy had none.
 #[test]

@@ -141,6 +141,27 @@ fn on_unassign_has_finding_when_no_host_can_run_task() {
     }
 }
 
+/// Regression: while no node had the task that names it, the finding said that the clean-up needs tags or roles. A host
+/// that gets them runs the clean-up at once.
+#[test]
+fn unassign_task_has_no_finding_when_nothing_places_tasks() {
+    for (fields, is_expected) in [
+        (json!({}), false),
+        (json!({"tags": ["nginx"]}), true),
+        // No host gets it.
+        (json!({"privileged": true}), true),
+    ] {
+        let tasks = json!([shell("conf", &json!({"tags": ["nginx"], "on_unassign": "undo"})), shell("undo", &fields)]);
+        let mut documents = site_manifests(&json!({}), &tasks);
+        documents[1]["roles"]["web"] = json!({"tags": []});
+        let fixture = FleetFixture::from_manifests(&documents);
+        let findings = resolve_fleet(&fixture.fleet, &fixture.cache).expect("it resolves").findings;
+        let has_finding =
+            |task: &str| findings.iter().any(|finding| finding.code == "task.unplaced" && finding.object.ends_with(task));
+        assert_eq!((has_finding("task/conf"), has_finding("task/undo")), (true, is_expected), "{fields}: {findings:?}");
+    }
+}
+
 #[test]
 fn explain_task_names_unassigning_task() {
     let tasks = json!([shell("conf", &json!({"tags": ["nginx"], "on_unassign": "undo"})), shell("undo", &json!({}))]);

@@ -131,7 +131,11 @@ impl Applier for SyncApplier {
         let Ok(parameters) = parameters::<SyncParameters>(task) else { return Vec::new() };
         let Ok(top) = render_path(&TaskTemplates::new(site, task), &parameters) else { return Vec::new() };
         let files: Vec<String> = match &parameters.src {
-            Some(_) => site.ledger.tree_record(&task.task.id).unwrap_or_default().into_keys().collect(),
+            // The record of a very large tree has no names. Then only the directory itself is watched.
+            Some(_) => {
+                let record = site.ledger.sync_record(&task.task.id).unwrap_or_default();
+                record.names().into_iter().flatten().cloned().collect()
+            }
             None => parameters.files.into_keys().collect(),
         };
         let dirs = watched_dirs(&files);

@@ -191,9 +191,15 @@ impl<'a> UnitTransition<'a> {
         }
         let unit = &self.wanted.unit;
         if self.status.active_state == ActiveState::Inactive && !self.status.is_condition_met {
-            return Err(TaskError::new(format!(
-                "{unit} was not started, because a condition of its unit file is not met: `systemctl status {unit}` names it"
-            )));
+            let conditions = match self.status.unmet_conditions.as_slice() {
+                [] => format!("a condition of its unit file is not met: `systemctl status {unit}` names it"),
+                unmet => format!(
+                    "its unit file has {}, which is not met on this host: let an earlier task meet it, change the unit file, or \
+                     remove `state`",
+                    unmet.join(" and ")
+                ),
+            };
+            return Err(self.journal_error(format!("{unit} was not started, because {conditions}")).await);
         }
         let state = state_words(&self.status);
         let message = format!(

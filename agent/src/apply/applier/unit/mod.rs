@@ -54,7 +54,11 @@ impl Applier for UnitApplier {
     }
 
     fn has_object(&self, site: &Site, (_, unit): &HostObject) -> Result<bool, HostError> {
-        Ok(left::is_left(&*site.host, unit))
+        Ok(left::is_present(&*site.host, unit))
+    }
+
+    fn is_left_now(&self, site: &Site, (_, unit): &HostObject) -> bool {
+        left::is_enabled_or_running(&*site.host, unit)
     }
 }
 

@@ -260,8 +260,15 @@ fn failed_start_reports_reason_and_journal_lines() {
         unit.behavior = StartBehavior::Ends;
         unit.status.is_condition_met = false;
     });
+    let journal = "app.service was skipped because of an unmet condition check (ConditionHost=web).";
+    host.on_run(move |_, _| CommandResult { end: ExitKind::Status(0), output: journal.into() });
+    let error = apply(&host, &app(&json!({"state": "running"}))).unwrap_err();
+    assert!(error.message.contains("a condition of its unit file is not met"), "{}", error.message);
+    assert_eq!(error.output, journal);
+    host.update_unit(APP, |unit| unit.status.unmet_conditions = vec!["ConditionHost=web".into()]);
     let message = apply(&host, &app(&json!({"state": "running"}))).unwrap_err().message;
-    assert!(message.contains("a condition of its unit file is not met"), "{message}");
+    let expected = "app.service was not started, because its unit file has ConditionHost=web, which is not met on this host: ";
+    assert!(message.starts_with(expected), "{message}");
 }
 
 /// A start that hangs is requested once. Later runs wait for its end, whatever the task or its retries want.

@@ -114,6 +114,23 @@ fn progress(messages: &[ApplyMessage]) -> Option<observed::Progress> {
     reports(messages).last().map(|report| report.progress)
 }
 
+/// Regression: the run that follows a change of files doubled the delay, so that a failed task was tried again after
+/// two minutes and not after one.
+#[test]
+fn failure_count_ignores_repeated_run() {
+    use observed::Progress::{Converged, Failed};
+    for (failures, progress, is_repeated, expected) in [
+        (0, Failed, false, 1),
+        (1, Failed, true, 1),
+        (1, Failed, false, 2),
+        (0, Failed, true, 1),
+        (3, Converged, false, 0),
+        (3, Converged, true, 0),
+    ] {
+        assert_eq!(failure_count(failures, progress, is_repeated), expected, "{failures} {progress:?} {is_repeated}");
+    }
+}
+
 #[test]
 fn worker_writes_labels_and_file_when_offered() {
     let (host, controller) = (MemoryHost::new(), TestController::new());

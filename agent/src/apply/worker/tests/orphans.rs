@@ -7,6 +7,8 @@ use stemma_core::status::Orphans;
 
 use super::*;
 use crate::apply::ledger::{LEFT_OBJECTS, ObjectKind, WRITTEN_FILES};
+use crate::host::memory::{MemoryUnit, StartBehavior};
+use crate::host::system_units::ActiveState;
 
 fn base_set() -> TestTaskSet {
     TestTaskSet::default().file("base", &[], "/etc/base", "b")
@@ -271,4 +273,67 @@ fn report_lists_packages_and_accounts_of_removed_tasks() {
     host.put("/var/lib/dpkg/status", "Package: nginx\nStatus: deinstall ok config-files\nArchitecture: amd64\nVersion: 1\n\n");
     let messages = runtime().block_on(run_until_idle(&host, &controller, Vec::new()));
     assert_eq!(listed(&messages), ["app user app"]);
+}
+
+/// Returns the names of the listed orphans.
+fn orphan_names(orphans: &Orphans) -> Vec<&str> {
+    orphans.listed.iter().map(|orphan| orphan.name.as_str()).collect()
+}
+
+/// Returns a host with the file of a service that is stopped.
+fn host_with_service(behavior: StartBehavior) -> MemoryHost {
+    let host = MemoryHost::new();
+    host.put("/etc/systemd/system/app.service", "");
+    host.put_unit("app.service", MemoryUnit { behavior, ..MemoryUnit::new(ActiveState::Inactive, "disabled") });
+    host
+}
+
+/// Lets systemd have the link of a service that runs, or removes it.
+fn set_invocation(host: &MemoryHost, is_running: bool) {
+    let link = "/run/systemd/units/invocation:app.service";
+    if is_running { host.put_link_to(link, "7") } else { host.delete(link) }
+}
+
+/// Regression: a service that did not run at one moment, because systemd was about to start it again, was never listed
+/// again.
+#[test]
+fn report_lists_service_again_when_started_again() {
+    let (host, controller) = (host_with_service(StartBehavior::Works), TestController::new());
+    let set = base_set().task("app", "service", &[], &json!({"parameters": {"unit": "app", "state": "running"}}));
+    let messages = send_set(&host, &controller, 1, &set);
+    assert_eq!(progress(&messages), Some(observed::Progress::Converged), "{:?}", outcomes(&messages));
+    set_invocation(&host, false);
+    assert_eq!(orphan_names(&reported(&send_set(&host, &controller, 2, &base_set()))), [""; 0], "it does not run");
+    for (is_running, expected) in [(true, &["app.service"][..]), (false, &[]), (true, &["app.service"])] {
+        set_invocation(&host, is_running);
+        let messages = runtime().block_on(run_until_idle(&host, &controller, Vec::new()));
+        assert_eq!(orphan_names(&reported(&messages)), expected);
+    }
+    set_invocation(&host, false);
+    host.delete("/etc/systemd/system/app.service");
+    runtime().block_on(run_until_idle(&host, &controller, Vec::new()));
+    host.put("/etc/systemd/system/app.service", "");
+    set_invocation(&host, true);
+    let messages = runtime().block_on(run_until_idle(&host, &controller, Vec::new()));
+    assert_eq!(orphan_names(&reported(&messages)), [""; 0], "the new unit is not from a task");
+}
+
+/// Regression: what a task made before it failed was in no list after the task was removed. A task that failed before
+/// it changed anything leaves nothing.
+#[test]
+fn report_lists_objects_of_failed_tasks() {
+    let (host, controller) = (host_with_service(StartBehavior::Hangs), TestController::new());
+    host.put("/etc/other", "o");
+    host.on_run(|_, _| CommandResult { end: ExitKind::Status(1), output: String::new() });
+    let refused = json!({"parameters": {"path": "/etc/other", "content": "x", "validate": ["test", "{path}"]}});
+    let hanging = json!({"parameters": {"unit": "app", "state": "running", "timeout": 1}});
+    let set = base_set().task("refused", "file", &[], &refused).task("app", "service", &[], &hanging);
+    let outcomes = outcomes(&send_set(&host, &controller, 1, &set));
+    for task in ["refused", "app"] {
+        assert!(outcomes.contains(&(task.to_owned(), Outcome::Failed)), "{outcomes:?}");
+    }
+    set_invocation(&host, true);
+    let orphans = reported(&send_set(&host, &controller, 2, &base_set()));
+    let listed: Vec<_> = orphans.listed.iter().map(|orphan| format!("{} {}", orphan.task, orphan.object_text())).collect();
+    assert_eq!(listed, ["app unit app.service"]);
 }

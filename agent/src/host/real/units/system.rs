@@ -269,6 +269,7 @@ fn read_status(properties: &UnitProperties<'_>) -> UnitStatus {
         can_reload: is_true("CanReload"),
         has_job: properties.get("Job").and_then(job).is_some_and(|(id, _)| id != 0),
         is_condition_met: !was_checked || is_true("ConditionResult"),
+        unmet_conditions: unmet_conditions(properties.get("Conditions")),
         triggered_by: texts(properties.get("TriggeredBy")),
         is_short_lived: false,
     }
@@ -283,6 +284,27 @@ fn load_error(value: Option<&Variant<'_>>) -> Option<String> {
         _ => None,
     }
     .filter(|message| !message.is_empty())
+}
+
+/// Returns the conditions that were not met, as in a unit file, from the property `Conditions`. Each of its items has
+/// the name, whether one of several such conditions is enough (`|`), whether it is negated (`!`), the value, and the
+/// result: negative if the condition was not met, and 0 if it was not checked.
+fn unmet_conditions(value: Option<&Variant<'_>>) -> Vec<String> {
+    let Some(Variant::Array(items)) = value else { return Vec::new() };
+    let condition = |item: &Variant<'_>| {
+        let Variant::Structure(fields) = item else { return None };
+        let [Variant::Str(name), Variant::Bool(is_trigger), Variant::Bool(is_negated), Variant::Str(value), Variant::I32(result)] =
+            fields.fields()
+        else {
+            return None;
+        };
+        let (trigger, negation) = (if *is_trigger { "|" } else { "" }, if *is_negated { "!" } else { "" });
+        Some((*is_trigger, *result, format!("{name}={trigger}{negation}{value}")))
+    };
+    let conditions: Vec<_> = items.inner().iter().filter_map(condition).collect();
+    let is_triggered = conditions.iter().any(|(is_trigger, result, _)| *is_trigger && *result > 0);
+    let unmet = conditions.into_iter().filter(|(is_trigger, result, _)| *result < 0 && !(*is_trigger && is_triggered));
+    unmet.map(|(.., text)| text).collect()
 }
 
 /// Returns the texts in a list.
@@ -348,6 +370,19 @@ mod tests {
         assert_eq!(read_status(&running), expected);
         let masked: UnitProperties<'_> = [("LoadState", text("masked")), ("UnitFileState", text("masked-runtime"))].into();
         assert!(read_status(&masked).is_masked());
+        let conditions = |conditions: Vec<(&'static str, bool, bool, &'static str, i32)>| -> UnitProperties<'static> {
+            [("Conditions", Variant::new(conditions))].into()
+        };
+        let unmet = conditions(vec![
+            ("ConditionUser", false, true, "root", -1),
+            ("ConditionPathExists", false, false, "/etc", 1),
+            ("ConditionPathExists", true, false, "/a", 1),
+            ("ConditionPathExists", true, false, "/b", -1),
+            ("ConditionHost", false, false, "web", 0),
+        ]);
+        assert_eq!(read_status(&unmet).unmet_conditions, ["ConditionUser=!root"]);
+        let unmet = conditions(vec![("ConditionHost", true, false, "a", -1), ("ConditionHost", true, false, "b", -1)]);
+        assert_eq!(read_status(&unmet).unmet_conditions, ["ConditionHost=|a", "ConditionHost=|b"]);
         let bad: UnitProperties<'_> = [
             ("LoadState", text("bad-setting")),
             (

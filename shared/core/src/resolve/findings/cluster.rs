@@ -244,7 +244,7 @@ impl ClusterCheck<'_> {
     }
 
     /// Adds a finding for each task of a release that is placed on no node. Groups of tasks and stages are omitted,
-    /// because they run on no node.
+    /// because they run on no node. So are tasks that only `on_unassign` names, because they need no placement.
     fn check_unplaced_tasks(&mut self, release: &CompiledRelease, profiles: &[&Profile]) {
         let same_release = profiles.iter().filter(|profile| profile.release.hash == release.hash);
         let placed: BTreeSet<TaskIndex> = same_release.flat_map(|profile| profile.all_tasks()).collect();
@@ -255,8 +255,9 @@ impl ClusterCheck<'_> {
                 other_profiles.filter(|other| other.release.task_index(id).is_some_and(|ix| other.all_tasks().contains(&ix)));
             found.next().map_or_else(String::new, |other| format!("; the task of this id in release {} does", other.release.name))
         };
+        let clean_ups = release.clean_up_tasks();
         for (ix, task) in (0..).map(TaskIndex).zip(&release.tasks) {
-            if !placed.contains(&ix) && !task.task.is_group() && !task.task.is_stage() {
+            if !placed.contains(&ix) && !clean_ups.contains(&ix) && !task.task.is_group() && !task.task.is_stage() {
                 let (id, placement) = (&task.task.id, release.placement_text(ix));
                 let message = format!(
                     "task {id} of release {} runs on no node: it is placed by {placement}{}",
