@@ -138,7 +138,11 @@ pub struct UnitStatus {
     /// Whether the unit is enabled: `enabled`, `disabled`, `static`, `masked` or another word of systemd. Empty if the unit
     /// has no unit file.
     pub file_state: String,
-    /// True if the unit file has changed since systemd read it.
+    /// The path of the unit file that systemd has read, or empty.
+    pub unit_file: String,
+    /// The paths of the drop-ins that systemd has read.
+    pub drop_ins: Vec<String>,
+    /// True if the unit file or a drop-in has changed since systemd read it, as far as systemd notices.
     pub needs_reload: bool,
     /// True if the unit can read its configuration again without a restart.
     pub can_reload: bool,

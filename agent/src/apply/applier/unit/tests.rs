@@ -361,6 +361,55 @@ fn refresh_reads_changed_unit_file_first() {
     assert_eq!(result.message, "reloaded; its unit file has changed too, which takes effect when it is restarted");
 }
 
+/// The path of a drop-in in a directory that is new.
+const DROP_IN: &str = "/etc/systemd/system/app.service.d/10.conf";
+
+/// Returns a host with a running unit, and a drop-in that systemd has not read and does not report.
+fn host_with_new_drop_in(read_later: &[&str]) -> MemoryHost {
+    let host = host_with(ActiveState::Active, "enabled", |unit| {
+        unit.status.unit_file = "/usr/lib/systemd/system/app.service".into();
+        unit.next_drop_ins = Some(read_later.iter().map(|path| (*path).to_owned()).collect());
+    });
+    host.put(DROP_IN, "[Service]\nEnvironment=A=1\n");
+    host
+}
+
+/// Regression test: systemd does not report the first drop-in of a unit, and the unit was restarted with its old definition.
+#[test]
+fn new_drop_in_is_drift_and_read_before_restart() {
+    let running = app(&json!({"state": "running"}));
+    let host = host_with_new_drop_in(&[DROP_IN]);
+    let CheckResult::Drifted { diff, message } = check(&host, &running).unwrap() else { panic!("it is drift") };
+    assert!(diff.ends_with("-unit file or drop-ins: changed\n+unit file or drop-ins: read by systemd\n"), "{diff}");
+    assert_eq!(message, "the unit file or a drop-in of app.service has changed since systemd read it");
+    let result = apply(&host, &running).unwrap();
+    assert!(!result.is_unchanged && result.message.contains("take effect when the unit is restarted"), "{result:?}");
+    assert_eq!(host.take_unit_changes(), ["reload"]);
+    assert_eq!(check(&host, &running).unwrap(), CheckResult::Converged);
+    let host = host_with_new_drop_in(&[DROP_IN]);
+    assert_eq!(refresh(&host, &running).unwrap().message, "restarted");
+    assert_eq!(host.take_unit_changes(), ["reload", "restart app.service"]);
+}
+
+/// systemd always reports a change of a masked unit with drop-ins, and may report one of another unit after each reload.
+#[test]
+fn change_that_no_reload_ends_is_no_endless_drift() {
+    let host = host_with_new_drop_in(&[]);
+    let (site, task) = (site(&host), app(&json!({"state": "running"})));
+    let mut reloads = 0;
+    while let CheckResult::Drifted { .. } = block_on(UnitApplier.check(&site, &task)).unwrap() {
+        block_on(UnitApplier.apply(&site, &task)).unwrap();
+        reloads += 1;
+        assert!(reloads <= 3);
+    }
+    assert_eq!((reloads, host.take_unit_changes().len()), (3, 3));
+    let host = host_with(ActiveState::Inactive, "masked", |unit| {
+        mask(unit);
+        unit.status.needs_reload = true;
+    });
+    assert_eq!(check(&host, &app(&json!({"masked": true}))).unwrap(), CheckResult::Converged);
+}
+
 /// The agent would wait for its own end, and systemd for the end of the agent.
 #[test]
 fn agent_restarts_own_unit_without_waiting() {
