@@ -146,6 +146,8 @@ pub struct UnitStatus {
     pub needs_reload: bool,
     /// True if the unit can read its configuration again without a restart.
     pub can_reload: bool,
+    /// The time since which the unit starts or stops, in seconds since 1970. `None` if it does neither.
+    pub transition_since: Option<u64>,
     /// True if systemd has a job for the unit.
     pub has_job: bool,
     /// False if a condition of the unit was not met at its last start, so that it was not started.

@@ -33,8 +33,9 @@ pub(super) struct UnitTransition<'a> {
     status: UnitStatus,
     /// The diff from the first status to the desired state.
     diff: String,
-    /// The time at which the run began, in seconds since 1970.
-    began_at: u64,
+    /// The time from which on lines of the unit's journal belong to this run, in seconds since 1970: when the run began, or
+    /// when the start or stop began that an earlier run has requested.
+    journal_since: u64,
     /// True if the run has let systemd read changed files of the unit.
     has_read_files: bool,
     /// True if the run has requested a change.
@@ -53,10 +54,11 @@ impl<'a> UnitTransition<'a> {
         let error = |error: HostError| TaskError::from(error).without_effect();
         let status = read_status(site, &wanted.unit).await.map_err(error)?;
         let diff = wanted.diff(&status).unwrap_or_default();
-        let began_at = site.host.unix_seconds();
+        let now = site.host.unix_seconds();
+        let journal_since = status.transition_since.map_or(now, |since| since.min(now));
         let (has_read_files, has_changed, has_started) = (false, false, false);
         let (done, note) = (Vec::new(), String::new());
-        Ok(Self { site, wanted, status, diff, began_at, has_read_files, has_changed, has_started, done, note })
+        Ok(Self { site, wanted, status, diff, journal_since, has_read_files, has_changed, has_started, done, note })
     }
 
     /// Makes all changes. With `is_refresh`, also lets an active unit read its configuration again, unless it was started.
@@ -293,9 +295,9 @@ impl<'a> UnitTransition<'a> {
         Err(self.journal_error(format!("the {verb} of {unit} failed: {reason}")).await)
     }
 
-    /// Returns an error with the last lines of the unit's journal since the run began as its output.
+    /// Returns an error with the last lines of the unit's journal as its output: those since [`Self::journal_since`].
     async fn journal_error(&self, message: String) -> TaskError {
-        let since = format!("--since=@{}", self.began_at);
+        let since = format!("--since=@{}", self.journal_since);
         let argv = ["journalctl", "--quiet", "--no-pager", "-o", "cat", "-n", JOURNAL_LINES, &since, "-u", &self.wanted.unit];
         let command = HostCommand::new(argv.map(str::to_owned).to_vec(), JOURNAL_TIMEOUT);
         // Without a journal, the message alone says what failed.

@@ -10,7 +10,7 @@ use crate::apply::ledger::Ledger;
 use crate::apply::task::FailureEffect;
 use crate::host::memory::{MemoryHost, MemoryUnit, StartBehavior};
 use crate::host::system_units::{ActiveState, LoadState};
-use crate::host::{CommandResult, ExitKind};
+use crate::host::{CommandResult, ExitKind, Host as _};
 
 const APP: &str = "app.service";
 
@@ -284,6 +284,22 @@ fn slow_start_is_reported_and_not_repeated() {
     assert_eq!(apply(&host, &task).unwrap().message, "started");
     assert_eq!(host.take_unit_changes(), [format!("await {APP}")]);
     assert_eq!(check(&host, &task).unwrap(), CheckResult::Converged);
+}
+
+/// Regression test: only the run that requested the start showed lines of the journal.
+#[test]
+fn slow_start_shows_journal_since_unit_started() {
+    let now = MemoryHost::new().unix_seconds();
+    for (since, expected) in [(Some(5), 5), (None, now), (Some(u64::MAX), now)] {
+        let host = host_with(ActiveState::Activating, "disabled", |unit| {
+            unit.behavior = StartBehavior::Hangs;
+            unit.status.transition_since = since;
+        });
+        host.on_run(|_, _| CommandResult { end: ExitKind::Status(0), output: "waiting for the database\n".into() });
+        let error = apply(&host, &app(&json!({"state": "running", "timeout": 5}))).unwrap_err();
+        assert_eq!((error.effect, error.output.as_str()), (FailureEffect::Unfinished, "waiting for the database\n"));
+        assert!(host.commands_run()[0].contains(&format!("--since=@{expected}")), "{:?}", host.commands_run());
+    }
 }
 
 /// systemd starts a unit with `Restart=` again and again. A restart does not wait for the end of its pause.
