@@ -210,6 +210,7 @@ mod tests {
     fn service_parameters_are_checked_where_written() {
         for (parameters, expected) in [
             (json!({}), "parameters: unit is missing"),
+            (json!({"unit": ["a", "b"]}), "parameters.unit: takes the name of a unit, not a list: write a task for each unit"),
             (json!({"unit": "a", "state": "started"}), "parameters.state: takes one of running, stopped, not \"started\""),
             (json!({"unit": "a", "enabled": "yes"}), "parameters.enabled: takes true or false, not \"yes\""),
             (json!({"unit": "a", "reload": 1}), "parameters.reload: takes true or false, not 1"),
