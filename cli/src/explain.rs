@@ -153,7 +153,7 @@ fn run_lines(node: &str, explained: &Value) -> Vec<(&'static str, String)> {
     let barriers = explained.get("waits").and_then(Value::as_array).into_iter().flatten();
     lines.extend(barriers.map(|barrier| ("waits", barrier_line(explained, barrier))));
     let Some(last) = explained.get("last").filter(|last| last.is_object()) else {
-        lines.push(("last", "the host has reported nothing about it yet".to_owned()));
+        lines.push(("last", "the host has reported no result of it yet".to_owned()));
         return lines;
     };
     let outcome = if is_observed(last) { "observed".to_owned() } else { split_words(&cell_text(last.get("outcome"))) };
@@ -499,7 +499,7 @@ mod tests {
         };
         let expected = format!(
             "a still runs on n1 (c/g)\n  host      keeps site@1, which has this task\n  next      site@2: the node's release has no such task\n  \
-             but       {held}\n  last      the host has reported nothing about it yet"
+             but       {held}\n  last      the host has reported no result of it yet"
         );
         assert_eq!(explain_with(json!({})), expected);
         let unconfirmed = explain_with(json!({"told": false}));

@@ -138,10 +138,16 @@ pub struct UnitStatus {
     /// Whether the unit is enabled: `enabled`, `disabled`, `static`, `masked` or another word of systemd. Empty if the unit
     /// has no unit file.
     pub file_state: String,
-    /// True if the unit file has changed since systemd read it.
+    /// The path of the unit file that systemd has read, or empty.
+    pub unit_file: String,
+    /// The paths of the drop-ins that systemd has read.
+    pub drop_ins: Vec<String>,
+    /// True if the unit file or a drop-in has changed since systemd read it, as far as systemd notices.
     pub needs_reload: bool,
     /// True if the unit can read its configuration again without a restart.
     pub can_reload: bool,
+    /// The time since which the unit starts or stops, in seconds since 1970. `None` if it does neither.
+    pub transition_since: Option<u64>,
     /// True if systemd has a job for the unit.
     pub has_job: bool,
     /// False if a condition of the unit was not met at its last start, so that it was not started.

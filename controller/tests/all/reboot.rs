@@ -30,8 +30,13 @@ fn is_reboot(grant: &SignedGrant) -> bool {
 
 /// Returns the report of an agent in this boot that waits for a reboot.
 fn report(boot_id: [u8; 16]) -> Report {
+    report_of_task(boot_id, "kernel")
+}
+
+/// As [`report`], for a reboot that this task asks for.
+fn report_of_task(boot_id: [u8; 16], task: &str) -> Report {
     let boot = json!(Uuid::from_bytes(boot_id)).to_string();
-    let wish = json!({"since": 1_700_000_000, "tasks": [{"task": "kernel", "reason": "a new kernel"}]}).to_string();
+    let wish = json!({"since": 1_700_000_000, "tasks": [{"task": task, "reason": "a new kernel"}]}).to_string();
     let facts = [("agent.boot".to_owned(), boot), ("agent.reboot".to_owned(), wish)];
     Report { agent_version: "0.1.0".into(), facts: facts.into(), ..Report::default() }
 }
@@ -79,6 +84,18 @@ async fn reboot_lease_is_sent_only_in_requested_boot() {
     let parts = audit["audit"].as_array().unwrap().iter().flat_map(|entry| entry["objects"].as_array().unwrap());
     let requests = parts.filter(|object| object["part"] == "reboot" && object["part_action"] == "requested").count();
     assert_eq!(requests, 2, "{audit}");
+}
+
+#[tokio::test]
+async fn explained_task_names_awaited_reboot() {
+    let fleet = start_fleet(site("1")).await;
+    let mut host = fleet.join_group("c/gx", "n1").await;
+    host.first_state().await;
+    assert_eq!(check_in_at(&mut host, BOOT, Some(report_of_task(BOOT, "a"))).await, []);
+    node_when(&fleet, |node| node["reboot"].is_object()).await;
+    let explanation = fleet.read("/v1/nodes/n1/explain?task=a").await;
+    let expected = "it waits for a reboot of its host, for which it has asked: a new kernel: run `stemma node reboot n1`";
+    assert_eq!(explanation["set_aside"], json!([expected]), "{explanation}");
 }
 
 #[tokio::test]

@@ -3,6 +3,7 @@
 
 use serde_json::{Value, json};
 
+use crate::finding::shorten;
 use crate::fleet::Fleet;
 use crate::input::Read;
 use crate::key::LabelValue;
@@ -13,7 +14,7 @@ use crate::origin::{Level, Origin};
 use crate::release::{Profile, TaskIndex};
 use crate::resolve::{NodeBlocker, Resolution, ResolvedNode};
 use crate::role::{RoleTable, TagOrigin};
-use crate::status::TaskOutcome;
+use crate::status::{RebootReport, TaskOutcome};
 use crate::traits::TraitNames;
 
 /// The fleet, and a function that resolves its nodes.
@@ -309,6 +310,26 @@ fn explain_waits(profile: &Profile, index: TaskIndex, closed_barriers: &dyn Fn()
         Some(explanation)
     });
     explanations.collect()
+}
+
+/// Explains that a task waits for a reboot of its host, because it has asked for one, or because a task before it has. Returns
+/// `None` if it does not wait. `has_ended` is true if the host has reported its outcome in the last released task set, and
+/// `report` is what the host reports about its reboot.
+pub fn explain_reboot(resolved_node: &ResolvedNode, id: &str, has_ended: bool, report: &RebootReport) -> Option<String> {
+    let reason = match report.tasks.iter().find(|asked| asked.task == id) {
+        Some(asked) => format!("it waits for a reboot of its host, for which it has asked: {}", shorten(&asked.reason)),
+        None if has_ended => return None,
+        None => {
+            let profile = &resolved_node.task_set()?.profile;
+            let index = profile.release.task_index(id)?;
+            let is_before = |task: &str| profile.release.task_index(task).is_some_and(|task| profile.is_before(task, index));
+            let asked = report.tasks.iter().find(|asked| is_before(&asked.task))?;
+            format!("it waits for task {}, which waits for a reboot of its host", shorten(&asked.task))
+        }
+    };
+    let problem = report.problem.as_ref();
+    let problem = problem.map_or_else(String::new, |problem| format!("; the last reboot has not happened: {}", shorten(problem)));
+    Some(format!("{reason}{problem}: run `stemma node reboot {}`", resolved_node.node().display_name()))
 }
 
 /// Explains as JSON why a node has a trait or lacks it. In the result, `change` is the verb of the command with which

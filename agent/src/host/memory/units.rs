@@ -36,6 +36,8 @@ pub struct MemoryUnit {
     pub behavior: StartBehavior,
     /// The load state after the next reload of the unit files.
     pub next_load_state: Option<LoadState>,
+    /// The drop-ins that are read at the next reload of the unit files.
+    pub next_drop_ins: Option<Vec<String>>,
     /// The word for the file state after the unit was enabled, if it is not `enabled`.
     pub enabled_word: Option<&'static str>,
     /// True if the unit starts again as soon as it is stopped.
@@ -216,6 +218,9 @@ impl SystemUnits for MemoryHost {
                 }
                 if let Some(load_state) = unit.next_load_state.take() {
                     unit.status.load_state = load_state;
+                }
+                if let Some(drop_ins) = unit.next_drop_ins.take() {
+                    unit.status.drop_ins = drop_ins;
                 }
                 unit.status.needs_reload = false;
             }

@@ -111,6 +111,11 @@ fn explain_task(api: &Api, model: &Model, answer: &ResolvedNode, id: &str) -> Re
         };
         reasons.push(format!("{effect}: {cause}").into());
     }
+    let reboot_report = state_inputs::reboot(model, node);
+    let reboot = reboot_report.and_then(|report| explain::explain_reboot(answer, id, run_state.outcome.is_some(), &report));
+    if let (Some(reason), Some(reasons)) = (reboot, body["set_aside"].as_array_mut()) {
+        reasons.push(reason.into());
+    }
     // `of_before` is true if the last result is that of an earlier task set.
     body["last"] = json!(last_result.map(
         |last_result| json!({

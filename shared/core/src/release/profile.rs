@@ -416,6 +416,12 @@ impl Profile {
         self.waits_before(ix).map(|(_, barrier)| *barrier as usize).collect()
     }
 
+    /// Returns whether the second task waits on the node until the first one has ended, directly or through other tasks.
+    pub fn is_before(&self, first: TaskIndex, second: TaskIndex) -> bool {
+        let mut positions = self.predecessors_while(second, |_| true).into_iter();
+        first != second && positions.any(|position| self.tasks[position as usize] == first)
+    }
+
     /// Returns the entries of `waits` for a task and its predecessors on the node.
     fn waits_before(&self, ix: TaskIndex) -> impl Iterator<Item = &(u32, u32)> {
         let positions = self.predecessors_while(ix, |_| true);

@@ -8,6 +8,7 @@
 use super::parameter_type::timeout_error;
 use super::path::{canonical_path, known_link};
 use super::sources::written_paths;
+use super::system_parameters::idle_service_error;
 use super::{TASK_TYPES, Task, TaskKind, TaskType, TemplateText, task_type};
 use crate::condition::TemplateParser;
 use crate::finding::{Finding, MAX_NAMES, join_first, rule};
@@ -31,6 +32,7 @@ pub fn check_task(task: &Task, parser: &dyn TemplateParser) -> Vec<(String, Stri
         Some(kind) => {
             let mut errors = kind.parameters.map(|table| table.errors(&task.parameters)).unwrap_or_default();
             errors.extend(kind.combination_errors(&task.parameters));
+            errors.extend(idle_service_error(task));
             errors.extend(exposed_secret_errors(kind, task, parser));
             errors.extend(reevaluated_value_errors(kind, task, parser));
             errors.extend(check_timeout(task));

@@ -233,7 +233,16 @@ impl ParameterType {
 
     /// Returns the error message for a value that does not have this type.
     fn wrong_type_message(self, value: &Value) -> String {
-        format!("takes {}, not {}", self.description(), display_value(value))
+        let takes_lists = matches!(
+            self,
+            Self::Words | Self::WordsOrText | Self::PackageNames | Self::AccountNames | Self::Patterns | Self::CopyList
+        );
+        let shown = match value {
+            Value::Array(items) if takes_lists && !items.is_empty() => "a list with something else in it".to_owned(),
+            Value::Array(_) if self == Self::Unit => "a list: write a task for each unit".to_owned(),
+            other => display_value(other),
+        };
+        format!("takes {}, not {shown}", self.description())
     }
 
     /// Returns a description of the type in words, such as `an absolute path`.
@@ -392,7 +401,7 @@ fn account_error(text: &str) -> Option<String> {
 fn display_value(value: &Value) -> String {
     match value {
         Value::Array(items) if items.is_empty() => "an empty list".to_owned(),
-        Value::Array(_) => "a list with something else in it".to_owned(),
+        Value::Array(_) => "a list".to_owned(),
         Value::Object(_) => "a map".to_owned(),
         Value::String(text) => format!("{:?}", truncated(text)),
         scalar => scalar.to_string(),

@@ -458,7 +458,7 @@ mod tests {
             (
                 "shell",
                 json!({"script": "a", "env": [1]}),
-                "parameters.env: takes a map of texts, not a list with something else in it",
+                "parameters.env: takes a map of texts, not a list",
             ),
             (
                 "shell",

@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
+use super::Task;
 use super::name_rules::unit_name;
 use super::parameter_type::ParameterType;
 use super::parameter_values::{error_at, is_true};
@@ -51,6 +52,16 @@ pub(super) fn service_contradictions(values: &Map<String, Value>) -> Vec<(String
     ];
     let errors = rules.into_iter().filter(|(is_violated, ..)| *is_violated);
     errors.map(|(_, name, message)| error_at(name, message)).collect()
+}
+
+/// Returns the error of a `service` task that would do nothing, or `None` for any other task.
+pub(super) fn idle_service_error(task: &Task) -> Option<(String, String)> {
+    let is_set = |name: &str| task.parameters.get(name).is_some_and(|value| !value.is_null());
+    let does_nothing = task.kind == "service" && task.subscribes.is_empty() && !["state", "enabled", "masked"].into_iter().any(is_set);
+    does_nothing.then(|| {
+        let message = "the task does nothing: add `state`, `enabled` or `masked`, or `subscribes` with the tasks whose changes restart the unit";
+        ("parameters".to_owned(), message.to_owned())
+    })
 }
 
 parameters! {
@@ -173,9 +184,26 @@ mod tests {
             (json!({"unit": "a", "state": "stopped", "masked": true, "enabled": false}), String::new()),
             (json!({"unit": "a", "state": "running", "masked": false, "enabled": true}), String::new()),
             (json!({"unit": "a", "state": null, "masked": true}), String::new()),
-            (json!({"unit": "a@{{ labels.b }}.service", "reload": true}), String::new()),
+            (json!({"unit": "a@{{ labels.b }}.service", "state": "running", "reload": true}), String::new()),
         ] {
             assert_eq!(errors("service", parameters.clone()), expected, "{parameters}");
+        }
+    }
+
+    /// A unit that nothing says anything about is left as it is, unless a change of another task restarts it.
+    #[test]
+    fn service_task_that_does_nothing_is_refused() {
+        for parameters in [json!({"unit": "a"}), json!({"unit": "a", "state": null, "reload": true, "timeout": 9})] {
+            assert_eq!(
+                errors("service", parameters.clone()),
+                "parameters: the task does nothing: add `state`, `enabled` or `masked`, or `subscribes` with the tasks whose changes restart the unit"
+            );
+            let serde_json::Value::Object(parameters) = parameters else { continue };
+            let task = Task { parameters, subscribes: vec!["conf".to_owned()], ..Task::new("t", "service") };
+            assert_eq!(check_task(&task, &OneSecret), []);
+        }
+        for parameters in [json!({"unit": "a", "enabled": false}), json!({"unit": "a", "masked": false})] {
+            assert_eq!(errors("service", parameters), "");
         }
     }
 
@@ -183,6 +211,7 @@ mod tests {
     fn service_parameters_are_checked_where_written() {
         for (parameters, expected) in [
             (json!({}), "parameters: unit is missing"),
+            (json!({"unit": ["a", "b"]}), "parameters.unit: takes the name of a unit, not a list: write a task for each unit"),
             (json!({"unit": "a", "state": "started"}), "parameters.state: takes one of running, stopped, not \"started\""),
             (json!({"unit": "a", "enabled": "yes"}), "parameters.enabled: takes true or false, not \"yes\""),
             (json!({"unit": "a", "reload": 1}), "parameters.reload: takes true or false, not 1"),

@@ -83,3 +83,33 @@ fn explain_task_names_placing_group() {
     );
     assert_eq!(reason("alone"), "it does not run on this node: it is placed by nothing: give it tags or roles");
 }
+
+/// Regression test: nothing said that a task waits for a reboot, which only a finding of the node named.
+#[test]
+fn explain_names_reboot_that_task_waits_for() {
+    let shell = |id: &str, requires: &[&str]| {
+        json!({"id": id, "type": "shell", "tags": ["nginx"], "requires": requires, "parameters": {"script": "true"}})
+    };
+    let boot = json!({"id": "boot", "type": "reboot", "tags": ["nginx"]});
+    let tasks = json!([boot, shell("app", &["boot"]), shell("pages", &["app"]), shell("other", &[])]);
+    let fixture = FleetFixture::from_manifests(&site_manifests(&json!({}), &tasks));
+    let asked = RebootTask { task: "boot".to_owned(), reason: "a new kernel".to_owned() };
+    let report = RebootReport { since: Some(7), tasks: vec![asked], problem: None };
+    let explain = |task: &str, has_ended, report: &RebootReport| {
+        explain::explain_reboot(&fixture.resolved_node("web-1"), task, has_ended, report).unwrap_or_default()
+    };
+    assert_eq!(
+        explain("boot", false, &report),
+        "it waits for a reboot of its host, for which it has asked: a new kernel: run `stemma node reboot web-1`"
+    );
+    for task in ["app", "pages"] {
+        let expected = "it waits for task boot, which waits for a reboot of its host: run `stemma node reboot web-1`";
+        assert_eq!(explain(task, false, &report), expected);
+        assert_eq!(explain(task, true, &report), "");
+    }
+    assert_eq!(explain("other", false, &report), "");
+    assert_eq!(explain("boot", false, &RebootReport::default()), "");
+    let blocked = RebootReport { problem: Some("a backup runs".to_owned()), ..report };
+    let text = explain("app", false, &blocked);
+    assert!(text.contains("; the last reboot has not happened: a backup runs: run `stemma node reboot"), "{text}");
+}

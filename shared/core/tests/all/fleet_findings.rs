@@ -191,7 +191,7 @@ fn timeout_is_finding_when_type_has_no_time_limit() {
     };
     for (kind, parameters, expected) in [
         ("shell", json!({"script": "true", "timeout": 9}), &[][..]),
-        ("service", json!({"unit": "cron", "timeout": 9}), &[]),
+        ("service", json!({"unit": "cron", "enabled": true, "timeout": 9}), &[]),
         ("package", json!({"name": "chrony", "timeout": 9}), &[]),
         ("puppet", json!({"manifest": "notice('x')", "timeout": 9}), &[]),
         ("reboot", json!({"timeout": 9}), &[]),

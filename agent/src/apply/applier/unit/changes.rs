@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use super::definition::{VainReloads, read_status};
 use super::wanted::{WantedUnit, state_words};
 use crate::apply::task::{ApplyResult, FailureEffect, Site, TaskError};
 use crate::host::system_units::{ActiveState, JobEnd, LinkChange, LoadState, SystemUnits, UnitJob, UnitStatus};
@@ -17,6 +18,13 @@ const JOURNAL_TIMEOUT: Duration = Duration::from_secs(10);
 /// The number of lines of the journal in the output of a failed task.
 const JOURNAL_LINES: &str = "20";
 
+/// The message of a task that has only let systemd read changed files of the unit.
+const FILES_NOTE: &str = "systemd has read the changed unit file or drop-ins";
+
+/// As [`FILES_NOTE`], for a unit that runs.
+const RUNNING_FILES_NOTE: &str = "systemd has read the changed unit file or drop-ins, which take effect when the unit is restarted: with `subscribes` on \
+    the task that writes them, the agent restarts it";
+
 /// The run of a task that changes a unit.
 pub(super) struct UnitTransition<'a> {
     site: &'a Site,
@@ -25,8 +33,11 @@ pub(super) struct UnitTransition<'a> {
     status: UnitStatus,
     /// The diff from the first status to the desired state.
     diff: String,
-    /// The time at which the run began, in seconds since 1970.
-    began_at: u64,
+    /// The time from which on lines of the unit's journal belong to this run, in seconds since 1970: when the run began, or
+    /// when the start or stop began that an earlier run has requested.
+    journal_since: u64,
+    /// True if the run has let systemd read changed files of the unit.
+    has_read_files: bool,
     /// True if the run has requested a change.
     has_changed: bool,
     /// True if the run has started the unit, so that the unit has read its present configuration.
@@ -41,11 +52,13 @@ impl<'a> UnitTransition<'a> {
     /// Reads the status of the unit, before any change.
     pub(super) async fn begin(site: &'a Site, wanted: WantedUnit) -> Result<Self, TaskError> {
         let error = |error: HostError| TaskError::from(error).without_effect();
-        let status = site.host.system_units().status(&wanted.unit).await.map_err(error)?;
+        let status = read_status(site, &wanted.unit).await.map_err(error)?;
         let diff = wanted.diff(&status).unwrap_or_default();
-        let began_at = site.host.unix_seconds();
+        let now = site.host.unix_seconds();
+        let journal_since = status.transition_since.map_or(now, |since| since.min(now));
+        let (has_read_files, has_changed, has_started) = (false, false, false);
         let (done, note) = (Vec::new(), String::new());
-        Ok(Self { site, wanted, status, diff, began_at, has_changed: false, has_started: false, done, note })
+        Ok(Self { site, wanted, status, diff, journal_since, has_read_files, has_changed, has_started, done, note })
     }
 
     /// Makes all changes. With `is_refresh`, also lets an active unit read its configuration again, unless it was started.
@@ -62,8 +75,10 @@ impl<'a> UnitTransition<'a> {
         let is_file_changed = self.status.needs_reload;
         let may_be_new = matches!(self.status.load_state, LoadState::NotFound | LoadState::Invalid(_));
         if is_file_changed || (may_be_new && self.wanted.needs_unit_file(&self.status)) {
+            self.has_read_files = self.wanted.needs_reading(&self.status);
             self.units().reload().await?;
             self.read_status().await?;
+            self.site.memory.get::<VainReloads>().record(&self.wanted.unit, self.status.needs_reload);
         }
         if let Some(reason) = self.wanted.missing_message(&self.status).or_else(|| self.wanted.blocker(&self.status)) {
             return Err(TaskError::new(format!("{reason}; nothing was changed")));
@@ -100,7 +115,7 @@ impl<'a> UnitTransition<'a> {
     }
 
     async fn read_status(&mut self) -> Result<(), TaskError> {
-        self.status = self.units().status(&self.wanted.unit).await?;
+        self.status = read_status(self.site, &self.wanted.unit).await?;
         Ok(())
     }
 
@@ -286,9 +301,9 @@ impl<'a> UnitTransition<'a> {
         Err(self.journal_error(format!("the {verb} of {unit} failed: {reason}")).await)
     }
 
-    /// Returns an error with the last lines of the unit's journal since the run began as its output.
+    /// Returns an error with the last lines of the unit's journal as its output: those since [`Self::journal_since`].
     async fn journal_error(&self, message: String) -> TaskError {
-        let since = format!("--since=@{}", self.began_at);
+        let since = format!("--since=@{}", self.journal_since);
         let argv = ["journalctl", "--quiet", "--no-pager", "-o", "cat", "-n", JOURNAL_LINES, &since, "-u", &self.wanted.unit];
         let command = HostCommand::new(argv.map(str::to_owned).to_vec(), JOURNAL_TIMEOUT);
         // Without a journal, the message alone says what failed.
@@ -300,10 +315,12 @@ impl<'a> UnitTransition<'a> {
     fn into_result(self) -> ApplyResult {
         let words = self.done.join(", ");
         let message = match (words.as_str(), self.note.as_str()) {
+            ("", "") if self.has_read_files && self.status.is_running() => RUNNING_FILES_NOTE.to_owned(),
+            ("", "") if self.has_read_files => FILES_NOTE.to_owned(),
             ("", note) => note.to_owned(),
             (words, "") => words.to_owned(),
             (words, note) => format!("{words}; {note}"),
         };
-        ApplyResult { message, diff: self.diff, is_unchanged: !self.has_changed, output: String::new() }
+        ApplyResult { message, diff: self.diff, is_unchanged: !self.has_changed && !self.has_read_files, output: String::new() }
     }
 }

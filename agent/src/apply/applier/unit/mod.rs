@@ -1,10 +1,12 @@
 //! `service`: a unit of systemd, which is started or stopped, enabled or not, masked or not.
 //!
-//! A check reads the status of the unit in one call over the bus. Each change is a call too, after which the status is read
+//! A check reads the status of the unit in one call over the bus, and looks for files of the unit that systemd has not read
+//! ([`definition`]). Each change is a call too, after which the status is read
 //! again. So nothing is recorded, and a run that was cut off continues where the unit stands. A job (start, stop, restart,
 //! reload) that does not end in time continues without the agent: the next run finds and awaits it, and requests no other.
 
 mod changes;
+mod definition;
 mod left;
 mod wanted;
 
@@ -24,7 +26,7 @@ impl Applier for UnitApplier {
     fn check<'a>(&'a self, site: &'a Site, task: &'a HostTask) -> Pending<'a, Result<CheckResult, TaskError>> {
         Box::pin(async move {
             let wanted = WantedUnit::new(site, task)?;
-            let status = site.host.system_units().status(&wanted.unit).await?;
+            let status = definition::check_status(site, &wanted.unit).await?;
             let diff = wanted.diff(&status);
             Ok(match (wanted.blocker(&status), diff) {
                 (Some(message), diff) => CheckResult::Blocked { diff: diff.unwrap_or_default(), message },

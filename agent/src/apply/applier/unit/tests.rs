@@ -10,7 +10,7 @@ use crate::apply::ledger::Ledger;
 use crate::apply::task::FailureEffect;
 use crate::host::memory::{MemoryHost, MemoryUnit, StartBehavior};
 use crate::host::system_units::{ActiveState, LoadState};
-use crate::host::{CommandResult, ExitKind};
+use crate::host::{CommandResult, ExitKind, Host as _};
 
 const APP: &str = "app.service";
 
@@ -293,6 +293,22 @@ fn slow_start_is_reported_and_not_repeated() {
     assert_eq!(check(&host, &task).unwrap(), CheckResult::Converged);
 }
 
+/// Regression test: only the run that requested the start showed lines of the journal.
+#[test]
+fn slow_start_shows_journal_since_unit_started() {
+    let now = MemoryHost::new().unix_seconds();
+    for (since, expected) in [(Some(5), 5), (None, now), (Some(u64::MAX), now)] {
+        let host = host_with(ActiveState::Activating, "disabled", |unit| {
+            unit.behavior = StartBehavior::Hangs;
+            unit.status.transition_since = since;
+        });
+        host.on_run(|_, _| CommandResult { end: ExitKind::Status(0), output: "waiting for the database\n".into() });
+        let error = apply(&host, &app(&json!({"state": "running", "timeout": 5}))).unwrap_err();
+        assert_eq!((error.effect, error.output.as_str()), (FailureEffect::Unfinished, "waiting for the database\n"));
+        assert!(host.commands_run()[0].contains(&format!("--since=@{expected}")), "{:?}", host.commands_run());
+    }
+}
+
 /// systemd starts a unit with `Restart=` again and again. A restart does not wait for the end of its pause.
 #[test]
 fn unit_in_auto_restart_is_restarted_or_stopped() {
@@ -366,6 +382,55 @@ fn refresh_reads_changed_unit_file_first() {
     let result = refresh(&host, &app(&json!({"state": "running", "reload": true}))).unwrap();
     assert_eq!(host.take_unit_changes(), ["reload", "reload app.service"]);
     assert_eq!(result.message, "reloaded; its unit file has changed too, which takes effect when it is restarted");
+}
+
+/// The path of a drop-in in a directory that is new.
+const DROP_IN: &str = "/etc/systemd/system/app.service.d/10.conf";
+
+/// Returns a host with a running unit, and a drop-in that systemd has not read and does not report.
+fn host_with_new_drop_in(read_later: &[&str]) -> MemoryHost {
+    let host = host_with(ActiveState::Active, "enabled", |unit| {
+        unit.status.unit_file = "/usr/lib/systemd/system/app.service".into();
+        unit.next_drop_ins = Some(read_later.iter().map(|path| (*path).to_owned()).collect());
+    });
+    host.put(DROP_IN, "[Service]\nEnvironment=A=1\n");
+    host
+}
+
+/// Regression test: systemd does not report the first drop-in of a unit, and the unit was restarted with its old definition.
+#[test]
+fn new_drop_in_is_drift_and_read_before_restart() {
+    let running = app(&json!({"state": "running"}));
+    let host = host_with_new_drop_in(&[DROP_IN]);
+    let CheckResult::Drifted { diff, message } = check(&host, &running).unwrap() else { panic!("it is drift") };
+    assert!(diff.ends_with("-unit file or drop-ins: changed\n+unit file or drop-ins: read by systemd\n"), "{diff}");
+    assert_eq!(message, "the unit file or a drop-in of app.service has changed since systemd read it");
+    let result = apply(&host, &running).unwrap();
+    assert!(!result.is_unchanged && result.message.contains("take effect when the unit is restarted"), "{result:?}");
+    assert_eq!(host.take_unit_changes(), ["reload"]);
+    assert_eq!(check(&host, &running).unwrap(), CheckResult::Converged);
+    let host = host_with_new_drop_in(&[DROP_IN]);
+    assert_eq!(refresh(&host, &running).unwrap().message, "restarted");
+    assert_eq!(host.take_unit_changes(), ["reload", "restart app.service"]);
+}
+
+/// systemd always reports a change of a masked unit with drop-ins, and may report one of another unit after each reload.
+#[test]
+fn change_that_no_reload_ends_is_no_endless_drift() {
+    let host = host_with_new_drop_in(&[]);
+    let (site, task) = (site(&host), app(&json!({"state": "running"})));
+    let mut reloads = 0;
+    while let CheckResult::Drifted { .. } = block_on(UnitApplier.check(&site, &task)).unwrap() {
+        block_on(UnitApplier.apply(&site, &task)).unwrap();
+        reloads += 1;
+        assert!(reloads <= 3);
+    }
+    assert_eq!((reloads, host.take_unit_changes().len()), (3, 3));
+    let host = host_with(ActiveState::Inactive, "masked", |unit| {
+        mask(unit);
+        unit.status.needs_reload = true;
+    });
+    assert_eq!(check(&host, &app(&json!({"masked": true}))).unwrap(), CheckResult::Converged);
 }
 
 /// The agent would wait for its own end, and systemd for the end of the agent.

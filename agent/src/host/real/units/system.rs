@@ -259,14 +259,27 @@ fn read_status(properties: &UnitProperties<'_>) -> UnitStatus {
     };
     // The time is 0 if the conditions were never checked.
     let was_checked = matches!(properties.get("ConditionTimestampMonotonic"), Some(Variant::U64(time)) if *time != 0);
+    let active_state = ActiveState::from_word(&text("ActiveState"));
+    let seconds = |name: &str| match properties.get(name) {
+        Some(Variant::U64(microseconds)) if *microseconds != 0 => Some(microseconds / 1_000_000),
+        _ => None,
+    };
+    let transition_since = match active_state {
+        ActiveState::Activating => seconds("InactiveExitTimestamp"),
+        ActiveState::Deactivating => seconds("ActiveExitTimestamp"),
+        _ => None,
+    };
     UnitStatus {
         id: text("Id"),
         load_state,
-        active_state: ActiveState::from_word(&text("ActiveState")),
+        active_state,
         sub_state: text("SubState"),
         file_state: text("UnitFileState"),
+        unit_file: text("FragmentPath"),
+        drop_ins: texts(properties.get("DropInPaths")),
         needs_reload: is_true("NeedDaemonReload"),
         can_reload: is_true("CanReload"),
+        transition_since,
         has_job: properties.get("Job").and_then(job).is_some_and(|(id, _)| id != 0),
         is_condition_met: !was_checked || is_true("ConditionResult"),
         unmet_conditions: unmet_conditions(properties.get("Conditions")),
@@ -280,7 +293,7 @@ fn load_error(value: Option<&Variant<'_>>) -> Option<String> {
     let Some(Variant::Structure(fields)) = value else { return None };
     match fields.fields() {
         [Variant::Str(name), Variant::Str(message)] if message.is_empty() => Some(name.to_string()),
-        [_, Variant::Str(message)] => Some(message.to_string()),
+        [_, Variant::Str(message)] => Some(message.trim_end_matches('.').to_owned()),
         _ => None,
     }
     .filter(|message| !message.is_empty())
@@ -349,6 +362,8 @@ mod tests {
             ("ActiveState", text("active")),
             ("SubState", text("running")),
             ("UnitFileState", text("enabled")),
+            ("FragmentPath", text("/lib/systemd/system/cron.service")),
+            ("DropInPaths", Variant::new(vec!["/etc/systemd/system/cron.service.d/a.conf".to_owned()])),
             ("NeedDaemonReload", Variant::new(true)),
             ("CanReload", Variant::new(true)),
             ("ConditionResult", Variant::new(true)),
@@ -361,6 +376,8 @@ mod tests {
             active_state: ActiveState::Active,
             sub_state: "running".into(),
             file_state: "enabled".into(),
+            unit_file: "/lib/systemd/system/cron.service".into(),
+            drop_ins: vec!["/etc/systemd/system/cron.service.d/a.conf".into()],
             needs_reload: true,
             can_reload: true,
             is_condition_met: true,
@@ -391,6 +408,13 @@ mod tests {
             ),
         ]
         .into();
-        assert_eq!(read_status(&bad).load_state, LoadState::Invalid("Unit bad.service has a bad unit file setting.".into()));
+        assert_eq!(read_status(&bad).load_state, LoadState::Invalid("Unit bad.service has a bad unit file setting".into()));
+        // The start of a unit that hangs began before the run of the task that waits for it.
+        for (state, expected) in [("activating", Some(7)), ("deactivating", Some(9)), ("active", None), ("failed", None)] {
+            let times = [("InactiveExitTimestamp", 7_900_000_u64), ("ActiveExitTimestamp", 9_000_001)];
+            let times = times.map(|(name, time)| (name, Variant::new(time)));
+            let unit: UnitProperties<'_> = times.into_iter().chain([("ActiveState", text(state))]).collect();
+            assert_eq!(read_status(&unit).transition_since, expected, "{state}");
+        }
     }
 }
