@@ -42,6 +42,9 @@ fn simulate_apt(host: &MemoryHost, command: &HostCommand) -> CommandResult {
     let verbs = ["install", "remove", "purge", "hold", "unhold", "update", "policy"];
     let position = words.iter().position(|word| verbs.contains(word)).expect("a command of apt");
     let mut output = String::new();
+    if words.contains(&"-s") {
+        return CommandResult { end: ExitKind::Status(0), output };
+    }
     for word in &words[position + 1..] {
         let (name, version) = word.split_once('=').unwrap_or((word, "1.1-1"));
         match words[position] {
@@ -79,7 +82,8 @@ fn commands(host: &MemoryHost) -> Vec<String> {
     let verbs = ["install", "remove", "purge", "hold", "unhold", "update", "policy"];
     let rest = |words: &Vec<String>| {
         let position = words.iter().position(|word| verbs.contains(&word.as_str())).expect("a command of apt");
-        words[position..].join(" ")
+        let words_after = words[position..].join(" ");
+        if words.iter().any(|word| word == "-s") { format!("simulate {words_after}") } else { words_after }
     };
     host.commands_run().iter().map(rest).collect()
 }
@@ -152,13 +156,13 @@ fn apply_runs_commands_and_reports_versions() {
         ),
         (
             json!({"name": ["postfix", "curl"], "absent": true}),
-            vec!["remove postfix"],
+            vec!["simulate remove postfix", "remove postfix"],
             "-postfix: 3.7.11-0+deb12u1\n+postfix: absent, with configuration files\n",
             "removed postfix",
         ),
         (
             json!({"name": "nginx-common", "absent": true, "purge": true}),
-            vec!["purge nginx-common"],
+            vec!["simulate purge nginx-common", "purge nginx-common"],
             "-nginx-common: absent, with configuration files\n+nginx-common: absent\n",
             "removed nginx-common",
         ),
@@ -195,6 +199,64 @@ fn apply_reports_other_packages() {
     });
     let result = apply(&host, &json!({"name": "curl"})).unwrap();
     assert_eq!(result.diff, "-curl: absent\n+curl: 1.1-1\n-libcurl4: absent\n+libcurl4: 7.88\n");
+}
+
+/// Dependants of a removed package are removed too, and the agent may be one of them.
+#[test]
+fn removal_that_takes_agent_is_refused() {
+    let host = host();
+    let error = apply(&host, &json!({"name": ["curl", "stemma-agent"], "absent": true})).unwrap_err();
+    assert!(error.message.starts_with("parameters.name: the agent does not remove itself"), "{error:?}");
+    assert_eq!((error.effect, host.commands_run().len()), (FailureEffect::Unchanged, 0));
+
+    let (end, output) = (Cell::new(ExitKind::Status(0)), RefCell::new("Remv stemma-agent [0.1.0-1]\n".to_owned()));
+    let answer = Rc::new((end, output));
+    let given = answer.clone();
+    host.on_run(move |host, command| {
+        if command.argv.iter().any(|word| word == "-s") {
+            return CommandResult { end: given.0.get(), output: given.1.borrow().clone() };
+        }
+        simulate_apt(host, command)
+    });
+    for parameters in [json!({"name": "postfix", "absent": true}), json!({"name": "postfix", "absent": true, "purge": true})] {
+        let error = apply(&host, &parameters).unwrap_err();
+        assert_eq!(
+            error.message,
+            "parameters.name: the removal of postfix removes stemma-agent too, which needs it: the agent does not remove itself, because nothing would \
+             install it again: run `stemma-agent leave` on the host, and then remove the package there by hand; nothing was changed"
+        );
+        assert_eq!(error.effect, FailureEffect::Unchanged);
+    }
+    assert_eq!(commands(&host), ["simulate remove postfix", "simulate purge postfix"]);
+
+    answer.1.borrow_mut().clear();
+    answer.0.set(ExitKind::TimedOut);
+    let error = apply(&host, &json!({"name": "postfix", "absent": true})).unwrap_err();
+    assert!(error.message.starts_with("the removal of postfix could not be simulated: the command did not end"), "{error:?}");
+    assert!(host.text(STATUS_PATH).unwrap().contains("Package: postfix\nStatus: install ok installed"));
+
+    // apt refuses the simulation for the same reason as the change, and the change has the reason.
+    answer.0.set(ExitKind::Status(100));
+    apply(&host, &json!({"name": "postfix", "absent": true})).unwrap();
+}
+
+#[test]
+fn dnf_removal_that_takes_agent_is_refused() {
+    let host = MemoryHost::new();
+    host.put("/usr/bin/rpm", "");
+    host.put("/usr/bin/dnf", "");
+    host.on_run(|_, command| {
+        let is_simulation = command.argv.iter().any(|word| word == "--assumeno");
+        let (status, output) = match command.argv[0].as_str() {
+            "rpm" => (0, "dbus\tx86_64\t1.14-1.fc39\n"),
+            "sh" if is_simulation => (1, " stemma-agent  x86_64  0.1.0-1  @System  9 M\n"),
+            _ => panic!("{command:?}"),
+        };
+        CommandResult { end: ExitKind::Status(status), output: output.into() }
+    });
+    let error = apply(&host, &json!({"name": "dbus", "absent": true})).unwrap_err();
+    assert!(error.message.starts_with("parameters.name: the removal of dbus removes stemma-agent too"), "{error:?}");
+    assert_eq!(error.effect, FailureEffect::Unchanged);
 }
 
 #[test]

@@ -42,6 +42,9 @@ const APT_GET: &[&str] = &[
     "APT::Get::AutomaticRemove=false",
 ];
 
+/// The pattern of the line with which a simulation of apt removes the agent.
+const AGENT_REMOVAL: &str = "^(Remv|Purg) stemma-agent[: ]";
+
 /// Number of attempts of a command that does not get a lock.
 const MAX_LOCK_ATTEMPTS: usize = 3;
 
@@ -183,8 +186,10 @@ impl<'a> Apt<'a> {
             return Ok(BTreeMap::new());
         }
         let changes: Vec<_> = planned.iter().map(|(_, task, _, changes)| (task.request, changes.packages.as_slice())).collect();
-        let output = first.run_fresh(&change_words(&changes)).await?.output;
-        let names: Vec<String> = planned.iter().flat_map(|(_, task, ..)| task.request.names.clone()).collect();
+        let (words, names) = (change_words(&changes), planned.iter().flat_map(|(_, task, ..)| task.request.names.clone()));
+        let names: Vec<String> = names.collect();
+        first.keep_agent(&names, &words).await?;
+        let output = first.run_fresh(&words).await?.output;
         let mut results = BTreeMap::new();
         for (index, task, old, changes) in &planned {
             // Packages that no task names are in the diff of the first task only.
@@ -221,7 +226,18 @@ impl<'a> Apt<'a> {
 
     async fn change(&self, changes: &PackageChanges) -> Result<CommandResult, TaskError> {
         self.prepare().await?;
-        self.run_fresh(&change_words(&[(self.request, &changes.packages)])).await
+        let words = change_words(&[(self.request, &changes.packages)]);
+        self.keep_agent(&changes.packages, &words).await?;
+        self.run_fresh(&words).await
+    }
+
+    /// Simulates a removal of packages, and fails if the removal would remove the agent too. An installation removes no package.
+    async fn keep_agent(&self, names: &[String], words: &[String]) -> Result<(), TaskError> {
+        if matches!(self.request.target, PackageTarget::Present(_)) {
+            return Ok(());
+        }
+        let words: Vec<&str> = words.iter().map(String::as_str).collect();
+        self.runner.keep_agent(names, AGENT_REMOVAL, &[&["apt-get", "-s"], &words[1..]].concat()).await
     }
 
     /// Refreshes the lists of available packages if an installation needs it. Fails if apt has no version that the task allows.

@@ -15,6 +15,9 @@ use crate::apply::task::{ApplyResult, CheckResult, FailureEffect, Site, TaskErro
 /// The format in which `rpm -q` writes a package: name, architecture and version.
 const QUERY_FORMAT: &str = "%{NAME}\t%{ARCH}\t%|EPOCH?{%{EPOCH}:}:{}|%{VERSION}-%{RELEASE}\n";
 
+/// The pattern of the line with which dnf lists the agent among the packages that it would remove.
+const AGENT_REMOVAL: &str = "^ *stemma-agent +";
+
 /// Number of packages for which rpm is asked at once, so that its output is not cut.
 const QUERY_SIZE: usize = 20;
 
@@ -57,6 +60,7 @@ impl<'a> Dnf<'a> {
         }
         let mut output = String::new();
         for words in change_words(self.request, &changes.packages, &old) {
+            self.keep_agent(&changes.packages, &words).await?;
             output = self.run(words).await?;
         }
         let new = self.states().await?;
@@ -84,6 +88,15 @@ impl<'a> Dnf<'a> {
         let message = "parameters.hold: is not supported with dnf: remove it, and write the version in a file task for the plugin \
                        versionlock; nothing was changed";
         Err(TaskError::new(message).without_effect())
+    }
+
+    /// Simulates a removal of packages, and fails if the removal would remove the agent too.
+    async fn keep_agent(&self, names: &[String], words: &[String]) -> Result<(), TaskError> {
+        if matches!(self.request.target, PackageTarget::Present(_)) {
+            return Ok(());
+        }
+        let words: Vec<&str> = words.iter().map(|word| if word == "-y" { "--assumeno" } else { word.as_str() }).collect();
+        self.runner.keep_agent(names, AGENT_REMOVAL, &words).await
     }
 
     fn changes(&self, states: &[PackageState]) -> PackageChanges {
