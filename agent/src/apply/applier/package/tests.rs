@@ -320,6 +320,23 @@ fn lists_are_refreshed_when_needed_once_in_run() {
     assert_eq!(commands(&host), ["update", "install curl"]);
 }
 
+/// A script of a package may write what apt would write. The lists are not refreshed, and the script does not run again.
+#[test]
+fn text_of_script_starts_no_other_transaction() {
+    let host = host();
+    host.on_run(|host, command| {
+        set_package(host, "curl", "install ok half-configured", "1.1-1");
+        let output = "Setting up curl (1.1-1) ...\n404  Not Found\nE: Could not get lock /var/lib/dpkg/lock\n\
+                      Errors were encountered while processing:\n curl\nE: Sub-process /usr/bin/dpkg returned an error code (1)\n";
+        assert!(command.argv.contains(&"install".to_owned()), "{command:?}");
+        CommandResult { end: ExitKind::Status(100), output: output.into() }
+    });
+    let error = apply(&host, &json!({"name": "curl"})).unwrap_err();
+    assert_eq!(commands(&host), ["install curl"]);
+    assert!(error.message.starts_with("apt-get could not install curl: dpkg could not process curl: "), "{error:?}");
+    assert!(error.effect == FailureEffect::Partial && error.output.contains("404  Not Found"), "{error:?}");
+}
+
 #[test]
 fn apply_refuses_minimum_version_without_candidate() {
     let host = host();

@@ -259,7 +259,7 @@ impl<'a> Apt<'a> {
             if result.end.is_success() {
                 return Ok(result);
             }
-            if !may_have_old_lists(&result.output) || !self.refresh_lists().await? {
+            if !may_have_old_lists(&result) || !self.refresh_lists().await? {
                 let (message, effect) = explain_failure(self.request, &result, &self.refresh_warnings.borrow());
                 return Err(TaskError { effect, message, output: result.output });
             }
@@ -272,7 +272,7 @@ impl<'a> Apt<'a> {
         let mut attempt = 1;
         loop {
             let result = self.runner.change(words).await?;
-            if result.end.is_success() || !has_lock_error(&result.output) || attempt == MAX_LOCK_ATTEMPTS {
+            if result.end.is_success() || !has_lock_error(&result) || attempt == MAX_LOCK_ATTEMPTS {
                 return Ok(result);
             }
             attempt += 1;

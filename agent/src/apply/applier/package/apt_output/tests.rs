@@ -3,16 +3,19 @@
 use std::time::Duration;
 
 use super::*;
-use crate::host::ExitKind;
 
 fn request(name: &str, target: PackageTarget) -> PackageRequest {
     let timeout = Duration::from_secs(1);
     PackageRequest { names: vec![name.to_owned()], target, hold: None, recommends: false, lock_timeout: timeout, timeout }
 }
 
+/// Returns the result of a command of apt that fails with this output.
+fn failed(output: &str) -> CommandResult {
+    CommandResult { end: ExitKind::Status(APT_FAILED), output: output.to_owned() }
+}
+
 fn explain(target: PackageTarget, output: &str) -> (String, FailureEffect) {
-    let result = CommandResult { end: ExitKind::Status(100), output: output.to_owned() };
-    explain_failure(&request("demo", target), &result, "")
+    explain_failure(&request("demo", target), &failed(output), "")
 }
 
 const PRESENT: PackageTarget = PackageTarget::Present(VersionRule::Any);
@@ -65,7 +68,33 @@ fn refusal_names_cause_and_changes_nothing() {
     let output = "E: Version '3.0-1' for 'demo' was not found\n";
     let (message, _) = explain(PackageTarget::Present(VersionRule::Exact("3.0-1".into())), output);
     assert!(message.starts_with("parameters.version: apt knows no version 3.0-1 of demo"), "{message}");
-    assert!(may_have_old_lists(output) && may_have_old_lists(REFUSALS[0].0) && !may_have_old_lists(REFUSALS[2].0));
+    let is_old = |output: &str| may_have_old_lists(&failed(output));
+    assert!(is_old(output) && is_old(REFUSALS[0].0) && !is_old(REFUSALS[2].0));
+    let (message, effect) = explain(PRESENT, "E: A reason without a message of its own\n");
+    assert_eq!(message, "apt-get could not install demo: A reason without a message of its own; nothing was changed");
+    assert_eq!(effect, FailureEffect::Unchanged);
+}
+
+/// A script of a package may write each message of apt. dpkg has begun then.
+#[test]
+fn output_of_scripts_is_no_message_of_apt() {
+    let end = "dpkg: error processing package demo (--configure):\nErrors were encountered while processing:\n demo\n\
+               E: Sub-process /usr/bin/dpkg returned an error code (1)\n";
+    let texts = OLD_LIST_TEXTS.iter().chain(LOCK_TEXTS).map(|text| format!("E: {text}\n"));
+    for script_output in texts.chain(REFUSALS.iter().map(|(output, _)| (*output).to_owned())) {
+        let output = format!("Setting up demo (1.0) ...\n{script_output}{end}");
+        for target in [PRESENT, PackageTarget::Present(VersionRule::Exact("1.0".into()))] {
+            let (message, effect) = explain(target, &output);
+            assert!(message.starts_with("apt-get could not install demo: dpkg could not process demo: "), "{message}");
+            assert!(!message.contains("nothing was changed") && effect == FailureEffect::Partial, "{message}");
+        }
+        let result = failed(&output);
+        assert!(!may_have_old_lists(&result) && !has_lock_error(&result), "{output}");
+        for end in [ExitKind::Status(137), ExitKind::Signal(9), ExitKind::TimedOut] {
+            let killed = CommandResult { end, output: script_output.clone() };
+            assert!(has_dpkg_begun(&killed) && !may_have_old_lists(&killed) && !has_lock_error(&killed), "{end:?}");
+        }
+    }
 }
 
 #[test]

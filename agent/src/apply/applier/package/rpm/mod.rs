@@ -11,6 +11,7 @@ use super::request::{PackageRequest, PackageTarget, VersionRule};
 use super::state::{PackageChanges, PackageSnapshot, PackageState, diff_snapshots};
 use crate::apply::listing::list_names;
 use crate::apply::task::{ApplyResult, CheckResult, FailureEffect, Site, TaskError};
+use crate::host::{CommandResult, ExitKind};
 
 /// The format in which `rpm -q` writes a package: name, architecture and version.
 const QUERY_FORMAT: &str = "%{NAME}\t%{ARCH}\t%|EPOCH?{%{EPOCH}:}:{}|%{VERSION}-%{RELEASE}\n";
@@ -23,6 +24,12 @@ const QUERY_SIZE: usize = 20;
 
 /// Texts of dnf from which it follows that its metadata may be too old.
 const OLD_METADATA_TEXTS: &[&str] = &["No match for argument", "No package ", "Status code: 404"];
+
+/// A line of dnf before it runs the first script of a package.
+const TRANSACTION_BEGINS: &str = "Running transaction";
+
+/// The line of dnf about a transaction that has begun and failed.
+const TRANSACTION_FAILED: &str = "Error: Transaction failed";
 
 /// The use of dnf and rpm for one task.
 pub(super) struct Dnf<'a> {
@@ -132,7 +139,7 @@ impl<'a> Dnf<'a> {
             if result.end.is_success() {
                 return Ok(result.output);
             }
-            let may_be_old = OLD_METADATA_TEXTS.iter().any(|text| result.output.contains(text));
+            let may_be_old = !has_transaction_begun(&result) && OLD_METADATA_TEXTS.iter().any(|text| result.output.contains(text));
             if may_be_old && begin_refresh(self.runner.site) {
                 words.insert(1, "--refresh");
                 continue;
@@ -144,6 +151,12 @@ impl<'a> Dnf<'a> {
             return Err(TaskError { effect, message, output: result.output });
         }
     }
+}
+
+/// Returns whether a transaction may have begun in a command that failed. Later lines may be those of scripts of packages.
+fn has_transaction_begun(result: &CommandResult) -> bool {
+    let is_mark = |line: &str| line.trim_end() == TRANSACTION_BEGINS || line.starts_with(TRANSACTION_FAILED);
+    !matches!(result.end, ExitKind::Status(_)) || result.output.lines().any(is_mark)
 }
 
 /// Returns the name of a package as rpm and dnf have it: `glibc:i686` is `glibc.i686`.
