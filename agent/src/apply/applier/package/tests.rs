@@ -320,6 +320,30 @@ fn lists_are_refreshed_when_needed_once_in_run() {
     assert_eq!(commands(&host), ["update", "install curl"]);
 }
 
+/// A script before a removal that fails leaves the package as it was, so no command of dpkg mends it.
+#[test]
+fn failed_removal_names_mending_by_state() {
+    let output = "dpkg: error processing package postfix (--remove):\nErrors were encountered while processing:\n postfix\n\
+                  E: Sub-process /usr/bin/dpkg returned an error code (1)\n";
+    for (status, advice) in [
+        ("deinstall ok installed", "correct the cause, which the output names, and the next pass tries again"),
+        ("deinstall ok half-configured", "run `dpkg --configure -a` on the host and read what it reports"),
+        ("deinstall reinstreq half-installed", "run `apt-get install --reinstall postfix` on the host and read what it reports"),
+    ] {
+        let host = host();
+        host.on_run(move |host, command| {
+            if command.argv.iter().any(|word| word == "-s") {
+                return simulate_apt(host, command);
+            }
+            set_package(host, "postfix", status, "3.7.11-0+deb12u1");
+            CommandResult { end: ExitKind::Status(100), output: output.into() }
+        });
+        let error = apply(&host, &json!({"name": "postfix", "absent": true})).unwrap_err();
+        assert_eq!(error.message, format!("apt-get could not remove postfix: dpkg could not process postfix: {advice}"));
+        assert_eq!((error.effect, error.output.as_str()), (FailureEffect::Partial, output));
+    }
+}
+
 /// A script of a package may write what apt would write. The lists are not refreshed, and the script does not run again.
 #[test]
 fn text_of_script_starts_no_other_transaction() {
@@ -387,14 +411,14 @@ fn command_runs_again_after_lost_lock() {
 fn interrupted_dpkg_blocks_task_with_mending_command() {
     for (status, command) in [
         ("install ok half-configured", "dpkg --configure -a"),
-        ("install reinstreq half-installed", "apt-get --fix-broken install"),
+        ("install reinstreq half-installed", "apt-get install --reinstall broken"),
     ] {
         let host = host();
         set_package(&host, "broken", status, "1.0");
         for parameters in [json!({"name": "curl"}), json!({"name": "broken"})] {
             let result = check(&host, &parameters).unwrap();
             let CheckResult::Blocked { message, .. } = result else { panic!("{result:?}") };
-            assert!(message.starts_with("dpkg was interrupted and left broken (half-") && message.contains(command), "{message}");
+            assert!(message.starts_with("dpkg did not finish and left broken (half-") && message.contains(command), "{message}");
             let error = apply(&host, &parameters).unwrap_err();
             assert_eq!((error.message, error.effect), (message, FailureEffect::Unchanged));
         }

@@ -260,10 +260,16 @@ impl<'a> Apt<'a> {
                 return Ok(result);
             }
             if !may_have_old_lists(&result) || !self.refresh_lists().await? {
-                let (message, effect) = explain_failure(self.request, &result, &self.refresh_warnings.borrow());
-                return Err(TaskError { effect, message, output: result.output });
+                return Err(self.failure(result).await);
             }
         }
+    }
+
+    /// Returns the error of a command that failed, with the packages that dpkg has left in the middle.
+    async fn failure(&self, result: CommandResult) -> TaskError {
+        let broken = self.database().await.map(|database| database.broken()).unwrap_or_default();
+        let (message, effect) = explain_failure(self.request, &result, &self.refresh_warnings.borrow(), &broken);
+        TaskError { effect, message, output: result.output }
     }
 
     /// Runs a command, again if it does not get a lock: another package manager may begin its work between the wait for the

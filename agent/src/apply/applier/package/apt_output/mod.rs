@@ -4,6 +4,7 @@
 //! message counts only if dpkg did not begin.
 
 use super::request::{PackageRequest, PackageTarget, VersionRule};
+use super::state::BrokenState;
 use crate::apply::listing::list_names;
 use crate::apply::task::FailureEffect;
 use crate::host::{CommandResult, ExitKind};
@@ -72,11 +73,12 @@ pub(super) fn find_candidate(output: &str) -> Option<String> {
 }
 
 /// Returns the message for a command that failed, and its effect. `refresh_warnings` is what went wrong when the lists of
-/// packages were refreshed.
+/// packages were refreshed. `broken` has the packages that dpkg has left in the middle.
 pub(super) fn explain_failure(
     request: &PackageRequest,
     result: &CommandResult,
     refresh_warnings: &str,
+    broken: &[(String, BrokenState)],
 ) -> (String, FailureEffect) {
     let output = result.output.as_str();
     let what = format!("apt-get could not {} {}", request.target.verb(), list_names(&request.names));
@@ -91,15 +93,12 @@ pub(super) fn explain_failure(
         return (format!("{message}; nothing was changed{warnings}"), FailureEffect::Unchanged);
     }
     let failed = indented_words(output, "Errors were encountered while processing:");
-    let message = if failed.is_empty() {
-        format!("{what}: {}", reason())
-    } else {
-        format!(
-            "{what}: dpkg could not process {}: run `dpkg --configure -a` on the host and read what it reports",
-            list_names(&failed)
-        )
+    let reason = if failed.is_empty() { reason() } else { format!("dpkg could not process {}", list_names(&failed)) };
+    let advice = match broken {
+        [] => "correct the cause, which the output names, and the next pass tries again".to_owned(),
+        broken => BrokenState::advice(broken),
     };
-    (message, FailureEffect::Partial)
+    (format!("{what}: {reason}: {advice}"), FailureEffect::Partial)
 }
 
 /// Returns the message for a change that apt refused or could not begin, or `None` if its reason has no message of its own. dpkg

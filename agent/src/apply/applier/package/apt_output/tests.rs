@@ -15,7 +15,7 @@ fn failed(output: &str) -> CommandResult {
 }
 
 fn explain(target: PackageTarget, output: &str) -> (String, FailureEffect) {
-    explain_failure(&request("demo", target), &failed(output), "")
+    explain_failure(&request("demo", target), &failed(output), "", &[])
 }
 
 const PRESENT: PackageTarget = PackageTarget::Present(VersionRule::Any);
@@ -102,15 +102,28 @@ fn failure_in_middle_names_packages_of_dpkg() {
     let output = "Unpacking demo (1.0) ...\nSetting up demo (1.0) ...\ndpkg: error processing package demo (--configure):\n \
                   installed demo package post-installation script subprocess returned error exit status 3\n\
                   Errors were encountered while processing:\n demo\nE: Sub-process /usr/bin/dpkg returned an error code (1)\n";
-    let (message, effect) = explain(PRESENT, output);
-    assert_eq!(
-        message,
-        "apt-get could not install demo: dpkg could not process demo: run `dpkg --configure -a` on the host and read what it reports"
-    );
-    assert_eq!(effect, FailureEffect::Partial);
+    for (broken, advice) in [
+        (vec![], "correct the cause, which the output names, and the next pass tries again"),
+        (
+            vec![("demo".to_owned(), BrokenState::NotConfigured("half-configured"))],
+            "run `dpkg --configure -a` on the host and read what it reports",
+        ),
+        (
+            vec![("demo".to_owned(), BrokenState::MustReinstall), ("a".to_owned(), BrokenState::NotConfigured("unpacked"))],
+            "run `dpkg --configure -a` and then `apt-get install --reinstall demo` on the host and read what it reports",
+        ),
+    ] {
+        let (message, effect) = explain_failure(&request("demo", PRESENT), &failed(output), "", &broken);
+        assert_eq!(message, format!("apt-get could not install demo: dpkg could not process demo: {advice}"));
+        assert_eq!(effect, FailureEffect::Partial);
+    }
     let full_disk = "Unpacking demo (1.0) ...\ndpkg: error: No space left on device\nE: Sub-process /usr/bin/dpkg returned an error code (2)\n";
     let (message, effect) = explain(PackageTarget::Absent { purge: true }, full_disk);
-    assert_eq!(message, "apt-get could not purge demo: Sub-process /usr/bin/dpkg returned an error code (2)");
+    assert_eq!(
+        message,
+        "apt-get could not purge demo: Sub-process /usr/bin/dpkg returned an error code (2): correct the cause, which the output names, and the next \
+         pass tries again"
+    );
     assert_eq!(effect, FailureEffect::Partial);
 }
 
