@@ -93,6 +93,11 @@ impl PackageChanges {
         format!("would {}", parts.join(" and "))
     }
 
+    /// Returns the diff in one line, for a message.
+    pub(super) fn one_line(&self) -> String {
+        self.diff.lines().collect::<Vec<_>>().join(", ")
+    }
+
     fn add_line(&mut self, sign: char, name: &str, text: &str) {
         // Writing to a text never fails.
         let _ = writeln!(self.diff, "{sign}{name}: {}", escape_controls(text));

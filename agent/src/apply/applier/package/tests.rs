@@ -361,6 +361,85 @@ fn text_of_script_starts_no_other_transaction() {
     assert!(error.effect == FailureEffect::Partial && error.output.contains("404  Not Found"), "{error:?}");
 }
 
+/// Applies one task for each package in one batch, where `stub` runs the commands. Returns the results and the commands.
+fn apply_batch(
+    names: &[&str],
+    stub: impl Fn(&MemoryHost, &HostCommand) -> CommandResult + 'static,
+) -> (Vec<Result<ApplyResult, TaskError>>, Vec<String>) {
+    let host = host();
+    host.on_run(stub);
+    let task = |name: &&str| Rc::new(task_of((name, "package"), &json!({"name": name}), &[]));
+    let tasks: Vec<Rc<HostTask>> = names.iter().map(task).collect();
+    (block_on(PackageApplier.apply_together(&site(&host), &tasks)), commands(&host))
+}
+
+/// Returns the result of a command of apt that fails with this output.
+fn failed(output: &str) -> CommandResult {
+    CommandResult { end: ExitKind::Status(100), output: output.to_owned() }
+}
+
+/// The state of its own packages decides about each task of a transaction that dpkg did not finish.
+#[test]
+fn failed_transaction_gives_each_task_own_result() {
+    let output = "Setting up jq (1.1-1) ...\nthe cause\nErrors were encountered while processing:\n jq\n\
+                  E: Sub-process /usr/bin/dpkg returned an error code (1)\n";
+    let (results, commands) = apply_batch(&["jq", "curl", "nginx", "tzdata2"], move |host, _| {
+        set_package(host, "jq", "install ok half-configured", "1.1-1");
+        set_package(host, "curl", "install ok installed", "1.1-1");
+        set_package(host, "libcurl4", "install ok installed", "7.88");
+        set_package(host, "nginx", "install ok installed", "1.1-1");
+        failed(output)
+    });
+    assert_eq!(commands, ["install jq curl nginx tzdata2"]);
+    for (index, name) in [(0, "jq"), (3, "tzdata2")] {
+        let error = results[index].as_ref().unwrap_err();
+        let expected = format!(
+            "apt-get could not install {name}: dpkg could not process jq: run `dpkg --configure -a` on the host and read what it reports"
+        );
+        assert_eq!((&error.message, error.output.as_str(), error.effect), (&expected, output, FailureEffect::Partial));
+    }
+    let result = results[1].as_ref().unwrap();
+    assert_eq!(result.message, "installed curl 1.1-1");
+    assert_eq!(result.diff, "-curl: absent\n+curl: 1.1-1\n-libcurl4: absent\n+libcurl4: 7.88\n");
+    assert_eq!(results[2].as_ref().unwrap().diff, "-nginx: absent\n+nginx: 1.1-1\n");
+
+    // The packages of both tasks are there, and a trigger of another package fails.
+    let output = "Processing triggers for man-db (2.11) ...\nErrors were encountered while processing:\n man-db\n\
+                  E: Sub-process /usr/bin/dpkg returned an error code (1)\n";
+    let (results, commands) = apply_batch(&["jq", "curl"], move |host, _| {
+        set_package(host, "jq", "install ok installed", "1.1-1");
+        set_package(host, "curl", "install ok installed", "1.1-1");
+        set_package(host, "man-db", "install ok half-configured", "2.11");
+        failed(output)
+    });
+    assert_eq!(commands, ["install jq curl"]);
+    assert!(results[0].as_ref().unwrap_err().message.contains("dpkg could not process man-db: run `dpkg --configure -a`"));
+    assert!(results[1].as_ref().is_ok_and(|result| result.message == "installed curl 1.1-1"), "{results:?}");
+}
+
+#[test]
+fn refused_transaction_is_split_into_tasks() {
+    let (results, commands) = apply_batch(&["jq", "curl"], |host, command| {
+        let refuses = command.argv.iter().any(|word| word == "jq");
+        if refuses { failed("E: Packages need to be removed but remove is disabled.\n") } else { simulate_apt(host, command) }
+    });
+    assert_eq!(commands, ["install jq curl", "install jq", "install curl"]);
+    assert!(results[0].as_ref().is_err_and(|error| error.effect == FailureEffect::Unchanged), "{results:?}");
+    assert_eq!(results[1].as_ref().unwrap().diff, "-curl: absent\n+curl: 1.1-1\n");
+}
+
+/// A message has one line.
+#[test]
+fn message_about_missing_change_has_one_line() {
+    let host = host();
+    host.on_run(|_, _| CommandResult { end: ExitKind::Status(0), output: String::new() });
+    let error = apply(&host, &json!({"name": ["curl", "jq"]})).unwrap_err();
+    assert_eq!(
+        error.message,
+        "apt-get ended without an error, but these packages are not as required: -curl: absent, +curl: present, -jq: absent, +jq: present"
+    );
+}
+
 #[test]
 fn apply_refuses_minimum_version_without_candidate() {
     let host = host();

@@ -73,9 +73,9 @@ impl<'a> Dnf<'a> {
         let new = self.states().await?;
         let remaining_changes = self.changes(&new);
         if !remaining_changes.is_empty() {
-            let message =
-                format!("dnf ended without an error, but these packages are not as required:\n{}", remaining_changes.diff);
-            return Err(TaskError { output, ..TaskError::new(message.trim_end()) });
+            let diff = remaining_changes.one_line();
+            let message = format!("dnf ended without an error, but these packages are not as required: {diff}");
+            return Err(TaskError { output, ..TaskError::new(message) });
         }
         let snapshot = |named| PackageSnapshot { named, installed: BTreeMap::new() };
         let verb = if matches!(self.request.target, PackageTarget::Present(_)) { "installed" } else { "removed" };
