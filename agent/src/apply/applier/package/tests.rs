@@ -449,6 +449,16 @@ fn apply_refuses_minimum_version_without_candidate() {
     assert_eq!(error.effect, FailureEffect::Unchanged);
 }
 
+/// apt would install the version without the `+`.
+#[test]
+fn version_with_plus_must_be_known_to_apt() {
+    let host = host();
+    let error = apply(&host, &json!({"name": "curl", "version": "1.1-1+"})).unwrap_err();
+    assert!(error.message.starts_with("parameters.version: apt knows no version 1.1-1+ of curl"), "{error:?}");
+    assert!(error.message.ends_with("; nothing was changed") && error.effect == FailureEffect::Unchanged, "{error:?}");
+    assert_eq!(commands(&host), ["policy curl", "update", "policy curl"]);
+}
+
 #[test]
 fn apply_waits_for_lock_and_names_holder() {
     let host = host();

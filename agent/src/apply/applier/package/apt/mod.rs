@@ -8,7 +8,10 @@ use std::time::Duration;
 use log::{info, warn};
 use stemma_core::task::compare_debian_versions;
 
-use super::apt_output::{explain_failure, find_candidate, has_dpkg_begun, has_lock_error, may_have_old_lists, warnings};
+use super::apt_output::{
+    NATIVE, explain_failure, find_candidate, has_dpkg_begun, has_lock_error, has_version, may_have_old_lists, unknown_version,
+    warnings,
+};
 use super::begin_refresh;
 use super::command::CommandRunner;
 use super::dpkg::{Database, read_database};
@@ -285,6 +288,7 @@ impl<'a> Apt<'a> {
         if !self.has_lists()? {
             self.refresh_lists().await?;
         }
+        self.check_exact_version().await?;
         self.check_candidate().await
     }
 
@@ -356,6 +360,23 @@ impl<'a> Apt<'a> {
         Ok(true)
     }
 
+    /// Fails if apt does not know a version that ends with `+`. It would then install the version without the `+`.
+    async fn check_exact_version(&self) -> Result<(), TaskError> {
+        let PackageTarget::Present(VersionRule::Exact(version)) = &self.request.target else { return Ok(()) };
+        let name = &self.request.names[0];
+        while version.ends_with('+') {
+            let result = self.runner.read(&["apt-cache", "policy", name]).await?;
+            if has_version(&result.output, version) {
+                break;
+            }
+            if !self.refresh_lists().await? {
+                let message = format!("{}; nothing was changed", unknown_version(name, version));
+                return Err(TaskError { output: result.output, ..TaskError::new(message).without_effect() });
+            }
+        }
+        Ok(())
+    }
+
     /// Fails if apt would install a version that is lower than the task allows.
     async fn check_candidate(&self) -> Result<(), TaskError> {
         let PackageTarget::Present(VersionRule::AtLeast(min_version)) = &self.request.target else { return Ok(()) };
@@ -391,11 +412,17 @@ fn change_words(changes: &[(&PackageRequest, &[String])]) -> Vec<String> {
     words.push(first.target.verb().to_owned());
     for (request, packages) in changes {
         words.extend(packages.iter().map(|name| match &request.target {
-            PackageTarget::Present(VersionRule::Exact(version)) => format!("{name}={version}"),
-            _ => name.clone(),
+            PackageTarget::Present(VersionRule::Exact(version)) => format!("{}={version}", full_name(name)),
+            _ => full_name(name),
         }));
     }
     words
+}
+
+/// Returns the name of a package as a word of `apt-get`. If apt knows no package with the name `demo+`, it reads the word as the
+/// installation of `demo`. It does not do so after an architecture.
+fn full_name(name: &str) -> String {
+    if name.ends_with('+') { format!("{name}{NATIVE}") } else { name.to_owned() }
 }
 
 /// Returns a key that is equal for tasks whose packages one command can install or remove.

@@ -9,6 +9,9 @@ use crate::apply::listing::list_names;
 use crate::apply::task::FailureEffect;
 use crate::host::{CommandResult, ExitKind};
 
+/// The architecture of the host after a name, as apt has it.
+pub(super) const NATIVE: &str = ":native";
+
 /// The status of apt if it fails for a reason that it knows.
 const APT_FAILED: i32 = 100;
 
@@ -72,6 +75,17 @@ pub(super) fn find_candidate(output: &str) -> Option<String> {
     (line != "(none)").then(|| line.to_owned())
 }
 
+/// Returns whether apt knows a version, from the output of `apt-cache policy`.
+pub(super) fn has_version(output: &str, version: &str) -> bool {
+    let table = output.lines().skip_while(|line| line.trim() != "Version table:").skip(1);
+    table.filter_map(|line| line.trim_start().trim_start_matches("*** ").split_once(' ')).any(|(known, _)| known == version)
+}
+
+/// Returns the message about a version that apt does not know.
+pub(super) fn unknown_version(name: &str, version: &str) -> String {
+    format!("parameters.version: apt knows no version {version} of {name} (`apt-cache madison {name}` lists those it knows)")
+}
+
 /// Returns the message for a command that failed, and its effect. `refresh_warnings` is what went wrong when the lists of
 /// packages were refreshed. `broken` has the packages that dpkg has left in the middle.
 pub(super) fn explain_failure(
@@ -106,13 +120,12 @@ pub(super) fn explain_failure(
 fn explain_refusal(request: &PackageRequest, output: &str) -> Option<String> {
     let names = list_names(&request.names);
     if let Some(name) = output.lines().find_map(|line| line.split_once("Unable to locate package ")) {
-        return Some(format!("apt knows no package {}: correct its name, or add a source that has it", name.1.trim()));
+        let name = name.1.trim();
+        let name = name.strip_suffix(NATIVE).unwrap_or(name);
+        return Some(format!("apt knows no package {name}: correct its name, or add a source that has it"));
     }
     if let (PackageTarget::Present(VersionRule::Exact(version)), true) = (&request.target, output.contains("' was not found")) {
-        let name = &request.names[0];
-        return Some(format!(
-            "parameters.version: apt knows no version {version} of {name} (`apt-cache madison {name}` lists those it knows)"
-        ));
+        return Some(unknown_version(&request.names[0], version));
     }
     if let Some(name) = quoted_after(output, "E: Package '").filter(|_| output.contains("has no installation candidate")) {
         return Some(format!(

@@ -68,6 +68,8 @@ fn refusal_names_cause_and_changes_nothing() {
     let output = "E: Version '3.0-1' for 'demo' was not found\n";
     let (message, _) = explain(PackageTarget::Present(VersionRule::Exact("3.0-1".into())), output);
     assert!(message.starts_with("parameters.version: apt knows no version 3.0-1 of demo"), "{message}");
+    let (message, _) = explain(PRESENT, "E: Unable to locate package demo+:native\n");
+    assert!(message.starts_with("apt knows no package demo+: correct its name"), "{message}");
     let is_old = |output: &str| may_have_old_lists(&failed(output));
     assert!(is_old(output) && is_old(REFUSALS[0].0) && !is_old(REFUSALS[2].0));
     let (message, effect) = explain(PRESENT, "E: A reason without a message of its own\n");
@@ -133,4 +135,7 @@ fn candidate_is_read_from_policy() {
     assert_eq!(find_candidate(output).as_deref(), Some("1.1-1"));
     assert_eq!(find_candidate("demo:\n  Installed: (none)\n  Candidate: (none)\n"), None);
     assert_eq!(find_candidate(""), None);
+    let output = "demo:\n  Installed: 1.0+\n  Candidate: 1.1-1\n  Version table:\n     1.1-1 500\n *** 1.0 100\n        100 /var/lib/dpkg/status\n";
+    assert!(has_version(output, "1.1-1") && has_version(output, "1.0"));
+    assert!(!has_version(output, "1.0+") && !has_version("", "1.0"));
 }
