@@ -34,6 +34,7 @@ pub use check::{SECRET_EXPOSED, check_release_tasks, check_task};
 pub(crate) use check::{paths_through_links, template_tags_in_plain_texts};
 pub use claim::{PathClaim, PathClaims, PathConflict, PathContent};
 pub use declared::{AGENT_VERSION_FACT, KnownTypes, TASK_TYPES_FACT, UnknownFeature, declared_task_types};
+pub use package_rules::{AGENT_PACKAGE, AGENT_REMOVES_ITSELF};
 pub use package_version::{compare_debian_versions, compare_rpm_versions};
 pub use parameter_type::{
     MAX_ACCOUNT_ID, NamedResource, ParameterType as ParameterForm, account_reference_error, check_argument, check_variable,

@@ -91,21 +91,24 @@ pub fn package_name_error(text: &str) -> Option<String> {
         && name.len() >= 2
         && name.bytes().next().is_some_and(|first| first.is_ascii_alphanumeric())
         && name.bytes().all(is_inner)
-        // The commands of apt read such a word as the removal of the package.
+        // The commands of apt read a word that ends so as the removal of the package.
         && !name.ends_with('-')
+        && !text.ends_with('-')
         && text[name.len()..].bytes().skip(1).all(|byte| byte.is_ascii_alphanumeric() || byte == b'-');
     (!is_valid).then(|| {
         format!(
-            "{:?} is not the name of a package: write letters, digits and `+-._`, and begin with a letter or digit",
+            "{:?} is not the name of a package: write letters, digits and `+-._`, begin with a letter or digit, and do not end with `-`",
             truncated(text)
         )
     })
 }
 
-/// A version of Debian (policy 5.6.12) or of rpm. It begins with a letter or digit, so no option of a command looks like it.
+/// A version of Debian (policy 5.6.12) or of rpm. It begins with a letter or digit, so no option of a command looks like it. The
+/// commands of apt read a word that ends with `-` as the removal of a package.
 pub fn package_version_error(text: &str) -> Option<String> {
     let is_valid = text.len() <= MAX_TEXT_BYTES
         && text.bytes().next().is_some_and(|first| first.is_ascii_alphanumeric())
+        && !text.ends_with('-')
         && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b".+-~:^_".contains(&byte));
     (!is_valid).then(|| {
         format!("{:?} is not a version of a package: write it as `apt-cache policy` or `rpm -q` shows it", truncated(text))
@@ -263,13 +266,13 @@ mod tests {
         for name in ["nginx", "libc6:amd64", "g++", "nginx+", "python3.11", "glibc-devel", "NetworkManager"] {
             assert_eq!(package_name_error(name), None, "{name}");
         }
-        for name in ["", "-y", "a", "a b", "nginx=1", "nginx/stable", "nginx:", "./x.deb", "nginx-", "nginx-:amd64"] {
+        for name in ["", "-y", "a", "a b", "nginx=1", "nginx/stable", "nginx:", "./x.deb", "nginx-", "nginx-:amd64", "nginx:amd64-"] {
             assert!(package_name_error(name).is_some(), "{name}");
         }
-        for version in ["1.22.1-9+deb12u2", "2:1.0~rc1", "1.0^git1"] {
+        for version in ["1.22.1-9+deb12u2", "2:1.0~rc1", "1.0^git1", "12.2.0-14+deb12u1+"] {
             assert_eq!(package_version_error(version), None, "{version}");
         }
-        for version in ["", "-1", "1 2", "1*", "=1"] {
+        for version in ["", "-1", "1 2", "1*", "=1", "1.0-"] {
             assert!(package_version_error(version).is_some(), "{version}");
         }
     }

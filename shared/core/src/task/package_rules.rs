@@ -4,6 +4,13 @@ use serde_json::{Map, Value};
 
 use super::parameter_values::{error_at, is_set};
 
+/// The package of the agent.
+pub const AGENT_PACKAGE: &str = "stemma-agent";
+
+/// The error message of a `package` task that would remove the agent.
+pub const AGENT_REMOVES_ITSELF: &str = "the agent does not remove itself, because nothing would install it again: run `stemma-agent leave` on the host, and \
+    then remove the package there by hand";
+
 /// Returns the errors of a `package` task whose parameters contradict each other, each as the path of the field and a
 /// message.
 pub(super) fn package_contradictions(values: &Map<String, Value>) -> Vec<(String, String)> {
@@ -12,6 +19,9 @@ pub(super) fn package_contradictions(values: &Map<String, Value>) -> Vec<(String
     let mut errors = Vec::new();
     let mut add = |name: &str, message: String| errors.push(error_at(name, message));
     if is_set("absent") {
+        if names_agent(values) {
+            add("name", AGENT_REMOVES_ITSELF.to_owned());
+        }
         for name in ["version", "min_version", "hold"].into_iter().filter(|name| is_written(name)) {
             add(name, "contradicts absent: remove one of them".to_owned());
         }
@@ -39,6 +49,12 @@ pub(super) fn package_contradictions(values: &Map<String, Value>) -> Vec<(String
     errors
 }
 
+/// Returns whether a package of the task is that of the agent.
+fn names_agent(values: &Map<String, Value>) -> bool {
+    let is_agent = |value: &Value| value.as_str().is_some_and(|name| name.split(':').next() == Some(AGENT_PACKAGE));
+    values.get("name").is_some_and(|value| is_agent(value) || value.as_array().is_some_and(|names| names.iter().any(is_agent)))
+}
+
 #[cfg(test)]
 mod tests {
     use serde_json::json;
@@ -60,6 +76,11 @@ mod tests {
             (json!({"name": ["a1", "b1"], "version": "1"}), vec!["version"]),
             (json!({"name": ["a1"], "version": "1"}), vec![]),
             (json!({"name": ["a1", "b1", "a1"]}), vec!["name"]),
+            (json!({"name": "stemma-agent", "absent": true}), vec!["name"]),
+            (json!({"name": ["curl", "stemma-agent:amd64"], "absent": true, "purge": true}), vec!["name"]),
+            (json!({"name": ["stemma-agent", "stemma-agent-extra"]}), vec![]),
+            (json!({"name": "stemma-agent", "absent": false, "version": "1"}), vec![]),
+            (json!({"name": "stemma-agent-extra", "absent": true}), vec![]),
         ] {
             let errors = package_contradictions(parameters.as_object().unwrap());
             let fields: Vec<_> = errors.iter().map(|(field, _)| field.strip_prefix("parameters.").unwrap()).collect();

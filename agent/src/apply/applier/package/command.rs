@@ -3,8 +3,10 @@
 use std::time::Duration;
 
 use log::{info, warn};
+use stemma_core::task::{AGENT_PACKAGE, AGENT_REMOVES_ITSELF};
 
 use super::super::shell::run_in_unit;
+use crate::apply::listing::list_names;
 use crate::apply::task::{Site, TaskError};
 use crate::host::{CommandPurpose, CommandResult, ExitKind, Host, HostCommand, HostError, HostPath};
 
@@ -17,6 +19,14 @@ const READ_TIMEOUT: Duration = Duration::from_mins(1);
 
 /// The start of the message of `systemd-inhibit` if logind cannot be reached. Then it has not run the command.
 const INHIBIT_FAILED: &str = "Failed to inhibit";
+
+/// A script of the shell that runs a command, and writes only the lines of its output that match the extended regular expression
+/// `$1`. The front of a long output is cut, and no line that counts may be missing.
+const MATCH_SCRIPT: &str = r#"pattern=$1; shift; output=$("$@" 2>&1); status=$?
+printf '%s\n' "$output" | grep -E -- "$pattern"; [ $? -le 1 ] || status=127; exit $status"#;
+
+/// The status of a simulation that is complete, and those with which dnf and apt refuse a change.
+const SIMULATED: &[i32] = &[0, 1, 100];
 
 /// Runs the commands of one task.
 pub(super) struct CommandRunner<'a> {
@@ -55,6 +65,26 @@ impl CommandRunner<'_> {
     pub(super) async fn read(&self, words: &[&str]) -> Result<CommandResult, TaskError> {
         let command = HostCommand { timeout: READ_TIMEOUT, purpose: CommandPurpose::Agent, ..self.command(words) };
         Ok(self.site.host.run(&command).await?)
+    }
+
+    /// Checks that the removal of packages does not remove the agent, which depends on other packages. `words` simulate the removal.
+    /// Their output has a line that matches `pattern` if the agent is removed too.
+    ///
+    /// # Errors
+    /// If the agent is removed too, or if the removal cannot be simulated.
+    pub(super) async fn keep_agent(&self, names: &[String], pattern: &str, words: &[&str]) -> Result<(), TaskError> {
+        let words = [&["sh", "-c", MATCH_SCRIPT, "sh", pattern], words].concat();
+        let result = self.read(&words).await.map_err(TaskError::without_effect)?;
+        let names = list_names(names);
+        let message = match result.end {
+            _ if !result.output.trim().is_empty() => {
+                format!("parameters.name: the removal of {names} removes {AGENT_PACKAGE} too, which needs it: {AGENT_REMOVES_ITSELF}")
+            }
+            ExitKind::Status(status) if SIMULATED.contains(&status) => return Ok(()),
+            end => format!("the removal of {names} could not be simulated: the command {}", end.sentence()),
+        };
+        let message = format!("{message}; nothing was changed");
+        Err(TaskError { output: result.output, ..TaskError::new(message).without_effect() })
     }
 
     async fn run_in_unit(&self, words: &[&str]) -> Result<CommandResult, TaskError> {

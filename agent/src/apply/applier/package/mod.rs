@@ -120,7 +120,7 @@ impl Applier for PackageApplier {
 }
 
 /// Applies tasks with the same batch key in one transaction of apt. A task for which this is not possible is applied alone, and
-/// so are all tasks if the transaction fails: an error then belongs to the task that causes it.
+/// so are all tasks if the transaction cannot begin: an error then belongs to the task that causes it.
 async fn apply_together(site: &Site, tasks: &[Rc<HostTask>]) -> Vec<Result<ApplyResult, TaskError>> {
     let requests: Result<Vec<_>, _> = tasks.iter().map(|task| PackageRequest::new(site, task)).collect();
     let mut results = BTreeMap::new();

@@ -75,7 +75,7 @@ impl PackageRequest {
         let rendered: Map<_, _> = task.task.parameters.iter().map(render).collect();
         let errors = task_type(&task.task.kind).map(|kind| kind.combination_errors(&rendered)).unwrap_or_default();
         if let Some((field, message)) = errors.into_iter().next() {
-            return Err(TaskError::new(format!("{field}: {message}")));
+            return Err(TaskError::new(format!("{field}: {message}; nothing was changed")));
         }
         let rule = match (version, min_version) {
             (Some(version), _) => VersionRule::Exact(version),

@@ -93,6 +93,11 @@ impl PackageChanges {
         format!("would {}", parts.join(" and "))
     }
 
+    /// Returns the diff in one line, for a message.
+    pub(super) fn one_line(&self) -> String {
+        self.diff.lines().collect::<Vec<_>>().join(", ")
+    }
+
     fn add_line(&mut self, sign: char, name: &str, text: &str) {
         // Writing to a text never fails.
         let _ = writeln!(self.diff, "{sign}{name}: {}", escape_controls(text));
@@ -145,19 +150,32 @@ impl PackageTarget {
 }
 
 impl BrokenState {
-    /// Returns what prevents changes of packages, and the command that mends it. `packages` is not empty.
+    /// Returns what prevents changes of packages, and the commands that mend it. `packages` is not empty.
     pub(super) fn message(packages: &[(String, Self)]) -> String {
         let describe = |(name, state): &(String, Self)| match state {
             Self::MustReinstall => format!("{name} (half-installed)"),
             Self::NotConfigured(state) => format!("{name} ({state})"),
         };
         let names: Vec<_> = packages.iter().map(describe).collect();
-        let must_reinstall = packages.iter().any(|(_, state)| *state == Self::MustReinstall);
-        let command = if must_reinstall { "apt-get --fix-broken install" } else { "dpkg --configure -a" };
-        format!(
-            "dpkg was interrupted and left {}: run `{command}` on the host and read what it reports; nothing was changed",
-            list_names(&names)
-        )
+        let (names, advice) = (list_names(&names), Self::advice(packages));
+        format!("dpkg did not finish and left {names}: {advice}; nothing was changed")
+    }
+
+    /// Returns the commands that mend these packages. `packages` is not empty.
+    pub(super) fn advice(packages: &[(String, Self)]) -> String {
+        let (broken, unconfigured): (Vec<_>, Vec<_>) =
+            packages.iter().partition(|(_, state)| *state == Self::MustReinstall);
+        let mut commands = Vec::new();
+        // apt refuses to work before this command if dpkg left a journal.
+        if !unconfigured.is_empty() {
+            commands.push("`dpkg --configure -a`".to_owned());
+        }
+        // `apt-get --fix-broken install` sees no broken dependency, and leaves these packages as they are.
+        if !broken.is_empty() {
+            let names: Vec<&str> = broken.iter().map(|(name, _)| name.as_str()).collect();
+            commands.push(format!("`apt-get install --reinstall {}`", names.join(" ")));
+        }
+        format!("run {} on the host and read what it reports", commands.join(" and then "))
     }
 }
 

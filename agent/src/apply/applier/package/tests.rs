@@ -42,6 +42,9 @@ fn simulate_apt(host: &MemoryHost, command: &HostCommand) -> CommandResult {
     let verbs = ["install", "remove", "purge", "hold", "unhold", "update", "policy"];
     let position = words.iter().position(|word| verbs.contains(word)).expect("a command of apt");
     let mut output = String::new();
+    if words.contains(&"-s") {
+        return CommandResult { end: ExitKind::Status(0), output };
+    }
     for word in &words[position + 1..] {
         let (name, version) = word.split_once('=').unwrap_or((word, "1.1-1"));
         match words[position] {
@@ -79,7 +82,8 @@ fn commands(host: &MemoryHost) -> Vec<String> {
     let verbs = ["install", "remove", "purge", "hold", "unhold", "update", "policy"];
     let rest = |words: &Vec<String>| {
         let position = words.iter().position(|word| verbs.contains(&word.as_str())).expect("a command of apt");
-        words[position..].join(" ")
+        let words_after = words[position..].join(" ");
+        if words.iter().any(|word| word == "-s") { format!("simulate {words_after}") } else { words_after }
     };
     host.commands_run().iter().map(rest).collect()
 }
@@ -152,13 +156,13 @@ fn apply_runs_commands_and_reports_versions() {
         ),
         (
             json!({"name": ["postfix", "curl"], "absent": true}),
-            vec!["remove postfix"],
+            vec!["simulate remove postfix", "remove postfix"],
             "-postfix: 3.7.11-0+deb12u1\n+postfix: absent, with configuration files\n",
             "removed postfix",
         ),
         (
             json!({"name": "nginx-common", "absent": true, "purge": true}),
-            vec!["purge nginx-common"],
+            vec!["simulate purge nginx-common", "purge nginx-common"],
             "-nginx-common: absent, with configuration files\n+nginx-common: absent\n",
             "removed nginx-common",
         ),
@@ -195,6 +199,64 @@ fn apply_reports_other_packages() {
     });
     let result = apply(&host, &json!({"name": "curl"})).unwrap();
     assert_eq!(result.diff, "-curl: absent\n+curl: 1.1-1\n-libcurl4: absent\n+libcurl4: 7.88\n");
+}
+
+/// Dependants of a removed package are removed too, and the agent may be one of them.
+#[test]
+fn removal_that_takes_agent_is_refused() {
+    let host = host();
+    let error = apply(&host, &json!({"name": ["curl", "stemma-agent"], "absent": true})).unwrap_err();
+    assert!(error.message.starts_with("parameters.name: the agent does not remove itself"), "{error:?}");
+    assert_eq!((error.effect, host.commands_run().len()), (FailureEffect::Unchanged, 0));
+
+    let (end, output) = (Cell::new(ExitKind::Status(0)), RefCell::new("Remv stemma-agent [0.1.0-1]\n".to_owned()));
+    let answer = Rc::new((end, output));
+    let given = answer.clone();
+    host.on_run(move |host, command| {
+        if command.argv.iter().any(|word| word == "-s") {
+            return CommandResult { end: given.0.get(), output: given.1.borrow().clone() };
+        }
+        simulate_apt(host, command)
+    });
+    for parameters in [json!({"name": "postfix", "absent": true}), json!({"name": "postfix", "absent": true, "purge": true})] {
+        let error = apply(&host, &parameters).unwrap_err();
+        assert_eq!(
+            error.message,
+            "parameters.name: the removal of postfix removes stemma-agent too, which needs it: the agent does not remove itself, because nothing would \
+             install it again: run `stemma-agent leave` on the host, and then remove the package there by hand; nothing was changed"
+        );
+        assert_eq!(error.effect, FailureEffect::Unchanged);
+    }
+    assert_eq!(commands(&host), ["simulate remove postfix", "simulate purge postfix"]);
+
+    answer.1.borrow_mut().clear();
+    answer.0.set(ExitKind::TimedOut);
+    let error = apply(&host, &json!({"name": "postfix", "absent": true})).unwrap_err();
+    assert!(error.message.starts_with("the removal of postfix could not be simulated: the command did not end"), "{error:?}");
+    assert!(host.text(STATUS_PATH).unwrap().contains("Package: postfix\nStatus: install ok installed"));
+
+    // apt refuses the simulation for the same reason as the change, and the change has the reason.
+    answer.0.set(ExitKind::Status(100));
+    apply(&host, &json!({"name": "postfix", "absent": true})).unwrap();
+}
+
+#[test]
+fn dnf_removal_that_takes_agent_is_refused() {
+    let host = MemoryHost::new();
+    host.put("/usr/bin/rpm", "");
+    host.put("/usr/bin/dnf", "");
+    host.on_run(|_, command| {
+        let is_simulation = command.argv.iter().any(|word| word == "--assumeno");
+        let (status, output) = match command.argv[0].as_str() {
+            "rpm" => (0, "dbus\tx86_64\t1.14-1.fc39\n"),
+            "sh" if is_simulation => (1, " stemma-agent  x86_64  0.1.0-1  @System  9 M\n"),
+            _ => panic!("{command:?}"),
+        };
+        CommandResult { end: ExitKind::Status(status), output: output.into() }
+    });
+    let error = apply(&host, &json!({"name": "dbus", "absent": true})).unwrap_err();
+    assert!(error.message.starts_with("parameters.name: the removal of dbus removes stemma-agent too"), "{error:?}");
+    assert_eq!(error.effect, FailureEffect::Unchanged);
 }
 
 #[test]
@@ -258,6 +320,126 @@ fn lists_are_refreshed_when_needed_once_in_run() {
     assert_eq!(commands(&host), ["update", "install curl"]);
 }
 
+/// A script before a removal that fails leaves the package as it was, so no command of dpkg mends it.
+#[test]
+fn failed_removal_names_mending_by_state() {
+    let output = "dpkg: error processing package postfix (--remove):\nErrors were encountered while processing:\n postfix\n\
+                  E: Sub-process /usr/bin/dpkg returned an error code (1)\n";
+    for (status, advice) in [
+        ("deinstall ok installed", "correct the cause, which the output names, and the next pass tries again"),
+        ("deinstall ok half-configured", "run `dpkg --configure -a` on the host and read what it reports"),
+        ("deinstall reinstreq half-installed", "run `apt-get install --reinstall postfix` on the host and read what it reports"),
+    ] {
+        let host = host();
+        host.on_run(move |host, command| {
+            if command.argv.iter().any(|word| word == "-s") {
+                return simulate_apt(host, command);
+            }
+            set_package(host, "postfix", status, "3.7.11-0+deb12u1");
+            CommandResult { end: ExitKind::Status(100), output: output.into() }
+        });
+        let error = apply(&host, &json!({"name": "postfix", "absent": true})).unwrap_err();
+        assert_eq!(error.message, format!("apt-get could not remove postfix: dpkg could not process postfix: {advice}"));
+        assert_eq!((error.effect, error.output.as_str()), (FailureEffect::Partial, output));
+    }
+}
+
+/// A script of a package may write what apt would write. The lists are not refreshed, and the script does not run again.
+#[test]
+fn text_of_script_starts_no_other_transaction() {
+    let host = host();
+    host.on_run(|host, command| {
+        set_package(host, "curl", "install ok half-configured", "1.1-1");
+        let output = "Setting up curl (1.1-1) ...\n404  Not Found\nE: Could not get lock /var/lib/dpkg/lock\n\
+                      Errors were encountered while processing:\n curl\nE: Sub-process /usr/bin/dpkg returned an error code (1)\n";
+        assert!(command.argv.contains(&"install".to_owned()), "{command:?}");
+        CommandResult { end: ExitKind::Status(100), output: output.into() }
+    });
+    let error = apply(&host, &json!({"name": "curl"})).unwrap_err();
+    assert_eq!(commands(&host), ["install curl"]);
+    assert!(error.message.starts_with("apt-get could not install curl: dpkg could not process curl: "), "{error:?}");
+    assert!(error.effect == FailureEffect::Partial && error.output.contains("404  Not Found"), "{error:?}");
+}
+
+/// Applies one task for each package in one batch, where `stub` runs the commands. Returns the results and the commands.
+fn apply_batch(
+    names: &[&str],
+    stub: impl Fn(&MemoryHost, &HostCommand) -> CommandResult + 'static,
+) -> (Vec<Result<ApplyResult, TaskError>>, Vec<String>) {
+    let host = host();
+    host.on_run(stub);
+    let task = |name: &&str| Rc::new(task_of((name, "package"), &json!({"name": name}), &[]));
+    let tasks: Vec<Rc<HostTask>> = names.iter().map(task).collect();
+    (block_on(PackageApplier.apply_together(&site(&host), &tasks)), commands(&host))
+}
+
+/// Returns the result of a command of apt that fails with this output.
+fn failed(output: &str) -> CommandResult {
+    CommandResult { end: ExitKind::Status(100), output: output.to_owned() }
+}
+
+/// The state of its own packages decides about each task of a transaction that dpkg did not finish.
+#[test]
+fn failed_transaction_gives_each_task_own_result() {
+    let output = "Setting up jq (1.1-1) ...\nthe cause\nErrors were encountered while processing:\n jq\n\
+                  E: Sub-process /usr/bin/dpkg returned an error code (1)\n";
+    let (results, commands) = apply_batch(&["jq", "curl", "nginx", "tzdata2"], move |host, _| {
+        set_package(host, "jq", "install ok half-configured", "1.1-1");
+        set_package(host, "curl", "install ok installed", "1.1-1");
+        set_package(host, "libcurl4", "install ok installed", "7.88");
+        set_package(host, "nginx", "install ok installed", "1.1-1");
+        failed(output)
+    });
+    assert_eq!(commands, ["install jq curl nginx tzdata2"]);
+    for (index, name) in [(0, "jq"), (3, "tzdata2")] {
+        let error = results[index].as_ref().unwrap_err();
+        let expected = format!(
+            "apt-get could not install {name}: dpkg could not process jq: run `dpkg --configure -a` on the host and read what it reports"
+        );
+        assert_eq!((&error.message, error.output.as_str(), error.effect), (&expected, output, FailureEffect::Partial));
+    }
+    let result = results[1].as_ref().unwrap();
+    assert_eq!(result.message, "installed curl 1.1-1");
+    assert_eq!(result.diff, "-curl: absent\n+curl: 1.1-1\n-libcurl4: absent\n+libcurl4: 7.88\n");
+    assert_eq!(results[2].as_ref().unwrap().diff, "-nginx: absent\n+nginx: 1.1-1\n");
+
+    // The packages of both tasks are there, and a trigger of another package fails.
+    let output = "Processing triggers for man-db (2.11) ...\nErrors were encountered while processing:\n man-db\n\
+                  E: Sub-process /usr/bin/dpkg returned an error code (1)\n";
+    let (results, commands) = apply_batch(&["jq", "curl"], move |host, _| {
+        set_package(host, "jq", "install ok installed", "1.1-1");
+        set_package(host, "curl", "install ok installed", "1.1-1");
+        set_package(host, "man-db", "install ok half-configured", "2.11");
+        failed(output)
+    });
+    assert_eq!(commands, ["install jq curl"]);
+    assert!(results[0].as_ref().unwrap_err().message.contains("dpkg could not process man-db: run `dpkg --configure -a`"));
+    assert!(results[1].as_ref().is_ok_and(|result| result.message == "installed curl 1.1-1"), "{results:?}");
+}
+
+#[test]
+fn refused_transaction_is_split_into_tasks() {
+    let (results, commands) = apply_batch(&["jq", "curl"], |host, command| {
+        let refuses = command.argv.iter().any(|word| word == "jq");
+        if refuses { failed("E: Packages need to be removed but remove is disabled.\n") } else { simulate_apt(host, command) }
+    });
+    assert_eq!(commands, ["install jq curl", "install jq", "install curl"]);
+    assert!(results[0].as_ref().is_err_and(|error| error.effect == FailureEffect::Unchanged), "{results:?}");
+    assert_eq!(results[1].as_ref().unwrap().diff, "-curl: absent\n+curl: 1.1-1\n");
+}
+
+/// A message has one line.
+#[test]
+fn message_about_missing_change_has_one_line() {
+    let host = host();
+    host.on_run(|_, _| CommandResult { end: ExitKind::Status(0), output: String::new() });
+    let error = apply(&host, &json!({"name": ["curl", "jq"]})).unwrap_err();
+    assert_eq!(
+        error.message,
+        "apt-get ended without an error, but these packages are not as required: -curl: absent, +curl: present, -jq: absent, +jq: present"
+    );
+}
+
 #[test]
 fn apply_refuses_minimum_version_without_candidate() {
     let host = host();
@@ -265,6 +447,16 @@ fn apply_refuses_minimum_version_without_candidate() {
     assert!(error.message.contains("apt would install 1.1-1 at most of curl, and the task needs 2.0"), "{error:?}");
     assert_eq!(commands(&host), ["policy curl", "update", "policy curl"]);
     assert_eq!(error.effect, FailureEffect::Unchanged);
+}
+
+/// apt would install the version without the `+`.
+#[test]
+fn version_with_plus_must_be_known_to_apt() {
+    let host = host();
+    let error = apply(&host, &json!({"name": "curl", "version": "1.1-1+"})).unwrap_err();
+    assert!(error.message.starts_with("parameters.version: apt knows no version 1.1-1+ of curl"), "{error:?}");
+    assert!(error.message.ends_with("; nothing was changed") && error.effect == FailureEffect::Unchanged, "{error:?}");
+    assert_eq!(commands(&host), ["policy curl", "update", "policy curl"]);
 }
 
 #[test]
@@ -308,14 +500,14 @@ fn command_runs_again_after_lost_lock() {
 fn interrupted_dpkg_blocks_task_with_mending_command() {
     for (status, command) in [
         ("install ok half-configured", "dpkg --configure -a"),
-        ("install reinstreq half-installed", "apt-get --fix-broken install"),
+        ("install reinstreq half-installed", "apt-get install --reinstall broken"),
     ] {
         let host = host();
         set_package(&host, "broken", status, "1.0");
         for parameters in [json!({"name": "curl"}), json!({"name": "broken"})] {
             let result = check(&host, &parameters).unwrap();
             let CheckResult::Blocked { message, .. } = result else { panic!("{result:?}") };
-            assert!(message.starts_with("dpkg was interrupted and left broken (half-") && message.contains(command), "{message}");
+            assert!(message.starts_with("dpkg did not finish and left broken (half-") && message.contains(command), "{message}");
             let error = apply(&host, &parameters).unwrap_err();
             assert_eq!((error.message, error.effect), (message, FailureEffect::Unchanged));
         }

@@ -8,7 +8,10 @@ use std::time::Duration;
 use log::{info, warn};
 use stemma_core::task::compare_debian_versions;
 
-use super::apt_output::{explain_failure, find_candidate, has_lock_error, may_have_old_lists, warnings};
+use super::apt_output::{
+    NATIVE, explain_failure, find_candidate, has_dpkg_begun, has_lock_error, has_version, may_have_old_lists, unknown_version,
+    warnings,
+};
 use super::begin_refresh;
 use super::command::CommandRunner;
 use super::dpkg::{Database, read_database};
@@ -41,6 +44,9 @@ const APT_GET: &[&str] = &[
     "-o",
     "APT::Get::AutomaticRemove=false",
 ];
+
+/// The pattern of the line with which a simulation of apt removes the agent.
+const AGENT_REMOVAL: &str = "^(Remv|Purg) stemma-agent[: ]";
 
 /// Number of attempts of a command that does not get a lock.
 const MAX_LOCK_ATTEMPTS: usize = 3;
@@ -88,8 +94,7 @@ fn snapshot(request: &PackageRequest, database: &Database) -> PackageSnapshot {
 /// Returns what prevents the changes and how to mend it, or `None` if nothing does.
 fn find_blocker(request: &PackageRequest, database: &Database, changes: &PackageChanges) -> Option<String> {
     let broken = database.broken();
-    let is_named = |broken: &str| request.names.iter().any(|name| name.split(':').next() == Some(broken));
-    if !broken.is_empty() && (!changes.packages.is_empty() || broken.iter().any(|(name, _)| is_named(name))) {
+    if !broken.is_empty() && (!changes.packages.is_empty() || names_any(request, &broken)) {
         return Some(BrokenState::message(&broken));
     }
     if request.hold.is_some() || changes.held.is_empty() {
@@ -102,6 +107,12 @@ fn find_blocker(request: &PackageRequest, database: &Database, changes: &Package
     };
     let command = format!("apt-mark unhold {}", changes.held.join(" "));
     Some(format!("{names}: held, so that nothing changes its version: {advice} `{command}` on the host; nothing was changed"))
+}
+
+/// Returns whether a task names one of these packages.
+fn names_any(request: &PackageRequest, packages: &[(String, BrokenState)]) -> bool {
+    let is_named = |package: &str| request.names.iter().any(|name| name.split(':').next() == Some(package));
+    packages.iter().any(|(name, _)| is_named(name))
 }
 
 impl<'a> Apt<'a> {
@@ -152,9 +163,9 @@ impl<'a> Apt<'a> {
         let database = self.database().await?;
         let remaining_changes = compare(self.request, &database);
         if !remaining_changes.is_empty() {
-            let message =
-                format!("apt-get ended without an error, but these packages are not as required:\n{}", remaining_changes.diff);
-            return Err(TaskError { output, ..TaskError::new(message.trim_end()) });
+            let diff = remaining_changes.one_line();
+            let message = format!("apt-get ended without an error, but these packages are not as required: {diff}");
+            return Err(TaskError { output, ..TaskError::new(message) });
         }
         let new = snapshot(self.request, &database);
         let (message, diff) = (done_message(self.request, changes, &new), diff_snapshots(old, &new, ignored));
@@ -162,8 +173,12 @@ impl<'a> Apt<'a> {
     }
 
     /// Makes the changes of several tasks in one transaction, as far as nothing prevents it. Returns the results of the tasks
-    /// that were in the transaction, by the index of the task. The caller applies the others alone, and all tasks if the
-    /// transaction fails. The tasks name different packages.
+    /// that were in the transaction, by the index of the task. The caller applies the others alone. The tasks name different
+    /// packages.
+    ///
+    /// # Errors
+    /// If the transaction could not begin. The caller applies all tasks alone, so that the error belongs to the task that
+    /// causes it.
     pub(super) async fn apply_together(tasks: &[Self]) -> Result<BTreeMap<usize, Result<ApplyResult, TaskError>>, TaskError> {
         let Some(first) = tasks.first() else { return Ok(BTreeMap::new()) };
         first.wait_for_locks(tasks.iter().map(|task| task.request.lock_timeout).max().unwrap_or_default()).await?;
@@ -183,15 +198,44 @@ impl<'a> Apt<'a> {
             return Ok(BTreeMap::new());
         }
         let changes: Vec<_> = planned.iter().map(|(_, task, _, changes)| (task.request, changes.packages.as_slice())).collect();
-        let output = first.run_fresh(&change_words(&changes)).await?.output;
-        let names: Vec<String> = planned.iter().flat_map(|(_, task, ..)| task.request.names.clone()).collect();
-        let mut results = BTreeMap::new();
+        let (words, names) = (change_words(&changes), planned.iter().flat_map(|(_, task, ..)| task.request.names.clone()));
+        let names: Vec<String> = names.collect();
+        first.keep_agent(&names, &words).await?;
+        let run = first.run_fresh(&words).await?;
+        if !run.end.is_success() && !has_dpkg_begun(&run) {
+            return Err(first.failure(run).await);
+        }
+        let (mut results, mut have_others) = (BTreeMap::new(), false);
         for (index, task, old, changes) in &planned {
             // Packages that no task names are in the diff of the first task only.
-            let ignored = results.is_empty().then_some(names.as_slice());
-            results.insert(*index, task.finish(old, changes, output.clone(), ignored).await);
+            let ignored = (!have_others).then_some(names.as_slice());
+            let result = task.finish_together(old, changes, run.clone(), ignored).await;
+            have_others |= result.is_ok();
+            results.insert(*index, result);
+        }
+        // A failure outside of the packages that tasks name, such as that of a trigger, belongs to the first task.
+        if !run.end.is_success() && results.values().all(Result::is_ok) {
+            results.insert(planned[0].0, Err(first.failure(run).await));
         }
         Ok(results)
+    }
+
+    /// Returns the result of a task in a transaction of several tasks that has begun. If the transaction failed, the task has
+    /// failed too unless its own packages are as it requires.
+    async fn finish_together(
+        &self,
+        old: &PackageSnapshot,
+        changes: &PackageChanges,
+        run: CommandResult,
+        ignored: Option<&[String]>,
+    ) -> Result<ApplyResult, TaskError> {
+        if !run.end.is_success() {
+            let database = self.database().await?;
+            if !compare(self.request, &database).packages.is_empty() || names_any(self.request, &database.broken()) {
+                return Err(self.failure(run).await);
+            }
+        }
+        self.finish(old, changes, run.output, ignored).await
     }
 
     async fn wait_for_locks(&self, limit: Duration) -> Result<(), TaskError> {
@@ -221,7 +265,19 @@ impl<'a> Apt<'a> {
 
     async fn change(&self, changes: &PackageChanges) -> Result<CommandResult, TaskError> {
         self.prepare().await?;
-        self.run_fresh(&change_words(&[(self.request, &changes.packages)])).await
+        let words = change_words(&[(self.request, &changes.packages)]);
+        self.keep_agent(&changes.packages, &words).await?;
+        let result = self.run_fresh(&words).await?;
+        if result.end.is_success() { Ok(result) } else { Err(self.failure(result).await) }
+    }
+
+    /// Simulates a removal of packages, and fails if the removal would remove the agent too. An installation removes no package.
+    async fn keep_agent(&self, names: &[String], words: &[String]) -> Result<(), TaskError> {
+        if matches!(self.request.target, PackageTarget::Present(_)) {
+            return Ok(());
+        }
+        let words: Vec<&str> = words.iter().map(String::as_str).collect();
+        self.runner.keep_agent(names, AGENT_REMOVAL, &[&["apt-get", "-s"], &words[1..]].concat()).await
     }
 
     /// Refreshes the lists of available packages if an installation needs it. Fails if apt has no version that the task allows.
@@ -232,22 +288,26 @@ impl<'a> Apt<'a> {
         if !self.has_lists()? {
             self.refresh_lists().await?;
         }
+        self.check_exact_version().await?;
         self.check_candidate().await
     }
 
-    /// Runs a command, again with fresh lists of available packages if they may be too old.
+    /// Runs a command, again with fresh lists of available packages if they may be too old. A command that fails is not an error.
     async fn run_fresh(&self, words: &[String]) -> Result<CommandResult, TaskError> {
         let words: Vec<&str> = words.iter().map(String::as_str).collect();
         loop {
             let result = self.run(&words).await?;
-            if result.end.is_success() {
+            if result.end.is_success() || !may_have_old_lists(&result) || !self.refresh_lists().await? {
                 return Ok(result);
             }
-            if !may_have_old_lists(&result.output) || !self.refresh_lists().await? {
-                let (message, effect) = explain_failure(self.request, &result, &self.refresh_warnings.borrow());
-                return Err(TaskError { effect, message, output: result.output });
-            }
         }
+    }
+
+    /// Returns the error of a command that failed, with the packages that dpkg has left in the middle.
+    async fn failure(&self, result: CommandResult) -> TaskError {
+        let broken = self.database().await.map(|database| database.broken()).unwrap_or_default();
+        let (message, effect) = explain_failure(self.request, &result, &self.refresh_warnings.borrow(), &broken);
+        TaskError { effect, message, output: result.output }
     }
 
     /// Runs a command, again if it does not get a lock: another package manager may begin its work between the wait for the
@@ -256,7 +316,7 @@ impl<'a> Apt<'a> {
         let mut attempt = 1;
         loop {
             let result = self.runner.change(words).await?;
-            if result.end.is_success() || !has_lock_error(&result.output) || attempt == MAX_LOCK_ATTEMPTS {
+            if result.end.is_success() || !has_lock_error(&result) || attempt == MAX_LOCK_ATTEMPTS {
                 return Ok(result);
             }
             attempt += 1;
@@ -300,6 +360,23 @@ impl<'a> Apt<'a> {
         Ok(true)
     }
 
+    /// Fails if apt does not know a version that ends with `+`. It would then install the version without the `+`.
+    async fn check_exact_version(&self) -> Result<(), TaskError> {
+        let PackageTarget::Present(VersionRule::Exact(version)) = &self.request.target else { return Ok(()) };
+        let name = &self.request.names[0];
+        while version.ends_with('+') {
+            let result = self.runner.read(&["apt-cache", "policy", name]).await?;
+            if has_version(&result.output, version) {
+                break;
+            }
+            if !self.refresh_lists().await? {
+                let message = format!("{}; nothing was changed", unknown_version(name, version));
+                return Err(TaskError { output: result.output, ..TaskError::new(message).without_effect() });
+            }
+        }
+        Ok(())
+    }
+
     /// Fails if apt would install a version that is lower than the task allows.
     async fn check_candidate(&self) -> Result<(), TaskError> {
         let PackageTarget::Present(VersionRule::AtLeast(min_version)) = &self.request.target else { return Ok(()) };
@@ -335,11 +412,17 @@ fn change_words(changes: &[(&PackageRequest, &[String])]) -> Vec<String> {
     words.push(first.target.verb().to_owned());
     for (request, packages) in changes {
         words.extend(packages.iter().map(|name| match &request.target {
-            PackageTarget::Present(VersionRule::Exact(version)) => format!("{name}={version}"),
-            _ => name.clone(),
+            PackageTarget::Present(VersionRule::Exact(version)) => format!("{}={version}", full_name(name)),
+            _ => full_name(name),
         }));
     }
     words
+}
+
+/// Returns the name of a package as a word of `apt-get`. If apt knows no package with the name `demo+`, it reads the word as the
+/// installation of `demo`. It does not do so after an architecture.
+fn full_name(name: &str) -> String {
+    if name.ends_with('+') { format!("{name}{NATIVE}") } else { name.to_owned() }
 }
 
 /// Returns a key that is equal for tasks whose packages one command can install or remove.

@@ -3,7 +3,26 @@
 use std::time::Duration;
 
 use super::super::request::{PackageRequest, PackageTarget, VersionRule};
-use super::{APT_GET, change_words};
+use super::{APT_GET, change_words, full_name};
+
+/// apt reads a word that ends with `+` or `-` as an instruction if it knows no package with this name.
+#[test]
+fn words_of_apt_are_no_instructions() {
+    for (name, expected) in [("g++", "g++:native"), ("g++:i386", "g++:i386"), ("curl", "curl")] {
+        assert_eq!(full_name(name), expected);
+    }
+    let timeout = Duration::from_secs(1);
+    for (target, expected) in [
+        (PackageTarget::Present(VersionRule::Any), "g++:native"),
+        (PackageTarget::Present(VersionRule::Exact("1.0".into())), "g++:native=1.0"),
+        (PackageTarget::Absent { purge: false }, "g++:native"),
+    ] {
+        let names = vec!["g++".to_owned()];
+        let request =
+            PackageRequest { names: names.clone(), target, hold: None, recommends: false, lock_timeout: timeout, timeout };
+        assert_eq!(change_words(&[(&request, &names)]).last().unwrap(), expected);
+    }
+}
 
 /// Returns the words of a command after the options that each command has.
 fn last_words(target: PackageTarget, recommends: bool) -> Vec<String> {

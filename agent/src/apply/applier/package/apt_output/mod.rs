@@ -1,9 +1,22 @@
 //! The reasons of failures in the output of apt and dpkg. They write English messages, because the command has `LC_ALL`.
+//!
+//! The output also has what scripts of packages write, which may look like a message of apt. dpkg runs these scripts, so a
+//! message counts only if dpkg did not begin.
 
 use super::request::{PackageRequest, PackageTarget, VersionRule};
+use super::state::BrokenState;
 use crate::apply::listing::list_names;
 use crate::apply::task::FailureEffect;
-use crate::host::CommandResult;
+use crate::host::{CommandResult, ExitKind};
+
+/// The architecture of the host after a name, as apt has it.
+pub(super) const NATIVE: &str = ":native";
+
+/// The status of apt if it fails for a reason that it knows.
+const APT_FAILED: i32 = 100;
+
+/// The start of the last line of apt if dpkg has failed, whatever dpkg and its scripts wrote before.
+const DPKG_FAILED: &str = "E: Sub-process ";
 
 /// Texts of apt from which it follows that its lists of packages may be too old.
 const OLD_LIST_TEXTS: &[&str] = &[
@@ -35,20 +48,25 @@ const NETWORK_TEXTS: &[&str] = &[
 /// Maximum number of lines of warnings.
 const MAX_WARNING_LINES: usize = 3;
 
+/// Returns whether dpkg may have begun its work in a command that failed.
+pub(super) fn has_dpkg_begun(result: &CommandResult) -> bool {
+    result.end != ExitKind::Status(APT_FAILED) || result.output.lines().any(|line| line.starts_with(DPKG_FAILED))
+}
+
 /// Returns whether a failure may have its cause in old lists of packages.
-pub(super) fn may_have_old_lists(output: &str) -> bool {
-    contains_any(output, OLD_LIST_TEXTS)
+pub(super) fn may_have_old_lists(result: &CommandResult) -> bool {
+    !has_dpkg_begun(result) && contains_any(&result.output, OLD_LIST_TEXTS)
 }
 
 /// Returns whether a command failed because another process held a lock.
-pub(super) fn has_lock_error(output: &str) -> bool {
-    contains_any(output, LOCK_TEXTS)
+pub(super) fn has_lock_error(result: &CommandResult) -> bool {
+    !has_dpkg_begun(result) && contains_any(&result.output, LOCK_TEXTS)
 }
 
 /// Returns the first lines with errors and warnings of `apt-get update`.
 pub(super) fn warnings(output: &str) -> String {
     let lines = output.lines().filter(|line| ["E: ", "W: ", "Err:"].iter().any(|start| line.starts_with(start)));
-    lines.take(MAX_WARNING_LINES).collect::<Vec<_>>().join("\n")
+    lines.take(MAX_WARNING_LINES).collect::<Vec<_>>().join("; ")
 }
 
 /// Returns the version that apt would install, from the output of `apt-cache policy`.
@@ -57,16 +75,31 @@ pub(super) fn find_candidate(output: &str) -> Option<String> {
     (line != "(none)").then(|| line.to_owned())
 }
 
+/// Returns whether apt knows a version, from the output of `apt-cache policy`.
+pub(super) fn has_version(output: &str, version: &str) -> bool {
+    let table = output.lines().skip_while(|line| line.trim() != "Version table:").skip(1);
+    table.filter_map(|line| line.trim_start().trim_start_matches("*** ").split_once(' ')).any(|(known, _)| known == version)
+}
+
+/// Returns the message about a version that apt does not know.
+pub(super) fn unknown_version(name: &str, version: &str) -> String {
+    format!("parameters.version: apt knows no version {version} of {name} (`apt-cache madison {name}` lists those it knows)")
+}
+
 /// Returns the message for a command that failed, and its effect. `refresh_warnings` is what went wrong when the lists of
-/// packages were refreshed.
+/// packages were refreshed. `broken` has the packages that dpkg has left in the middle.
 pub(super) fn explain_failure(
     request: &PackageRequest,
     result: &CommandResult,
     refresh_warnings: &str,
+    broken: &[(String, BrokenState)],
 ) -> (String, FailureEffect) {
     let output = result.output.as_str();
-    if let Some(message) = explain_refusal(request, output) {
-        let warnings = if refresh_warnings.is_empty() || !may_have_old_lists(output) {
+    let what = format!("apt-get could not {} {}", request.target.verb(), list_names(&request.names));
+    let reason = || error_line(output).map_or_else(|| format!("it {}", result.end.sentence()), str::to_owned);
+    if !has_dpkg_begun(result) {
+        let message = explain_refusal(request, output).unwrap_or_else(|| format!("{what}: {}", reason()));
+        let warnings = if refresh_warnings.is_empty() || !may_have_old_lists(result) {
             String::new()
         } else {
             format!("; the lists could not be refreshed completely: {refresh_warnings}")
@@ -74,32 +107,25 @@ pub(super) fn explain_failure(
         return (format!("{message}; nothing was changed{warnings}"), FailureEffect::Unchanged);
     }
     let failed = indented_words(output, "Errors were encountered while processing:");
-    let what = format!("apt-get could not {} {}", request.target.verb(), list_names(&request.names));
-    let message = if failed.is_empty() {
-        match error_line(output) {
-            Some(line) => format!("{what}: {line}"),
-            None => format!("{what}: it {}", result.end.sentence()),
-        }
-    } else {
-        format!(
-            "{what}: dpkg could not process {}: run `dpkg --configure -a` on the host and read what it reports",
-            list_names(&failed)
-        )
+    let reason = if failed.is_empty() { reason() } else { format!("dpkg could not process {}", list_names(&failed)) };
+    let advice = match broken {
+        [] => "correct the cause, which the output names, and the next pass tries again".to_owned(),
+        broken => BrokenState::advice(broken),
     };
-    (message, FailureEffect::Partial)
+    (format!("{what}: {reason}: {advice}"), FailureEffect::Partial)
 }
 
-/// Returns the message for a change that apt refused or could not begin, or `None` if it may have begun.
+/// Returns the message for a change that apt refused or could not begin, or `None` if its reason has no message of its own. dpkg
+/// has not begun.
 fn explain_refusal(request: &PackageRequest, output: &str) -> Option<String> {
     let names = list_names(&request.names);
     if let Some(name) = output.lines().find_map(|line| line.split_once("Unable to locate package ")) {
-        return Some(format!("apt knows no package {}: correct its name, or add a source that has it", name.1.trim()));
+        let name = name.1.trim();
+        let name = name.strip_suffix(NATIVE).unwrap_or(name);
+        return Some(format!("apt knows no package {name}: correct its name, or add a source that has it"));
     }
     if let (PackageTarget::Present(VersionRule::Exact(version)), true) = (&request.target, output.contains("' was not found")) {
-        let name = &request.names[0];
-        return Some(format!(
-            "parameters.version: apt knows no version {version} of {name} (`apt-cache madison {name}` lists those it knows)"
-        ));
+        return Some(unknown_version(&request.names[0], version));
     }
     if let Some(name) = quoted_after(output, "E: Package '").filter(|_| output.contains("has no installation candidate")) {
         return Some(format!(
@@ -138,11 +164,7 @@ fn explain_refusal(request: &PackageRequest, output: &str) -> Option<String> {
 }
 
 /// Returns the message for packages that could not be fetched, because the disk is full or a source cannot be reached.
-/// Returns `None` if dpkg has begun its work.
 fn explain_fetch(names: &str, output: &str) -> Option<String> {
-    if output.contains("Unpacking ") || output.contains("Sub-process /usr/bin/dpkg") {
-        return None;
-    }
     let line = |texts: &[&str]| output.lines().find(|line| contains_any(line, texts)).map(str::trim);
     if let Some(line) = line(SPACE_TEXTS) {
         return Some(format!("a file system is too full for {names}: {line}"));

@@ -11,15 +11,25 @@ use super::request::{PackageRequest, PackageTarget, VersionRule};
 use super::state::{PackageChanges, PackageSnapshot, PackageState, diff_snapshots};
 use crate::apply::listing::list_names;
 use crate::apply::task::{ApplyResult, CheckResult, FailureEffect, Site, TaskError};
+use crate::host::{CommandResult, ExitKind};
 
 /// The format in which `rpm -q` writes a package: name, architecture and version.
 const QUERY_FORMAT: &str = "%{NAME}\t%{ARCH}\t%|EPOCH?{%{EPOCH}:}:{}|%{VERSION}-%{RELEASE}\n";
+
+/// The pattern of the line with which dnf lists the agent among the packages that it would remove.
+const AGENT_REMOVAL: &str = "^ *stemma-agent +";
 
 /// Number of packages for which rpm is asked at once, so that its output is not cut.
 const QUERY_SIZE: usize = 20;
 
 /// Texts of dnf from which it follows that its metadata may be too old.
 const OLD_METADATA_TEXTS: &[&str] = &["No match for argument", "No package ", "Status code: 404"];
+
+/// A line of dnf before it runs the first script of a package.
+const TRANSACTION_BEGINS: &str = "Running transaction";
+
+/// The line of dnf about a transaction that has begun and failed.
+const TRANSACTION_FAILED: &str = "Error: Transaction failed";
 
 /// The use of dnf and rpm for one task.
 pub(super) struct Dnf<'a> {
@@ -57,14 +67,15 @@ impl<'a> Dnf<'a> {
         }
         let mut output = String::new();
         for words in change_words(self.request, &changes.packages, &old) {
+            self.keep_agent(&changes.packages, &words).await?;
             output = self.run(words).await?;
         }
         let new = self.states().await?;
         let remaining_changes = self.changes(&new);
         if !remaining_changes.is_empty() {
-            let message =
-                format!("dnf ended without an error, but these packages are not as required:\n{}", remaining_changes.diff);
-            return Err(TaskError { output, ..TaskError::new(message.trim_end()) });
+            let diff = remaining_changes.one_line();
+            let message = format!("dnf ended without an error, but these packages are not as required: {diff}");
+            return Err(TaskError { output, ..TaskError::new(message) });
         }
         let snapshot = |named| PackageSnapshot { named, installed: BTreeMap::new() };
         let verb = if matches!(self.request.target, PackageTarget::Present(_)) { "installed" } else { "removed" };
@@ -84,6 +95,15 @@ impl<'a> Dnf<'a> {
         let message = "parameters.hold: is not supported with dnf: remove it, and write the version in a file task for the plugin \
                        versionlock; nothing was changed";
         Err(TaskError::new(message).without_effect())
+    }
+
+    /// Simulates a removal of packages, and fails if the removal would remove the agent too.
+    async fn keep_agent(&self, names: &[String], words: &[String]) -> Result<(), TaskError> {
+        if matches!(self.request.target, PackageTarget::Present(_)) {
+            return Ok(());
+        }
+        let words: Vec<&str> = words.iter().map(|word| if word == "-y" { "--assumeno" } else { word.as_str() }).collect();
+        self.runner.keep_agent(names, AGENT_REMOVAL, &words).await
     }
 
     fn changes(&self, states: &[PackageState]) -> PackageChanges {
@@ -119,7 +139,7 @@ impl<'a> Dnf<'a> {
             if result.end.is_success() {
                 return Ok(result.output);
             }
-            let may_be_old = OLD_METADATA_TEXTS.iter().any(|text| result.output.contains(text));
+            let may_be_old = !has_transaction_begun(&result) && OLD_METADATA_TEXTS.iter().any(|text| result.output.contains(text));
             if may_be_old && begin_refresh(self.runner.site) {
                 words.insert(1, "--refresh");
                 continue;
@@ -131,6 +151,12 @@ impl<'a> Dnf<'a> {
             return Err(TaskError { effect, message, output: result.output });
         }
     }
+}
+
+/// Returns whether a transaction may have begun in a command that failed. Later lines may be those of scripts of packages.
+fn has_transaction_begun(result: &CommandResult) -> bool {
+    let is_mark = |line: &str| line.trim_end() == TRANSACTION_BEGINS || line.starts_with(TRANSACTION_FAILED);
+    !matches!(result.end, ExitKind::Status(_)) || result.output.lines().any(is_mark)
 }
 
 /// Returns the name of a package as rpm and dnf have it: `glibc:i686` is `glibc.i686`.

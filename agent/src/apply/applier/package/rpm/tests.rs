@@ -23,6 +23,14 @@ fn state_is_found_in_output_of_rpm() {
 }
 
 #[test]
+fn output_of_scripts_is_no_message_of_dnf() {
+    let begun = |output: &str| has_transaction_begun(&CommandResult { end: ExitKind::Status(1), output: output.to_owned() });
+    assert!(!begun("Running transaction check\nNo match for argument: demo\nError: Unable to find a match: demo\n"));
+    assert!(begun("Running transaction test\nRunning transaction\n  Installing: demo\nStatus code: 404\n"));
+    assert!(begun("Status code: 404\nFailed:\n  demo-1.0-1.x86_64\n\nError: Transaction failed\n"));
+}
+
+#[test]
 fn dnf_installs_upgrades_or_removes_packages() {
     let states = ["bash", "nginx"].map(|name| find_state(name, OUTPUT));
     for (target, expected) in [
