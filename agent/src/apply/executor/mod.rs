@@ -361,7 +361,7 @@ impl TaskRun {
     /// Returns the paths whose changes are drift of the tasks of the profile, also of skipped and observed tasks. Tasks that
     /// cannot run on this host have none.
     pub fn watched_paths(&self) -> impl Iterator<Item = (HostPath, WatchScope)> {
-        self.tasks.iter().flat_map(|planned| match &planned.readiness {
+        self.tasks.iter().flat_map(move |planned| match &planned.readiness {
             Readiness::Runnable { applier, task, .. } => applier.watched_paths(&self.site, task),
             Readiness::Refused(..) => Vec::new(),
         })

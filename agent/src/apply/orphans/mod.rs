@@ -202,8 +202,8 @@ fn find_unmanaged(site: &Site, desired: &Desired, profile: &Profile, recorded: &
 }
 
 /// Returns the value of the fact that reports orphans and clean-ups: a JSON list, limited by [`MAX_LISTED_ORPHANS`] and
-/// [`MAX_FACT_VALUE_BYTES`]. Its last item is the number of orphans that are not listed, if any. Returns `None` if there is neither an
-/// orphan nor a clean-up.
+/// [`MAX_FACT_VALUE_BYTES`]. Its last item is the number of orphans that are not listed, if any. Returns `None` if there is
+/// neither an orphan nor a clean-up.
 pub fn orphans_fact(orphans: &OrphanList, clean_ups: &[CleanUpReport]) -> Option<String> {
     let mut entries = Vec::new();
     // The initial value reserves room for the brackets and for the number of omitted objects.

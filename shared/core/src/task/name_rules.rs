@@ -266,7 +266,9 @@ mod tests {
         for name in ["nginx", "libc6:amd64", "g++", "nginx+", "python3.11", "glibc-devel", "NetworkManager"] {
             assert_eq!(package_name_error(name), None, "{name}");
         }
-        for name in ["", "-y", "a", "a b", "nginx=1", "nginx/stable", "nginx:", "./x.deb", "nginx-", "nginx-:amd64", "nginx:amd64-"] {
+        for name in
+            ["", "-y", "a", "a b", "nginx=1", "nginx/stable", "nginx:", "./x.deb", "nginx-", "nginx-:amd64", "nginx:amd64-"]
+        {
             assert!(package_name_error(name).is_some(), "{name}");
         }
         for version in ["1.22.1-9+deb12u2", "2:1.0~rc1", "1.0^git1", "12.2.0-14+deb12u1+"] {

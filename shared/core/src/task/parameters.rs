@@ -455,11 +455,7 @@ mod tests {
                 json!({"script": "a", "env": {"A": 1}}),
                 "parameters.env: \"A\" must have a text as its value, not 1: quote it",
             ),
-            (
-                "shell",
-                json!({"script": "a", "env": [1]}),
-                "parameters.env: takes a map of texts, not a list",
-            ),
+            ("shell", json!({"script": "a", "env": [1]}), "parameters.env: takes a map of texts, not a list"),
             (
                 "shell",
                 json!({"script": "a", "unless": " "}),

@@ -57,7 +57,8 @@ pub(super) fn service_contradictions(values: &Map<String, Value>) -> Vec<(String
 /// Returns the error of a `service` task that would do nothing, or `None` for any other task.
 pub(super) fn idle_service_error(task: &Task) -> Option<(String, String)> {
     let is_set = |name: &str| task.parameters.get(name).is_some_and(|value| !value.is_null());
-    let does_nothing = task.kind == "service" && task.subscribes.is_empty() && !["state", "enabled", "masked"].into_iter().any(is_set);
+    let does_nothing =
+        task.kind == "service" && task.subscribes.is_empty() && !["state", "enabled", "masked"].into_iter().any(is_set);
     does_nothing.then(|| {
         let message = "the task does nothing: add `state`, `enabled` or `masked`, or `subscribes` with the tasks whose changes restart the unit";
         ("parameters".to_owned(), message.to_owned())

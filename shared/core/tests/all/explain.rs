@@ -8,6 +8,7 @@ use stemma_core::fleet::FleetChange;
 use stemma_core::name::{Name, TagName};
 use stemma_core::object::{DecidedTags, Timestamp};
 use stemma_core::resolve::resolve_node;
+use stemma_core::status::{RebootReport, RebootTask};
 
 use crate::fleet_fixture::{FleetFixture, site_manifests};
 
@@ -87,9 +88,7 @@ fn explain_task_names_placing_group() {
 /// Regression test: nothing said that a task waits for a reboot, which only a finding of the node named.
 #[test]
 fn explain_names_reboot_that_task_waits_for() {
-    let shell = |id: &str, requires: &[&str]| {
-        json!({"id": id, "type": "shell", "tags": ["nginx"], "requires": requires, "parameters": {"script": "true"}})
-    };
+    let shell = |id: &str, requires: &[&str]| json!({"id": id, "type": "shell", "tags": ["nginx"], "requires": requires, "parameters": {"script": "true"}});
     let boot = json!({"id": "boot", "type": "reboot", "tags": ["nginx"]});
     let tasks = json!([boot, shell("app", &["boot"]), shell("pages", &["app"]), shell("other", &[])]);
     let fixture = FleetFixture::from_manifests(&site_manifests(&json!({}), &tasks));

@@ -77,8 +77,10 @@ impl CommandRunner<'_> {
         let result = self.read(&words).await.map_err(TaskError::without_effect)?;
         let names = list_names(names);
         let message = match result.end {
-            _ if !result.output.trim().is_empty() => {
-                format!("parameters.name: the removal of {names} removes {AGENT_PACKAGE} too, which needs it: {AGENT_REMOVES_ITSELF}")
+            _ if result.output.contains(AGENT_PACKAGE) => {
+                format!(
+                    "parameters.name: the removal of {names} removes {AGENT_PACKAGE} too, which needs it: {AGENT_REMOVES_ITSELF}"
+                )
             }
             ExitKind::Status(status) if SIMULATED.contains(&status) => return Ok(()),
             end => format!("the removal of {names} could not be simulated: the command {}", end.sentence()),

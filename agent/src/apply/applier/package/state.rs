@@ -163,8 +163,7 @@ impl BrokenState {
 
     /// Returns the commands that mend these packages. `packages` is not empty.
     pub(super) fn advice(packages: &[(String, Self)]) -> String {
-        let (broken, unconfigured): (Vec<_>, Vec<_>) =
-            packages.iter().partition(|(_, state)| *state == Self::MustReinstall);
+        let (broken, unconfigured): (Vec<_>, Vec<_>) = packages.iter().partition(|(_, state)| *state == Self::MustReinstall);
         let mut commands = Vec::new();
         // apt refuses to work before this command if dpkg left a journal.
         if !unconfigured.is_empty() {

@@ -368,7 +368,7 @@ fn apply_batch(
 ) -> (Vec<Result<ApplyResult, TaskError>>, Vec<String>) {
     let host = host();
     host.on_run(stub);
-    let task = |name: &&str| Rc::new(task_of((name, "package"), &json!({"name": name}), &[]));
+    let task = |name: &&str| Rc::new(task_of((*name, "package"), &json!({"name": name}), &[]));
     let tasks: Vec<Rc<HostTask>> = names.iter().map(task).collect();
     (block_on(PackageApplier.apply_together(&site(&host), &tasks)), commands(&host))
 }
@@ -538,6 +538,20 @@ fn held_package_blocks_task_without_hold() {
         assert!(message.contains(advice) && diff.starts_with("-tzdata: 2025b-0+deb12u1\n"), "{message}");
         assert_eq!(apply(&host, &parameters).unwrap_err().message, message);
     }
+    assert!(host.commands_run().is_empty());
+}
+
+#[test]
+fn hold_of_virtual_package_names_provider() {
+    let host = host();
+    let parameters = json!({"name": "mail-transport-agent", "hold": true});
+    let result = check(&host, &parameters).unwrap();
+    let CheckResult::Blocked { message, .. } = result else { panic!("{result:?}") };
+    assert!(
+        message.starts_with("parameters.hold: mail-transport-agent is a virtual package, which cannot be held: name postfix,"),
+        "{message}"
+    );
+    assert_eq!(apply(&host, &parameters).unwrap_err().message, message);
     assert!(host.commands_run().is_empty());
 }
 

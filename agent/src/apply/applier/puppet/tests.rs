@@ -288,7 +288,7 @@ fn files_of_left_run_are_removed_after_end() {
     block_on(Box::pin(host.site.left.search()));
     assert!(matches!(host.check(&task()), Ok(CheckResult::Completed(_))));
     let left: std::collections::BTreeSet<String> = host.host.list(DIR).into_iter().collect();
-    assert_eq!(left, kept.into());
+    assert_eq!(left, std::collections::BTreeSet::from(kept));
 }
 
 /// A process that does not apply tasks, such as `stemma-agent check`, cannot wait for the unit.

@@ -147,12 +147,8 @@ fn has_new_drop_in(host: &dyn Host, dirs: &[SearchDir], status: &UnitStatus) -> 
         let rank = rank(dir)?;
         places.iter().position(|(place, place_name)| place.rank == rank && place_name.as_str() == name)
     };
-    let loaded: BTreeMap<&str, Option<usize>> = status
-        .drop_ins
-        .iter()
-        .filter_map(|path| path.rsplit_once('/'))
-        .map(|(dir, file)| (file, position(dir)))
-        .collect();
+    let loaded: BTreeMap<&str, Option<usize>> =
+        status.drop_ins.iter().filter_map(|path| path.rsplit_once('/')).map(|(dir, file)| (file, position(dir))).collect();
     let mut seen = BTreeSet::new();
     for (index, (place, name)) in places.iter().enumerate() {
         let Ok(Some(drop_ins)) = place.dir.dir(name) else { continue };

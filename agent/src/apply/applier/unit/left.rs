@@ -79,6 +79,7 @@ mod tests {
     use super::*;
     use crate::host::memory::MemoryHost;
 
+    const NO_LINKS: &[(&str, &str)] = &[];
     const RUNNING: (bool, bool) = (true, true);
     const IDLE: (bool, bool) = (true, false);
     const ABSENT: (bool, bool) = (false, false);
@@ -89,7 +90,7 @@ mod tests {
     #[test]
     fn unit_is_left_while_enabled_or_running() {
         for (unit, files, links, expected) in [
-            ("a.service", &["/usr/lib/systemd/system/a.service"][..], &[][..], IDLE),
+            ("a.service", &["/usr/lib/systemd/system/a.service"][..], NO_LINKS, IDLE),
             (
                 "a.service",
                 &["/usr/lib/systemd/system/a.service", "/etc/systemd/system/multi-user.target.wants/a.service"],

@@ -97,6 +97,16 @@ fn find_blocker(request: &PackageRequest, database: &Database, changes: &Package
     if !broken.is_empty() && (!changes.packages.is_empty() || names_any(request, &broken)) {
         return Some(BrokenState::message(&broken));
     }
+    // dpkg has no record of a virtual package that it could hold.
+    let is_virtual = |state: &PackageState| changes.hold.contains(&state.name) && state.version.is_none();
+    if let Some(state) = named_packages(request, database).into_iter().find(is_virtual)
+        && let Some(provider) = state.provider
+    {
+        let name = state.name;
+        return Some(format!(
+            "parameters.hold: {name} is a virtual package, which cannot be held: name {provider}, which provides it; nothing was changed"
+        ));
+    }
     if request.hold.is_some() || changes.held.is_empty() {
         return None;
     }
@@ -363,18 +373,20 @@ impl<'a> Apt<'a> {
     /// Fails if apt does not know a version that ends with `+`. It would then install the version without the `+`.
     async fn check_exact_version(&self) -> Result<(), TaskError> {
         let PackageTarget::Present(VersionRule::Exact(version)) = &self.request.target else { return Ok(()) };
+        if !version.ends_with('+') {
+            return Ok(());
+        }
         let name = &self.request.names[0];
-        while version.ends_with('+') {
+        loop {
             let result = self.runner.read(&["apt-cache", "policy", name]).await?;
             if has_version(&result.output, version) {
-                break;
+                return Ok(());
             }
             if !self.refresh_lists().await? {
                 let message = format!("{}; nothing was changed", unknown_version(name, version));
                 return Err(TaskError { output: result.output, ..TaskError::new(message).without_effect() });
             }
         }
-        Ok(())
     }
 
     /// Fails if apt would install a version that is lower than the task allows.

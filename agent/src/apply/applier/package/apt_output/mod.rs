@@ -96,9 +96,11 @@ pub(super) fn explain_failure(
 ) -> (String, FailureEffect) {
     let output = result.output.as_str();
     let what = format!("apt-get could not {} {}", request.target.verb(), list_names(&request.names));
-    let reason = || error_line(output).map_or_else(|| format!("it {}", result.end.sentence()), str::to_owned);
     if !has_dpkg_begun(result) {
-        let message = explain_refusal(request, output).unwrap_or_else(|| format!("{what}: {}", reason()));
+        let message = explain_refusal(request, output).unwrap_or_else(|| match first_error(output) {
+            Some(line) => format!("{what}: {line}"),
+            None => format!("{what}: it {}", result.end.sentence()),
+        });
         let warnings = if refresh_warnings.is_empty() || !may_have_old_lists(result) {
             String::new()
         } else {
@@ -107,7 +109,14 @@ pub(super) fn explain_failure(
         return (format!("{message}; nothing was changed{warnings}"), FailureEffect::Unchanged);
     }
     let failed = indented_words(output, "Errors were encountered while processing:");
-    let reason = if failed.is_empty() { reason() } else { format!("dpkg could not process {}", list_names(&failed)) };
+    let reason = match (result.end, output.lines().rev().find_map(|line| line.strip_prefix("E: "))) {
+        (ExitKind::TimedOut, _) => {
+            format!("it did not end within {} s (parameters.timeout) and was stopped", request.timeout.as_secs())
+        }
+        _ if !failed.is_empty() => format!("dpkg could not process {}", list_names(&failed)),
+        (_, Some(line)) => line.to_owned(),
+        (end, None) => format!("it {}", end.sentence()),
+    };
     let advice = match broken {
         [] => "correct the cause, which the output names, and the next pass tries again".to_owned(),
         broken => BrokenState::advice(broken),
@@ -122,7 +131,10 @@ fn explain_refusal(request: &PackageRequest, output: &str) -> Option<String> {
     if let Some(name) = output.lines().find_map(|line| line.split_once("Unable to locate package ")) {
         let name = name.1.trim();
         let name = name.strip_suffix(NATIVE).unwrap_or(name);
-        return Some(format!("apt knows no package {name}: correct its name, or add a source that has it"));
+        let for_architecture = name.split_once(':').map_or_else(String::new, |(_, architecture)| {
+            format!(", or run `dpkg --add-architecture {architecture}` if the host does not have this architecture")
+        });
+        return Some(format!("apt knows no package {name}: correct its name, or add a source that has it{for_architecture}"));
     }
     if let (PackageTarget::Present(VersionRule::Exact(version)), true) = (&request.target, output.contains("' was not found")) {
         return Some(unknown_version(&request.names[0], version));
@@ -158,7 +170,7 @@ fn explain_refusal(request: &PackageRequest, output: &str) -> Option<String> {
         return Some("dpkg was interrupted: run `dpkg --configure -a` on the host and read what it reports".to_owned());
     }
     if contains_any(output, LOCK_TEXTS) {
-        return Some(format!("another package manager works all the time: {}", error_line(output).unwrap_or_default()));
+        return Some(format!("another package manager works all the time: {}", first_error(output).unwrap_or_default()));
     }
     explain_fetch(&names, output)
 }
@@ -176,9 +188,9 @@ fn contains_any(text: &str, parts: &[&str]) -> bool {
     parts.iter().any(|part| text.contains(part))
 }
 
-/// Returns the last line with an error of apt, without its mark.
-fn error_line(output: &str) -> Option<&str> {
-    output.lines().rev().find_map(|line| line.strip_prefix("E: "))
+/// Returns the first line with an error of apt, without its mark. Later ones follow from the first.
+fn first_error(output: &str) -> Option<&str> {
+    output.lines().find_map(|line| line.strip_prefix("E: "))
 }
 
 /// Returns the text between `start` and the next `'`.

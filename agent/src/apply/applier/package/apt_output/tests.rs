@@ -70,10 +70,20 @@ fn refusal_names_cause_and_changes_nothing() {
     assert!(message.starts_with("parameters.version: apt knows no version 3.0-1 of demo"), "{message}");
     let (message, _) = explain(PRESENT, "E: Unable to locate package demo+:native\n");
     assert!(message.starts_with("apt knows no package demo+: correct its name"), "{message}");
+    let (message, _) = explain(PRESENT, "E: Unable to locate package demo:i386\n");
+    assert!(message.contains("source that has it, or run `dpkg --add-architecture i386` if the host does not"), "{message}");
+    let stopped = CommandResult { end: ExitKind::TimedOut, output: String::new() };
+    let (message, _) = explain_failure(&request("demo", PRESENT), &stopped, "", &[]);
+    assert!(message.contains(": it did not end within 1 s (parameters.timeout) and was stopped: "), "{message}");
     let is_old = |output: &str| may_have_old_lists(&failed(output));
     assert!(is_old(output) && is_old(REFUSALS[0].0) && !is_old(REFUSALS[2].0));
-    let (message, effect) = explain(PRESENT, "E: A reason without a message of its own\n");
-    assert_eq!(message, "apt-get could not install demo: A reason without a message of its own; nothing was changed");
+    let output =
+        "E: Malformed entry 1 in list file /etc/apt/sources.list.d/a.list (URI)\nE: The list of sources could not be read.\n";
+    let (message, effect) = explain(PRESENT, output);
+    assert_eq!(
+        message,
+        "apt-get could not install demo: Malformed entry 1 in list file /etc/apt/sources.list.d/a.list (URI); nothing was changed"
+    );
     assert_eq!(effect, FailureEffect::Unchanged);
 }
 

@@ -139,7 +139,8 @@ impl<'a> Dnf<'a> {
             if result.end.is_success() {
                 return Ok(result.output);
             }
-            let may_be_old = !has_transaction_begun(&result) && OLD_METADATA_TEXTS.iter().any(|text| result.output.contains(text));
+            let may_be_old =
+                !has_transaction_begun(&result) && OLD_METADATA_TEXTS.iter().any(|text| result.output.contains(text));
             if may_be_old && begin_refresh(self.runner.site) {
                 words.insert(1, "--refresh");
                 continue;
