@@ -1,9 +1,10 @@
 //! The home directory of a user: created from `/etc/skel`, and removed.
 
-use stemma_core::task::check_writable;
+use stemma_core::task::{check_writable, is_at_or_below};
 
 use super::database::{LocalAccounts, UserRecord, read_text};
 use super::plan::{AccountPlan, ToolCall};
+use crate::apply::listing::list_names;
 use crate::apply::task::TaskError;
 use crate::host::{FileKind, Host, HostError, HostPath};
 
@@ -101,14 +102,29 @@ pub(super) fn removal(
     user: &UserRecord,
     plan: &mut AccountPlan,
 ) -> Result<Option<ToolCall>, TaskError> {
-    let Ok(home) = HostPath::parse(&user.home) else { return Ok(None) };
+    if user.home.is_empty() {
+        return Ok(None);
+    }
+    let refusal = |reason: &str| {
+        format!("the home directory {} is not removed: {reason}; remove it yourself, or remove `remove_home`", user.home)
+    };
+    let home = match HostPath::parse(&user.home) {
+        Ok(home) => home,
+        // `userdel --remove` would remove it without these checks.
+        Err(error) => {
+            plan.remove("home directory", &user.home);
+            plan.refusal.get_or_insert(refusal(&error.to_string()));
+            return Ok(None);
+        }
+    };
     if host.stat(&home)?.is_none() {
         return Ok(None);
     }
     plan.remove("home directory", &user.home);
     if let Some(reason) = removal_refusal(host, accounts, user, &home)? {
-        let refusal = format!("the home directory {home} is not removed: {reason}; remove it yourself, or remove `remove_home`");
-        plan.refusal.get_or_insert(refusal);
+        plan.refusal.get_or_insert(refusal(&reason));
+    } else if let Some(reason) = mount_refusal(host, &home)? {
+        plan.refusal.get_or_insert(reason);
     }
     let argv = ["rm", "-rf", "--one-file-system", "--", &host.system_path(&home).display().to_string()];
     Ok(Some(ToolCall { argv: argv.map(str::to_owned).to_vec(), is_shadow_tool: false, note: String::new() }))
@@ -137,6 +153,20 @@ fn removal_refusal(
         _ => {}
     }
     untrusted_parent(host, home)
+}
+
+/// Returns the reason why a home directory must not be removed, if something is mounted at it or below it. `rm` has an
+/// option for other file systems, and follows a bind mount of the same file system.
+fn mount_refusal(host: &dyn Host, home: &HostPath) -> Result<Option<String>, TaskError> {
+    let mut points = host.mount_points()?;
+    points.retain(|point| is_at_or_below(point, home.as_str()));
+    points.sort_unstable();
+    points.dedup();
+    let Some(first) = points.first() else { return Ok(None) };
+    Ok(Some(format!(
+        "the home directory {home} is not removed: something is mounted at {}, and what is there would be removed too: unmount it (`umount {first}`), or remove `remove_home`",
+        list_names(&points)
+    )))
 }
 
 /// Returns the reason why the directories above a home directory cannot be trusted: another user could replace them.

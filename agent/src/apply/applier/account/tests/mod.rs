@@ -1,5 +1,7 @@
 //! Account tasks on an in-memory host whose tools are imitated, and with the real shadow tools in a directory.
 
+mod obstacles;
+
 use std::os::unix::fs::MetadataExt as _;
 use std::rc::Rc;
 
