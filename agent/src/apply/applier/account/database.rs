@@ -142,6 +142,14 @@ impl LoginState {
     }
 }
 
+/// Returns the value of a variable in a configuration file of the shadow tools, in which a blank or `=` is between
+/// both.
+pub(super) fn setting(host: &dyn Host, path: &'static str, name: &str) -> Result<Option<String>, TaskError> {
+    let text = read_text(host, path)?.unwrap_or_default();
+    let mut words = text.lines().map(|line| line.split([' ', '\t', '=']).filter(|word| !word.is_empty()));
+    Ok(words.find_map(|mut words| if words.next() == Some(name) { words.next().map(str::to_owned) } else { None }))
+}
+
 /// Returns the content of a file as text, or `None` if it does not exist.
 pub(super) fn read_text(host: &dyn Host, path: &'static str) -> Result<Option<String>, TaskError> {
     let path = HostPath::from_static(path);

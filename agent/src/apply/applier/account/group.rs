@@ -1,5 +1,8 @@
 //! `group_account`: a local group.
 
+use std::cell::RefCell;
+use std::collections::BTreeSet;
+
 use stemma_core::task::{CONTROLLER_ACCOUNT, GroupAccountParameters};
 
 use super::database::{GroupRecord, LocalAccounts};
@@ -13,6 +16,10 @@ use crate::host::{AccountKind, HostError, Pending};
 
 /// The applier of `group_account` tasks.
 pub(in crate::apply::applier) struct GroupApplier;
+
+/// The groups that tasks of this process keep.
+#[derive(Default)]
+pub(super) struct ManagedGroups(pub(super) RefCell<BTreeSet<String>>);
 
 /// A group as its task describes it.
 struct WantedGroup {
@@ -64,6 +71,9 @@ impl WantedGroup {
     /// Compares the group of the host with the task.
     fn plan(&self, site: &Site) -> Result<AccountPlan, TaskError> {
         let accounts = LocalAccounts::read(&*site.host, false)?;
+        if !self.parameters.absent {
+            site.memory.get::<ManagedGroups>().0.borrow_mut().insert(self.name.clone());
+        }
         match (accounts.group(&self.name), self.parameters.absent) {
             (Some(group), true) => Ok(self.removal_plan(&accounts, &group)),
             (Some(group), false) => Ok(self.change_plan(&accounts, &group)),

@@ -15,10 +15,10 @@ pub(super) const DEFAULT_MIN_UID: u32 = 1000;
 pub(super) const NOBODY_UID: u32 = 65_534;
 
 /// The home directory of users without one, by convention.
-const NONEXISTENT: &str = "/nonexistent";
+pub(super) const NONEXISTENT: &str = "/nonexistent";
 
 /// The configuration of the shadow tools.
-const LOGIN_DEFS: &str = "/etc/login.defs";
+pub(super) const LOGIN_DEFS: &str = "/etc/login.defs";
 
 /// The directory with the files that each new home directory gets.
 const SKELETON: &str = "/etc/skel";

@@ -8,12 +8,13 @@ use std::collections::BTreeSet;
 use stemma_core::task::name_rules::comment_error;
 use stemma_core::task::{CONTROLLER_ACCOUNT, NamedResource, UserParameters, account_reference_error, is_template};
 
-use super::database::{GroupRecord, LocalAccounts, UserRecord};
-use super::home::{self, DEFAULT_MIN_UID, NOBODY_UID};
+use super::database::{GroupRecord, LocalAccounts, UserRecord, setting};
+use super::group::ManagedGroups;
+use super::home::{self, DEFAULT_MIN_UID, LOGIN_DEFS, NOBODY_UID, NONEXISTENT};
 use super::plan::{AccountPlan, ToolCall, converge};
 use super::{await_left_commands, directory_refusal, parameters, rendered_name, rendered_text};
 use crate::apply::applier::{Applier, ManagedObject};
-use crate::apply::ledger::{HostObject, ObjectKind};
+use crate::apply::ledger::{HostObject, LEFT_OBJECTS, ObjectKind};
 use crate::apply::listing::list_names;
 use crate::apply::rendering::TaskTemplates;
 use crate::apply::task::{ApplyResult, CheckResult, HostTask, Site, TaskError};
@@ -104,7 +105,7 @@ impl WantedUser {
         let host = &*site.host;
         let accounts = LocalAccounts::read(host, self.parameters.locked.is_some())?;
         match (accounts.user(&self.name), self.parameters.absent) {
-            (Some(user), true) => self.removal_plan(host, &accounts, &user),
+            (Some(user), true) => self.removal_plan(site, &accounts, &user),
             (Some(user), false) => self.change_plan(host, &accounts, &user),
             (None, is_absent) => {
                 let entry = host.directory_entry(AccountKind::User, &self.name)?;
@@ -379,22 +380,57 @@ impl WantedUser {
     }
 
     /// Returns the plan for a user that exists and must not exist.
-    fn removal_plan(&self, host: &dyn Host, accounts: &LocalAccounts, user: &UserRecord) -> Result<AccountPlan, TaskError> {
+    fn removal_plan(&self, site: &Site, accounts: &LocalAccounts, user: &UserRecord) -> Result<AccountPlan, TaskError> {
+        let host = &*site.host;
         let mut plan = AccountPlan::default();
         plan.remove("user", &self.name);
-        plan.step = Some(ToolCall::shadow(&["userdel", &self.name]));
         if user.uid == 0 || self.name == CONTROLLER_ACCOUNT {
             let needed_by = if user.uid == 0 { "the system" } else { "the controller of Stemma" };
             plan.refusal = Some(format!("user {} is needed by {needed_by}: remove the task", self.name));
             return Ok(plan);
         }
         plan.refusal = self.process_refusal(host, user);
-        if self.parameters.remove_home {
-            // The directory is removed first. If the agent is killed between both, the account still names it.
-            let home_step = home::removal(host, accounts, user, &mut plan)?;
-            plan.step = Some(home_step.unwrap_or_else(|| ToolCall::shadow(&["userdel", "--remove", &self.name])));
-        }
+        // The directory is removed first. If the agent is killed between both, the account still names it.
+        let home = if self.parameters.remove_home { home::removal(host, accounts, user, &mut plan)? } else { None };
+        let separation = self.group_separation(site, accounts, user, &mut plan)?;
+        let removal = if self.parameters.remove_home {
+            ToolCall::shadow(&["userdel", "--remove", &self.name])
+        } else {
+            ToolCall::shadow(&["userdel", &self.name])
+        };
+        plan.step = home.or(separation).or(Some(removal));
         Ok(plan)
+    }
+
+    /// Returns the tool that gives the user another primary group before its removal, if a task keeps the group of its
+    /// name. Otherwise `userdel` removes that group too. Its home directory is changed as well, because `usermod` would
+    /// give the files there to the other group.
+    fn group_separation(
+        &self,
+        site: &Site,
+        accounts: &LocalAccounts,
+        user: &UserRecord,
+        plan: &mut AccountPlan,
+    ) -> Result<Option<ToolCall>, TaskError> {
+        let host = &*site.host;
+        let Some(group) = accounts.group(&self.name).filter(|group| group.gid == user.gid) else { return Ok(None) };
+        let key = (ObjectKind::Group, group.name);
+        let is_kept = site.memory.get::<ManagedGroups>().0.borrow().contains(&key.1)
+            || site.ledger.get(&LEFT_OBJECTS)?.is_some_and(|objects| objects.contains_key(&key));
+        let removes_groups = setting(host, LOGIN_DEFS, "USERGROUPS_ENAB")?.is_some_and(|value| value.eq_ignore_ascii_case("yes"));
+        if !is_kept || !removes_groups {
+            return Ok(None);
+        }
+        let Some(other) = accounts.group_with_id(NOBODY_UID).filter(|group| group.gid != user.gid) else {
+            plan.refusal.get_or_insert(format!(
+                "userdel would also remove the group {}, which a `group_account` task keeps, and this host has no group {NOBODY_UID} to keep it apart: set USERGROUPS_ENAB to no in {LOGIN_DEFS}, or remove that task",
+                self.name
+            ));
+            return Ok(None);
+        };
+        let note = format!("the group {} stays, because a `group_account` task keeps it", self.name);
+        let step = ToolCall::shadow(&["usermod", "--home", NONEXISTENT, "--gid", &other.name, &self.name]);
+        Ok(Some(ToolCall { note, ..step }))
     }
 
     /// Returns the reason why the user cannot get a number, if another user has it.
