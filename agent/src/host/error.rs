@@ -6,6 +6,9 @@ use stemma_core::task::{AGENT_CONFIG_FILE, AGENT_RUN_DIR, AGENT_STATE_DIR, MAX_A
 
 use super::{AccountKind, FileKind};
 
+/// The files with the local accounts. No task can use others.
+const ACCOUNT_FILES: [&str; 4] = ["/etc/passwd", "/etc/group", "/etc/shadow", "/etc/gshadow"];
+
 /// The reason why a file cannot be replaced, created or removed, even by root.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReplaceBlocker {
@@ -136,10 +139,11 @@ pub enum HostError {
     },
     /// It is not known whether a directory service has an account that is not in the local file.
     #[error(
-        "cannot look up the {} {name:?}, which is not in {}: {reason}; let the directory service of the host (NSS) answer, or give a \
-         number; nothing was changed",
+        "cannot look up the {} {name:?}, which is not in {}: {reason}; let the directory service of the host (NSS) answer{}; \
+         nothing was changed",
         kind.as_str(),
-        kind.file()
+        kind.file(),
+        number_advice(name)
     )]
     NoDirectoryAnswer {
         /// The kind of the account.
@@ -263,7 +267,7 @@ impl HostError {
 /// can only fail because the number is too high.
 fn no_account_message(kind: AccountKind, name: &str) -> String {
     let (file, database, kind) = (kind.file(), kind.database(), kind.as_str());
-    if !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_digit()) {
+    if is_number(name) {
         return format!(
             "{name:?} is not a valid number of a {kind}: use one from 0 to {MAX_ACCOUNT_ID}, or a name in {file}; nothing was changed"
         );
@@ -272,6 +276,16 @@ fn no_account_message(kind: AccountKind, name: &str) -> String {
         "no {kind} {name:?} in {file}, nor in a directory service of the host (NSS): use a name that `getent {database}` finds, let an \
          earlier task create it, or give a number; nothing was changed"
     )
+}
+
+/// Returns the advice to give a number in place of the name of an account, or nothing for a number.
+fn number_advice(reference: &str) -> &'static str {
+    if is_number(reference) { "" } else { ", or give a number" }
+}
+
+/// Returns whether the reference of an account is a number.
+fn is_number(reference: &str) -> bool {
+    !reference.is_empty() && reference.bytes().all(|byte| byte.is_ascii_digit())
 }
 
 /// Returns a prefix of a message with the path that should be opened. The prefix is empty if that path itself is the
@@ -308,7 +322,8 @@ fn blocker_message(path: &str, place: &str, blocker: ReplaceBlocker, exists: boo
         }
     };
     let (change, outcome) = if exists { ("replaced", "it is left as it was") } else { ("made", "nothing is there") };
-    let alternative = if is_agent_path(path) { "" } else { " or a task that names another path" };
+    let alternative =
+        if is_agent_path(path) || ACCOUNT_FILES.contains(&path) { "" } else { " or a task that names another path" };
     format!("{path} cannot be {change}: {reason}; {outcome}, until {command}{alternative}")
 }
 

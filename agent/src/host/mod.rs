@@ -252,6 +252,24 @@ pub trait Host {
         Ok(None)
     }
 
+    /// Returns the entry of an account by its number, as [`Self::directory_entry`] does by its name. The caller has not
+    /// found the number in the local file. This default is for hosts without directory services.
+    ///
+    /// # Errors
+    /// As [`Self::directory_entry`].
+    fn directory_entry_with_id(&self, _kind: AccountKind, _id: u32) -> Result<Option<String>, HostError> {
+        Ok(None)
+    }
+
+    /// Returns the paths at which something is mounted below the root directory, also parts of the same file system
+    /// (bind mounts). This default, for a test double without mounts, returns none.
+    ///
+    /// # Errors
+    /// [`HostError::Io`] if they cannot be read.
+    fn mount_points(&self) -> Result<Vec<String>, HostError> {
+        Ok(Vec::new())
+    }
+
     /// Acquires an exclusive lock on a file, which is created if it is missing. Returns the handle that holds the lock,
     /// or `None` if another process has the lock. The lock ends when the handle is dropped, this process closes another
     /// handle of the file, or this process ends. This default, for a test double without lock files, returns `None`.

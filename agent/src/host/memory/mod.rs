@@ -607,6 +607,29 @@ impl Host for MemoryHost {
         Ok(self.0.directory_entries.borrow().get(&(kind, name.to_owned())).cloned())
     }
 
+    fn directory_entry_with_id(&self, kind: AccountKind, id: u32) -> Result<Option<String>, HostError> {
+        self.0.directory_lookups.set(self.0.directory_lookups.get() + 1);
+        let entries = self.0.directory_entries.borrow();
+        let id = id.to_string();
+        let has_id = |entry: &&String| entry.split(':').nth(2) == Some(id.as_str());
+        Ok(entries.iter().filter(|((found, _), _)| *found == kind).map(|(_, entry)| entry).find(has_id).cloned())
+    }
+
+    /// Returns the paths of the entries for which a test set the blocker [`ReplaceBlocker::Mounted`].
+    fn mount_points(&self) -> Result<Vec<String>, HostError> {
+        let nodes = self.0.nodes.borrow();
+        let (mut paths, mut open) = (Vec::new(), vec![(0, String::new())]);
+        while let Some((node, path)) = open.pop() {
+            if nodes[node].blocker == Some(ReplaceBlocker::Mounted) {
+                paths.push(path.clone());
+            }
+            if let MemoryEntry::Dir { now, .. } = &nodes[node].content {
+                open.extend(now.iter().map(|(name, node)| (*node, format!("{path}/{name}"))));
+            }
+        }
+        Ok(paths)
+    }
+
     fn user_and_group(&self) -> (u32, u32) {
         (0, 0)
     }

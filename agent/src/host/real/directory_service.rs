@@ -72,7 +72,20 @@ impl DirectoryService {
     pub(super) fn find(&self, kind: AccountKind, name: &str) -> Result<Option<String>, HostError> {
         // `getent` takes a text of digits for a number, and a text that begins with a sign for an option.
         let is_number = name.bytes().all(|byte| byte.is_ascii_digit());
-        if is_number || account_reference_error(name).is_some() || !self.is_configured(kind) {
+        if is_number || account_reference_error(name).is_some() { Ok(None) } else { self.look_up(kind, name) }
+    }
+
+    /// Returns the entry of an account by its number, as [`Self::find`] does by its name.
+    ///
+    /// # Errors
+    /// As [`Self::find`].
+    pub(super) fn find_id(&self, kind: AccountKind, id: u32) -> Result<Option<String>, HostError> {
+        self.look_up(kind, &id.to_string())
+    }
+
+    /// Returns the entry of an account by its name or number.
+    fn look_up(&self, kind: AccountKind, name: &str) -> Result<Option<String>, HostError> {
+        if !self.is_configured(kind) {
             return Ok(None);
         }
         let key = (kind, name.to_owned());
@@ -200,6 +213,18 @@ mod tests {
             assert_eq!(service.find(kind, name).unwrap(), None, "{name}");
         }
         assert_eq!(calls(dir.path()), "-- passwd alice\n-- passwd bob\n");
+    }
+
+    #[test]
+    fn find_id_asks_getent_once_per_number() {
+        let dir = tempfile::tempdir().unwrap();
+        let service = service(dir.path(), "sss", &format!("[ \"$3\" = 70001 ] && echo {ALICE} && exit 0\nexit 2"));
+        for _ in 0..2 {
+            assert_eq!(service.find_id(AccountKind::User, 70001).unwrap().as_deref(), Some(ALICE));
+            assert_eq!(service.find_id(AccountKind::User, 5).unwrap(), None);
+            assert_eq!(service.find_id(AccountKind::Group, 70001).unwrap(), None, "NSS has no services for groups");
+        }
+        assert_eq!(calls(dir.path()), "-- passwd 70001\n-- passwd 5\n");
     }
 
     #[test]

@@ -23,6 +23,7 @@ mod directory_service;
 mod exec_error;
 mod inhibitors;
 mod lock;
+mod mounts;
 mod prepare;
 pub mod process_setup;
 mod spawn;
@@ -205,6 +206,14 @@ impl Host for RealHost {
     fn directory_entry(&self, kind: AccountKind, name: &str) -> Result<Option<String>, HostError> {
         // The services of this machine are not those of a system below another directory.
         if self.is_whole_machine() { self.directory.find(kind, name) } else { Ok(None) }
+    }
+
+    fn directory_entry_with_id(&self, kind: AccountKind, id: u32) -> Result<Option<String>, HostError> {
+        if self.is_whole_machine() { self.directory.find_id(kind, id) } else { Ok(None) }
+    }
+
+    fn mount_points(&self) -> Result<Vec<String>, HostError> {
+        mounts::read_mount_points(&self.root)
     }
 
     fn user_and_group(&self) -> (u32, u32) {

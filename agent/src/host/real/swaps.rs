@@ -16,7 +16,7 @@ pub(super) fn swap_files(swaps: &str) -> impl Iterator<Item = CString> {
 
 /// Decodes a path in which the kernel wrote some bytes as a backslash and three octal digits. A backslash without three
 /// octal digits is unchanged.
-fn unescape(path: &str) -> Vec<u8> {
+pub(super) fn unescape(path: &str) -> Vec<u8> {
     let mut parts = path.split('\\');
     let mut bytes = parts.next().unwrap_or_default().as_bytes().to_vec();
     for part in parts {

@@ -6,6 +6,8 @@ use super::name_rules::comment_error;
 use super::parameter_type::ParameterType;
 use super::parameter_values::{error_at, is_set, is_true, literal_text};
 use super::parameters::{NameList, Parameter, ParameterPresence, ParameterTable, TypedParameters, parameters};
+use super::path::{check_replaceable, check_writable};
+use crate::name::truncated;
 
 /// The account under which the controller runs. An agent of the same machine must not remove or renumber it.
 pub const CONTROLLER_ACCOUNT: &str = "stemma";
@@ -65,9 +67,10 @@ pub(super) fn user_contradictions(parameters: &Map<String, Value>) -> Vec<(Strin
             ));
         }
     }
-    for name in ["home", "shell"] {
-        errors.extend(literal_text(parameters, name).and_then(comment_error).map(|message| error_at(name, message)));
-    }
+    let has_required_home = is_true(parameters, "create_home");
+    let home_error = |home: &str| comment_error(home).or_else(|| home_place_error(home, has_required_home));
+    errors.extend(literal_text(parameters, "home").and_then(home_error).map(|message| error_at("home", message)));
+    errors.extend(literal_text(parameters, "shell").and_then(login_shell_error).map(|message| error_at("shell", message)));
     errors.extend(protected_name_error(parameters, "user"));
     errors
 }
@@ -81,6 +84,28 @@ pub(super) fn group_contradictions(parameters: &Map<String, Value>) -> Vec<(Stri
     }
     errors.extend(protected_name_error(parameters, "group"));
     errors
+}
+
+/// Returns the error message for a text that cannot be a login shell in `/etc/passwd`, or `None` if it can. The whole
+/// field is the path of the program.
+pub fn login_shell_error(text: &str) -> Option<String> {
+    let has_blank = text.contains(char::is_whitespace);
+    comment_error(text).or_else(|| {
+        has_blank.then(|| {
+            format!("{:?} has a blank, and a login shell has no arguments: write the path of the program", truncated(text))
+        })
+    })
+}
+
+/// Returns the error message for a home directory where none can be created, or `None` for another one. `/dev/null`
+/// stands for no home directory, unless the task requires one.
+fn home_place_error(home: &str, is_required: bool) -> Option<String> {
+    if home == "/dev/null" && !is_required {
+        return None;
+    }
+    check_writable(home).err()?;
+    let owner = if check_replaceable(home).is_err() { "the kernel" } else { "the agent" };
+    Some(format!("{:?} belongs to {owner}, and nobody has a home directory there: write another path", truncated(home)))
 }
 
 /// Returns an error for each parameter that describes an account although the task removes the account.
@@ -133,6 +158,8 @@ mod tests {
                 json!({"name": "ada", "home": "/", "groups": [], "exact_groups": true, "create_home": true, "comment": "Ada, room 4"}),
             ),
             ("user", json!({"name": "root", "shell": "/bin/bash", "groups": "adm"})),
+            ("user", json!({"name": "web", "home": "/dev/null", "groups": ["{{ labels.a }}", "{{ labels.b }}"]})),
+            ("user", json!({"name": "web", "home": "/proc{{ labels.team }}", "shell": "{{ labels.shell }}"})),
             ("group_account", json!({"name": "web", "gid": 990, "system": true})),
             ("group_account", json!({"name": "web", "absent": true})),
         ] {
@@ -172,6 +199,38 @@ mod tests {
             ("user", json!({"name": "web", "groups": ["adm", "-x"]}), "parameters.groups: item 1: \"-x\" is not an account"),
             ("user", json!({"name": "web", "home": "srv"}), "parameters.home: path \"srv\" is relative"),
             ("user", json!({"name": "web", "shell": "/bin/a:b"}), "parameters.shell: \"/bin/a:b\" does not fit into /etc/passwd"),
+            (
+                "user",
+                json!({"name": "web", "groups": "adm,sudo"}),
+                "parameters.groups: \"adm,sudo\" is not the name of one group: write a list, [adm, sudo]",
+            ),
+            (
+                "user",
+                json!({"name": "web", "groups": ["adm", "a,b"]}),
+                "parameters.groups: item 1: \"a,b\" is not the name of one",
+            ),
+            (
+                "user",
+                json!({"name": "web", "groups": ["adm", "adm"]}),
+                "parameters.groups: item 1: \"adm\" is there twice: remove",
+            ),
+            (
+                "user",
+                json!({"name": "web", "shell": "/bin/sh -l"}),
+                "parameters.shell: \"/bin/sh -l\" has a blank, and a login shell has no arguments: write the path of the program",
+            ),
+            ("user", json!({"name": "web", "home": "/proc/a"}), "parameters.home: \"/proc/a\" belongs to the kernel, and nobody"),
+            ("user", json!({"name": "web", "home": "/sys"}), "parameters.home: \"/sys\" belongs to the kernel"),
+            (
+                "user",
+                json!({"name": "web", "home": "/dev/null", "create_home": true}),
+                "parameters.home: \"/dev/null\" belongs to",
+            ),
+            (
+                "user",
+                json!({"name": "web", "home": "/var/lib/stemma-agent/x"}),
+                "parameters.home: \"/var/lib/stemma-agent/x\" belongs",
+            ),
             ("user", json!({"uid": 7}), "parameters: name is missing"),
             ("group_account", json!({"name": "web", "absent": true, "gid": 7}), "parameters.gid: describes an account"),
             ("group_account", json!({"name": "root", "gid": 7}), "parameters.gid: changes the number of the group root"),

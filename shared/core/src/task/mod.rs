@@ -28,7 +28,7 @@ mod types;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-pub use account_parameters::{CONTROLLER_ACCOUNT, GroupAccountParameters, UserParameters};
+pub use account_parameters::{CONTROLLER_ACCOUNT, GroupAccountParameters, UserParameters, login_shell_error};
 pub(crate) use any_tag::{ANY_TAG, ANY_TAG_INPUT};
 pub use check::{SECRET_EXPOSED, check_release_tasks, check_task};
 pub(crate) use check::{paths_through_links, template_tags_in_plain_texts};
@@ -38,7 +38,7 @@ pub use package_rules::{AGENT_PACKAGE, AGENT_REMOVES_ITSELF};
 pub use package_version::{compare_debian_versions, compare_rpm_versions};
 pub use parameter_type::{
     MAX_ACCOUNT_ID, NamedResource, ParameterType as ParameterForm, account_reference_error, check_argument, check_variable,
-    check_words, parse_file_mode,
+    check_words, group_reference_error, parse_file_mode,
 };
 pub use parameters::{
     FileParameters, NameList, Parameter, ParameterPresence, ParameterTable, ShellParameters, TEMPLATE_FILE, TypedParameters,

@@ -214,7 +214,10 @@ impl ParameterType {
             }
             // The empty list is that of a user in no other group.
             (Self::AccountNames, Value::Array(items)) if items.is_empty() => None,
-            (Self::AccountNames, value) => self.names_error(value, |text| authored_text_error(text, account_reference_error)),
+            (Self::AccountNames, value) => {
+                let error = self.names_error(value, |text| authored_text_error(text, group_reference_error));
+                error.or_else(|| repeated_name_error(value))
+            }
             (Self::Patterns, value) => self.names_error(value, name_rules::pattern_error),
             (Self::Data, Value::Object(map)) => name_rules::data_error(map),
             (Self::Facts, Value::Object(map)) => texts_error(map, |name, text| {
@@ -373,6 +376,23 @@ pub fn account_reference_error(text: &str) -> Option<String> {
         return account_error(text);
     }
     Some(format!("takes the name or number of an account, not {:?}", truncated(text)))
+}
+
+/// Returns the error message for a text that cannot be the name or id of an existing group in a list of groups, or
+/// `None` if it can. The tools separate groups by commas.
+pub fn group_reference_error(text: &str) -> Option<String> {
+    if !text.contains(',') {
+        return account_reference_error(text);
+    }
+    let names: Vec<_> = text.split(',').map(str::trim).filter(|name| !name.is_empty()).collect();
+    Some(format!("{:?} is not the name of one group: write a list, [{}]", truncated(text), truncated(&names.join(", "))))
+}
+
+/// Returns the error message for a list in which a name is repeated, or `None` if none is.
+fn repeated_name_error(value: &Value) -> Option<String> {
+    let names = value.as_array()?;
+    let (index, name) = names.iter().enumerate().find(|(index, name)| names[..*index].contains(name))?;
+    Some(format!("item {index}: {name} is there twice: remove one"))
 }
 
 /// Returns whether the characters of a text are allowed in the name or id of an account. [`account_error`] checks more.

@@ -3,10 +3,13 @@
 use std::collections::BTreeSet;
 
 use crate::apply::task::TaskError;
-use crate::host::{AccountKind, Host, HostPath, MAX_ACCOUNT_FILE_BYTES};
+use crate::host::{AccountKind, Host, HostError, HostPath, MAX_ACCOUNT_FILE_BYTES};
 
 /// The file with the password hashes and the days on which accounts expire.
-const SHADOW: &str = "/etc/shadow";
+pub(super) const SHADOW: &str = "/etc/shadow";
+
+/// The file with the passwords of groups.
+pub(super) const GROUP_SHADOW: &str = "/etc/gshadow";
 
 /// The local accounts at one moment.
 pub(super) struct LocalAccounts {
@@ -87,6 +90,11 @@ impl LocalAccounts {
         self.groups().find(|group| group.gid == gid)
     }
 
+    /// Returns the group with this name or number, as a task refers to it.
+    pub(super) fn find_group(&self, reference: &str) -> Option<GroupRecord> {
+        reference.parse().map_or_else(|_| self.group(reference), |gid| self.group_with_id(gid))
+    }
+
     /// Returns the names of the groups that list a user as a member. The primary group is not included, unless it also
     /// lists the user.
     pub(super) fn groups_with_member(&self, user: &str) -> BTreeSet<String> {
@@ -140,6 +148,24 @@ impl LoginState {
         let hash = self.hash.trim_start_matches('!');
         hash.len() < self.hash.len() && !hash.is_empty() && !hash.starts_with('*')
     }
+}
+
+/// Returns the group of a directory service with this name or number, as a task refers to it. The caller has not found
+/// it in the local file.
+pub(super) fn directory_group(host: &dyn Host, reference: &str) -> Result<Option<GroupRecord>, HostError> {
+    let entry = match reference.parse() {
+        Ok(gid) => host.directory_entry_with_id(AccountKind::Group, gid)?,
+        Err(_) => host.directory_entry(AccountKind::Group, reference)?,
+    };
+    Ok(entry.as_deref().and_then(GroupRecord::parse))
+}
+
+/// Returns the value of a variable in a configuration file of the shadow tools, in which a blank or `=` is between
+/// both.
+pub(super) fn setting(host: &dyn Host, path: &'static str, name: &str) -> Result<Option<String>, TaskError> {
+    let text = read_text(host, path)?.unwrap_or_default();
+    let mut words = text.lines().map(|line| line.split([' ', '\t', '=']).filter(|word| !word.is_empty()));
+    Ok(words.find_map(|mut words| if words.next() == Some(name) { words.next().map(str::to_owned) } else { None }))
 }
 
 /// Returns the content of a file as text, or `None` if it does not exist.

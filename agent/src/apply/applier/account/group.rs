@@ -1,18 +1,25 @@
 //! `group_account`: a local group.
 
+use std::cell::RefCell;
+use std::collections::BTreeSet;
+
 use stemma_core::task::{CONTROLLER_ACCOUNT, GroupAccountParameters};
 
-use super::database::{GroupRecord, LocalAccounts};
+use super::database::{GroupRecord, LocalAccounts, directory_group};
 use super::plan::{AccountPlan, ToolCall, converge};
 use super::{await_left_commands, directory_refusal, parameters, rendered_name};
 use crate::apply::applier::{Applier, ManagedObject};
 use crate::apply::ledger::{HostObject, ObjectKind};
 use crate::apply::rendering::TaskTemplates;
 use crate::apply::task::{ApplyResult, CheckResult, HostTask, Site, TaskError};
-use crate::host::{AccountKind, HostError, Pending};
+use crate::host::{AccountKind, Host, HostError, Pending};
 
 /// The applier of `group_account` tasks.
 pub(in crate::apply::applier) struct GroupApplier;
+
+/// The groups that tasks of this process keep.
+#[derive(Default)]
+pub(super) struct ManagedGroups(pub(super) RefCell<BTreeSet<String>>);
 
 /// A group as its task describes it.
 struct WantedGroup {
@@ -63,19 +70,21 @@ impl WantedGroup {
 
     /// Compares the group of the host with the task.
     fn plan(&self, site: &Site) -> Result<AccountPlan, TaskError> {
-        let accounts = LocalAccounts::read(&*site.host, false)?;
-        match (accounts.group(&self.name), self.parameters.absent) {
-            (Some(group), true) => Ok(self.removal_plan(&accounts, &group)),
-            (Some(group), false) => Ok(self.change_plan(&accounts, &group)),
-            (None, is_absent) => {
-                let entry = site.host.directory_entry(AccountKind::Group, &self.name)?;
-                match entry.as_deref().and_then(GroupRecord::parse) {
-                    Some(group) => Ok(self.directory_plan(&group)),
-                    None if is_absent => Ok(AccountPlan::default()),
-                    None => Ok(self.creation_plan(&accounts)),
-                }
-            }
+        let host = &*site.host;
+        let accounts = LocalAccounts::read(host, false)?;
+        if !self.parameters.absent {
+            site.memory.get::<ManagedGroups>().0.borrow_mut().insert(self.name.clone());
         }
+        let plan = match (accounts.group(&self.name), self.parameters.absent) {
+            (Some(group), true) => Ok(self.removal_plan(&accounts, &group)),
+            (Some(group), false) => self.change_plan(host, &accounts, &group),
+            (None, is_absent) => match directory_group(host, &self.name)? {
+                Some(group) => Ok(self.directory_plan(&group)),
+                None if is_absent => Ok(AccountPlan::default()),
+                None => self.creation_plan(host, &accounts),
+            },
+        };
+        plan?.examine_files(host, AccountKind::Group)
     }
 
     /// Compares a group of a directory service with the task. The task cannot change such a group.
@@ -90,7 +99,7 @@ impl WantedGroup {
     }
 
     /// Returns the plan for a group that does not exist.
-    fn creation_plan(&self, accounts: &LocalAccounts) -> AccountPlan {
+    fn creation_plan(&self, host: &dyn Host, accounts: &LocalAccounts) -> Result<AccountPlan, TaskError> {
         let mut plan = AccountPlan::default();
         plan.add("group", &self.name);
         let mut words = vec!["groupadd".to_owned()];
@@ -100,23 +109,26 @@ impl WantedGroup {
         if let Some(gid) = self.parameters.gid {
             plan.add("gid", &gid);
             words.extend(["--gid".to_owned(), gid.to_string()]);
-            plan.refusal = self.used_number_refusal(accounts, gid);
+            plan.refusal = Self::used_number_refusal(host, accounts, gid)?;
         }
         words.push(self.name.clone());
         plan.step = Some(ToolCall::shadow(&words));
-        plan
+        Ok(plan)
     }
 
     /// Returns the plan for a group that exists and must exist.
-    fn change_plan(&self, accounts: &LocalAccounts, group: &GroupRecord) -> AccountPlan {
+    fn change_plan(&self, host: &dyn Host, accounts: &LocalAccounts, group: &GroupRecord) -> Result<AccountPlan, TaskError> {
         let mut plan = AccountPlan::default();
-        let Some(gid) = self.parameters.gid.filter(|gid| *gid != group.gid) else { return plan };
+        let Some(gid) = self.parameters.gid.filter(|gid| *gid != group.gid) else { return Ok(plan) };
         plan.compare("gid", &group.gid, &gid);
-        plan.refusal = self.protection_refusal(group).or_else(|| self.used_number_refusal(accounts, gid));
+        plan.refusal = match self.protection_refusal(group) {
+            Some(refusal) => Some(refusal),
+            None => Self::used_number_refusal(host, accounts, gid)?,
+        };
         let note = format!("files of the group keep the number {}: `find / -xdev -gid {}` lists them", group.gid, group.gid);
         let step = ToolCall::shadow(&["groupmod", "--gid", &gid.to_string(), &self.name]);
         plan.step = Some(ToolCall { note, ..step });
-        plan
+        Ok(plan)
     }
 
     /// Returns the plan for a group that exists and must not exist.
@@ -144,8 +156,14 @@ impl WantedGroup {
     }
 
     /// Returns the reason why the group cannot get a number, if another group has it.
-    fn used_number_refusal(&self, accounts: &LocalAccounts, gid: u32) -> Option<String> {
-        let other = accounts.group_with_id(gid).filter(|group| group.name != self.name)?;
-        Some(format!("parameters.gid: the group {} has the number {gid}: write another one", other.name))
+    fn used_number_refusal(host: &dyn Host, accounts: &LocalAccounts, gid: u32) -> Result<Option<String>, TaskError> {
+        let (owner, service) = match accounts.group_with_id(gid) {
+            Some(group) => (group.name, ""),
+            None => match directory_group(host, &gid.to_string())? {
+                Some(group) => (group.name, " of a directory service (NSS)"),
+                None => return Ok(None),
+            },
+        };
+        Ok(Some(format!("parameters.gid: the group {owner}{service} has the number {gid}: write another one")))
     }
 }

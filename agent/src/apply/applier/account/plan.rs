@@ -4,8 +4,9 @@
 use std::fmt::Display;
 use std::time::{Duration, Instant};
 
+use super::database::{GROUP_SHADOW, SHADOW};
 use crate::apply::task::{ApplyResult, CheckResult, HostTask, Site, TaskError};
-use crate::host::{CommandPurpose, ExitKind, HostCommand, HostError};
+use crate::host::{AccountKind, CommandPurpose, ExitKind, Host, HostCommand, HostError, HostPath};
 
 /// Time limit of one tool.
 const TOOL_TIMEOUT: Duration = Duration::from_mins(5);
@@ -32,6 +33,8 @@ pub(super) struct AccountPlan {
     pub(super) refusal: Option<String>,
     /// The reason why the account cannot be changed yet, which an earlier task may remove, such as a missing group.
     pub(super) missing: Option<String>,
+    /// Sentences without an end about the state of the host, which people must know and no task changes.
+    pub(super) remarks: Vec<String>,
     /// The next tool to run.
     pub(super) step: Option<ToolCall>,
 }
@@ -101,7 +104,42 @@ impl AccountPlan {
         }
         let attributes: Vec<_> = self.differences.iter().map(|difference| difference.attribute).collect();
         let missing = self.missing.as_ref().map(|missing| format!(" ({missing})")).unwrap_or_default();
-        CheckResult::Drifted { diff, message: format!("{account}: would change {}{missing}", attributes.join(", ")) }
+        let change = format!("{account}: would change {}{missing}", attributes.join(", "));
+        let sentences: Vec<_> = [change].into_iter().chain(self.remarks.iter().cloned()).collect();
+        CheckResult::Drifted { diff, message: sentences.join("; ") }
+    }
+
+    /// Adds the reason why the tools cannot write the files of the accounts, such as an immutable file, if they must.
+    ///
+    /// # Errors
+    /// [`TaskError`] if a file cannot be examined.
+    pub(super) fn examine_files(mut self, host: &dyn Host, kind: AccountKind) -> Result<Self, TaskError> {
+        for path in self.written_files(kind) {
+            let path = HostPath::from_static(path);
+            let Some(dir) = host.parent_dir(&path)? else { continue };
+            match dir.check_replaceable(path.name()) {
+                Ok(()) => {}
+                Err(error @ HostError::NotReplaceable { .. }) => {
+                    self.refusal.get_or_insert(error.sentence());
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(self)
+    }
+
+    /// Returns the files that the shadow tools write for the differences.
+    fn written_files(&self, kind: AccountKind) -> Vec<&'static str> {
+        let is_entry = |difference: &Difference| !["home directory", "groups"].contains(&difference.attribute);
+        let (has_entry, is_user) = (self.differences.iter().any(is_entry), kind == AccountKind::User);
+        let mut files = Vec::new();
+        if is_user && has_entry {
+            files.extend([AccountKind::User.file(), SHADOW]);
+        }
+        if self.has("user") || self.has("groups") || (!is_user && has_entry) {
+            files.extend([AccountKind::Group.file(), GROUP_SHADOW]);
+        }
+        files
     }
 
     /// Returns the differences as a diff.
@@ -139,6 +177,9 @@ pub(super) async fn converge(
             result.diff = current.diff(account);
         }
         if current.differences.is_empty() {
+            if !is_first {
+                notes.extend(current.remarks);
+            }
             result.message = notes.join("; ");
             return Ok(result);
         }
@@ -197,13 +238,22 @@ async fn run_tool(site: &Site, task: &HostTask, step: &ToolCall) -> Result<Strin
             tokio::time::sleep(LOCK_INTERVAL).await;
             continue;
         }
-        let reason = if is_lock_held {
-            ": for a minute, another program has held the lock of the account files; `fuser -v /etc/.pwd.lock` may show it"
-        } else {
-            ""
-        };
+        let reason = if is_lock_held { lock_reason(&result.output) } else { String::new() };
         let message = format!("{program} {}{reason}", result.end.sentence());
         return Err(TaskError { output: result.output, ..TaskError::new(message) });
+    }
+}
+
+/// Returns the reason why a tool could not lock the account files. If another lock file stops the tool, such as one
+/// that a power cut left, its output names the file and the process that is written in it.
+pub(super) fn lock_reason(output: &str) -> String {
+    let mut sentences = output.lines().filter_map(|line| line.split_once(": ")).map(|(_, sentence)| sentence.trim());
+    match sentences.find(|sentence| sentence.contains(".lock")) {
+        Some(sentence) => format!(
+            ": for a minute, a lock file has stopped it ({sentence}): end the process that holds it, or remove the file if that process does not change accounts"
+        ),
+        None => ": for a minute, another program has held the lock of the account files; `fuser -v /etc/.pwd.lock` may show it"
+            .to_owned(),
     }
 }
 

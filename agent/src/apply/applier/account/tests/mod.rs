@@ -1,5 +1,7 @@
 //! Account tasks on an in-memory host whose tools are imitated, and with the real shadow tools in a directory.
 
+mod obstacles;
+
 use std::os::unix::fs::MetadataExt as _;
 use std::rc::Rc;
 
@@ -18,8 +20,11 @@ const PASSWD: &str = "root:x:0:0:root:/root:/bin/bash
 www-data:x:33:33:www-data:/var/www:/usr/sbin/nologin
 ada:x:1000:1000:Ada:/home/ada:/bin/sh
 ";
-const GROUP: &str = "root:x:0:\nadm:x:4:ada\nwww-data:x:33:\nweb:x:990:\nada:x:1000:\n";
+const GROUP: &str = "root:x:0:\nadm:x:4:ada\nwww-data:x:33:\nweb:x:990:\nada:x:1000:\nnogroup:x:65534:\n";
 const SHADOW: &str = "root:*:20000::::::\nwww-data:*:20000::::::\nada:$y$j9T$a$b:20000:0:99999:7:::\n";
+
+/// The number of a group that only the directory service has.
+const DIRECTORY_GID: &str = "7001";
 
 /// Returns a host with these accounts, whose shadow tools are imitated.
 fn memory_host() -> MemoryHost {
@@ -30,6 +35,7 @@ fn memory_host() -> MemoryHost {
         ("/etc/shadow", SHADOW),
         ("/etc/skel/.profile", "skel\n"),
         ("/home/ada/x", ""),
+        ("/bin/bash", ""),
     ] {
         host.put(path, text);
     }
@@ -82,7 +88,8 @@ fn append(host: &MemoryHost, path: &str, line: &str) {
 fn gid(host: &MemoryHost, group: &str) -> String {
     let text = host.text("/etc/group").unwrap();
     let entry = text.lines().map(|line| line.split(':').collect::<Vec<_>>()).find(|fields| fields[0] == group);
-    entry.map_or_else(|| group.to_owned(), |fields| fields[2].to_owned())
+    let other = if group.parse::<u32>().is_ok() { group } else { DIRECTORY_GID };
+    entry.map_or(other, |fields| fields[2]).to_owned()
 }
 
 /// Makes a user a member of exactly these groups, or of these groups too.
@@ -131,10 +138,18 @@ fn imitate_tool(host: &MemoryHost, command: &HostCommand) -> CommandResult {
         }
         "usermod" => imitate_usermod(host, argv),
         "userdel" => {
+            let passwd = host.text("/etc/passwd").unwrap();
+            let entry = passwd.lines().find(|line| line.split(':').next() == Some(name)).unwrap();
+            let user_gid = entry.split(':').nth(3).unwrap().to_owned();
             for path in ["/etc/passwd", "/etc/shadow"] {
                 edit_entry(host, path, name, |_| false);
             }
             set_groups(host, name, "", true);
+            if user_gid == gid(host, name)
+                && host.text("/etc/login.defs").is_some_and(|text| text.contains("USERGROUPS_ENAB yes"))
+            {
+                edit_entry(host, "/etc/group", name, |_| false);
+            }
         }
         "rm" => host.delete(name),
         "/bin/sh" => {
@@ -172,6 +187,9 @@ fn imitate_usermod(host: &MemoryHost, argv: &[String]) {
         }
         true
     });
+    if let Some(uid) = option(argv, "--uid") {
+        host.chown(&format!("/home/{name}"), uid.parse().unwrap());
+    }
     if let Some(groups) = option(argv, "--groups") {
         set_groups(host, name, groups, !has("--append"));
     }
@@ -477,7 +495,7 @@ fn shadow_tools_change_accounts_below_root_directory() {
         ("etc/passwd", PASSWD),
         ("etc/group", GROUP),
         ("etc/shadow", SHADOW),
-        ("etc/gshadow", "root:*::\nadm:*::ada\nwww-data:*::\nweb:!::\nada:!::\n"),
+        ("etc/gshadow", "root:*::\nadm:*::ada\nwww-data:*::\nweb:!::\nada:!::\nnogroup:*::\n"),
         (
             "etc/login.defs",
             "UID_MIN 1000\nUID_MAX 60000\nSYS_UID_MIN 100\nSYS_UID_MAX 999\nHOME_MODE 0750\nUSERGROUPS_ENAB yes\n",
@@ -532,6 +550,16 @@ fn shadow_tools_change_accounts_below_root_directory() {
     converge("user", json!({"name": "bob", "absent": true, "remove_home": true}));
     assert!(!dir.path().join("srv/a/bob").exists() && dir.path().join("srv/a").exists());
     converge("group_account", json!({"name": "app", "absent": true}));
+    let site = Site::new(host.clone(), Rc::new(Ledger::open(host.clone()).unwrap()));
+    std::fs::create_dir_all(dir.path().join("home/ada")).unwrap();
+    std::os::unix::fs::chown(dir.path().join("home/ada"), Some(1000), Some(1000)).unwrap();
+    let keep = task_of(("g", "group_account"), &json!({"name": "ada"}), &[]);
+    block_on(GroupApplier.apply(&site, &keep)).unwrap();
+    let remove = task_of(("u", "user"), &json!({"name": "ada", "absent": true}), &[]);
+    block_on(UserApplier.apply(&site, &remove)).unwrap_or_else(|error| panic!("{error:?}"));
+    assert_eq!((entry("etc/passwd", "ada"), entry("etc/group", "ada")), (String::new(), "ada:x:1000:".to_owned()));
+    let home = std::fs::metadata(dir.path().join("home/ada")).unwrap();
+    assert_eq!((home.uid(), home.gid()), (1000, 1000), "the files of the user keep their group");
     converge("user", json!({"name": "svc", "system": true}));
     assert!(!dir.path().join("home/svc").exists());
     assert!(before == machine_files(), "the accounts of this machine are unchanged");
