@@ -174,7 +174,10 @@ async fn liveness_is_stored_only_when_silence_starts_or_ends() {
         host.next_update(0).await;
     }
     assert_eq!(is_recorded_lost(&fleet, node), Some(false));
-    assert_eq!(fleet.last_revision().await, revision_before + 2);
+    // The check that stored the silence then stores what hosts have confirmed. If a check-in here came first, this is a
+    // commit too.
+    let commits = fleet.last_revision().await - revision_before;
+    assert!((2..=3).contains(&commits), "{commits} commits");
 }
 
 /// A host whose check-in is held open is not silent. The controller checks all hosts in turn, so between two silences
