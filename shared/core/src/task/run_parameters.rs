@@ -5,7 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde_json::{Map, Value};
 
 use super::parameter_type::ParameterType;
-use super::parameters::{Parameter, ParameterPresence, ParameterTable, TypedParameters, error_at, parameters};
+use super::parameter_values::error_at;
+use super::parameters::{Parameter, ParameterPresence, ParameterTable, TypedParameters, parameters};
 use crate::name::{is_blank, truncated};
 
 /// The value of `when` of a `reboot` task that asks for a reboot only if the system requires one.
