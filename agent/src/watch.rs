@@ -133,7 +133,7 @@ impl FileWatch {
         let Some(watcher) = &mut self.watcher else { return };
         let dirs = self.shared.lock_watch_list().dirs.clone();
         let file_id_in = |snapshot: &WatchSnapshot, dir: &PathBuf| snapshot.get(dir).map(|identity| identity.file_id);
-        // Linux limits the watches of a user, so many directories may fail in the same way. One message is enough.
+        // Linux limits the watches of a user. Many directories may then fail in the same way. One message is enough.
         let mut failures = Vec::new();
         // The directories are sorted, so a parent is watched before its subdirectories. If a subdirectory is created
         // during this loop, the watch of its parent reports it.

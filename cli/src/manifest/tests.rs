@@ -311,9 +311,13 @@ fn s63_source_dir_reads_nothing_outside_of_manifest() {
 /// Regression test: a directory of more than 256 MiB was valid, and its upload was then refused half way.
 #[test]
 fn source_dir_over_limit_of_controller_is_refused() {
-    let dir = temp_dir(&[("site.yaml", "kind: Release\nname: r\ntasks: [{id: a, type: sync, parameters: {dst: /srv/a, source_dir: big}}]\n")]);
+    let dir = temp_dir(&[(
+        "site.yaml",
+        "kind: Release\nname: r\ntasks: [{id: a, type: sync, parameters: {dst: /srv/a, source_dir: big}}]\n",
+    )]);
     std::fs::create_dir(dir.path().join("big")).unwrap();
-    for (name, mebibytes, expected) in [("large", 65, "large: has 68157440 bytes, more than the limit of 67108864"), ("e", 60, "268435456 bytes")]
+    for (name, mebibytes, expected) in
+        [("large", 65, "large: has 68157440 bytes, more than the limit of 67108864"), ("e", 60, "268435456 bytes")]
     {
         // The files take no room on disk.
         for name in if name == "e" { vec!["a", "b", "c", "d", "e"] } else { vec![name] } {

@@ -178,7 +178,7 @@ pub struct ManagedObject {
     /// SHA-256 digest of the content of a file, if the parameters of the task name it. For another file, see
     /// [`Applier::written_digest`].
     pub digest: Option<[u8; 32]>,
-    /// The number of files in a directory that the task manages too, if they are so many that they are not named.
+    /// The number of files in a directory that the task manages too, if they are too many to be named.
     pub content_count: Option<u64>,
 }
 

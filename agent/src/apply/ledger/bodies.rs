@@ -9,8 +9,8 @@ use std::collections::BTreeSet;
 use log::warn;
 use sha2::{Digest as _, Sha256};
 use stemma_core::digest::sha256;
-use stemma_wire::message::{Hash, MAX_BLOB_BYTES};
 use stemma_wire::message::desired::Profile;
+use stemma_wire::message::{Hash, MAX_BLOB_BYTES};
 
 use super::{Desired, Ledger, read_part};
 use crate::host::HostError;

@@ -17,9 +17,9 @@ use stemma_core::task::{Mode, TaskKind, task_type};
 use stemma_wire::message::desired::{Profile, ProfileTask};
 
 pub use self::record::{LeftBatch, record_left};
+use self::record::{is_below, recorded_objects, recorded_trees, remove_records};
 use super::applier::{ManagedObject, applier};
 use super::ledger::{Desired, HostObject, LEFT_OBJECTS, LeftObject, ObjectKind, PROGRESS, WRITTEN_FILES};
-use self::record::{is_below, recorded_objects, recorded_trees, remove_records};
 use super::task::{HostTask, Site};
 use crate::host::{FileKind, HostError, HostPath};
 

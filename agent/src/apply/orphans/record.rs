@@ -29,7 +29,7 @@ pub struct LeftBatch {
 }
 
 /// The record on disk with the objects of a batch.
-struct Record {
+struct LeftRecord {
     objects: LeftObjects,
     /// The size of all names and task ids in `objects`.
     bytes: usize,
@@ -67,7 +67,7 @@ impl LeftBatch {
     }
 }
 
-impl Record {
+impl LeftRecord {
     fn new(objects: LeftObjects, trees: LeftTrees) -> Self {
         let bytes = size_of_names(&objects);
         Self { objects, bytes, trees, omitted_count: 0 }
@@ -209,7 +209,7 @@ pub fn record_left(
     mut still_leaves: impl FnMut(&HostObject, &str) -> bool,
 ) -> Result<(), HostError> {
     let (recorded, recorded_trees) = (recorded_objects(site)?, recorded_trees(site)?);
-    let mut record = Record::new(recorded.clone(), recorded_trees.clone());
+    let mut record = LeftRecord::new(recorded.clone(), recorded_trees.clone());
     let mut by_task = BTreeMap::<&str, Vec<_>>::new();
     for (object, left) in &batch.objects {
         by_task.entry(left.task.as_str()).or_default().push((object, left));
@@ -220,7 +220,7 @@ pub fn record_left(
     if record.omitted_count > 0 {
         warn!(count = record.omitted_count; "the record of what tasks left on this host is full: orphans are missing in its list");
     }
-    let Record { objects, mut trees, omitted_count, .. } = record;
+    let LeftRecord { objects, mut trees, omitted_count, .. } = record;
     trees.omitted_count = trees.omitted_count.max(omitted_count);
     trees.counts.retain(|path, _| objects.contains_key(&(ObjectKind::Directory, path.clone())));
     if trees != recorded_trees {
@@ -230,11 +230,7 @@ pub fn record_left(
 }
 
 /// Removes objects from the record on disk. Also removes the notes that tasks created them.
-pub(super) fn remove_records(
-    site: &Site,
-    recorded: &mut LeftObjects,
-    objects: &BTreeSet<HostObject>,
-) -> Result<(), HostError> {
+pub(super) fn remove_records(site: &Site, recorded: &mut LeftObjects, objects: &BTreeSet<HostObject>) -> Result<(), HostError> {
     if objects.is_empty() {
         return Ok(());
     }

@@ -45,9 +45,8 @@ pub use parameters::{
     WordsOrText,
 };
 pub use path::{
-    AGENT_CONFIG_FILE, AGENT_RUN_DIR, AGENT_STATE_DIR, DEFAULT_HOST_LABEL_MAP, PathRefused, TEMPORARY_PREFIX,
-    check_directory, check_not_agent_path, check_path, check_replaceable, check_writable, is_at_or_below, is_template,
-    is_temporary_name,
+    AGENT_CONFIG_FILE, AGENT_RUN_DIR, AGENT_STATE_DIR, DEFAULT_HOST_LABEL_MAP, PathRefused, TEMPORARY_PREFIX, check_directory,
+    check_not_agent_path, check_path, check_replaceable, check_writable, is_at_or_below, is_template, is_temporary_name,
 };
 pub(crate) use path::{ancestors, known_directories, spellings};
 pub use patterns::PathPatterns;

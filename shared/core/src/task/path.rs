@@ -324,7 +324,9 @@ mod tests {
         for path in ["/srv/.stemma-0123456789abcdef", "/.stemma-ffffffffffffffff"] {
             assert_eq!(check_writable(path), Err(PathRefused::TemporaryName(path.to_owned())));
         }
-        for path in ["/srv/.stemma-0123456789abcde", "/srv/.stemma-0123456789ABCDEF", "/.stemma-0123456789abcdef/f", "/a.stemma-0"] {
+        for path in
+            ["/srv/.stemma-0123456789abcde", "/srv/.stemma-0123456789ABCDEF", "/.stemma-0123456789abcdef/f", "/a.stemma-0"]
+        {
             assert_eq!(check_writable(path), Ok(()), "{path}");
         }
     }

@@ -193,7 +193,7 @@ mod tests {
 
     /// A unit that nothing says anything about is left as it is, unless a change of another task restarts it.
     #[test]
-    fn service_task_that_does_nothing_is_refused() {
+    fn service_task_without_effect_is_refused() {
         for parameters in [json!({"unit": "a"}), json!({"unit": "a", "state": null, "reload": true, "timeout": 9})] {
             assert_eq!(
                 errors("service", parameters.clone()),

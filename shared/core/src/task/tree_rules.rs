@@ -208,7 +208,7 @@ pub(super) fn copy_list_error(items: &[Value], path_error: &dyn Fn(&str, PathUse
     item_error.or_else(|| copy_paths_error(&copies).map(|(index, error)| format!("item {index}: {error}")))
 }
 
-/// Returns the index and the error message of the first copy, as its source and its path, that cannot be made beside the
+/// Returns the index and the error message of the first copy, as its source and its path, that cannot be made next to the
 /// others: a copy of a file to itself, a second copy to one path, or one below another. Known links are resolved.
 pub fn copy_paths_error(copies: &[(&str, &str)]) -> Option<(usize, String)> {
     let mut all_paths = BTreeMap::new();
@@ -294,7 +294,20 @@ mod tests {
         for path in ["a", "a/b", ".hidden", "a b", "...", "\u{e4}"] {
             assert_eq!(relative_path_error(path), None, "{path}");
         }
-        for path in ["", "/a", "a/", "a//b", ".", "a/..", "../a", "a/./b", "a\n", &"a/".repeat(200), &"a".repeat(256), "a/.stemma-0123456789abcdef"] {
+        for path in [
+            "",
+            "/a",
+            "a/",
+            "a//b",
+            ".",
+            "a/..",
+            "../a",
+            "a/./b",
+            "a\n",
+            &"a/".repeat(200),
+            &"a".repeat(256),
+            "a/.stemma-0123456789abcdef",
+        ] {
             assert!(relative_path_error(path).is_some(), "{path}");
         }
     }
@@ -318,7 +331,10 @@ mod tests {
             (json!([{"src": "b", "dst": "/a/b"}, {"src": "a", "dst": "/a"}]), "item 0: \"/a/b\" is below \"/a\""),
             (json!([{"src": "a", "dst": "/run/x"}, {"src": "b", "dst": "/var/run/x"}]), "item 1: \"/var/run/x\" is the dst"),
             (json!([{"src": "/lib/x", "dst": "/usr/lib/x"}]), "item 0: \"/usr/lib/x\" is src and dst"),
-            (json!([{"src": "/var/lib/stemma-agent/sync/key", "dst": "/b"}]), "item 0: \"/var/lib/stemma-agent/sync/key\" belongs"),
+            (
+                json!([{"src": "/var/lib/stemma-agent/sync/key", "dst": "/b"}]),
+                "item 0: \"/var/lib/stemma-agent/sync/key\" belongs",
+            ),
         ] {
             let error = copies(value).unwrap();
             assert!(error.starts_with(expected), "{error}");
@@ -368,7 +384,7 @@ mod tests {
 
     /// Regression test: only the tops were refused, so a task could empty `/usr/lib/systemd` or the database of dpkg.
     #[test]
-    fn system_dir_error_covers_what_is_below() {
+    fn system_dir_error_covers_directories_below() {
         for path in [
             "/usr/lib/x86_64-linux-gnu",
             "/lib/systemd/system",
@@ -391,7 +407,9 @@ mod tests {
 
     #[test]
     fn s63_source_with_files_of_agent_is_refused() {
-        for path in ["/var", "/var/lib", "/var/lib/stemma-agent", "/var/lib/stemma-agent/sync/key", "/etc", "/etc/stemma/agent.toml"] {
+        for path in
+            ["/var", "/var/lib", "/var/lib/stemma-agent", "/var/lib/stemma-agent/sync/key", "/etc", "/etc/stemma/agent.toml"]
+        {
             assert!(agent_source_error(path).is_some(), "{path}");
         }
         for path in ["/etc/stemmata", "/var/lib/stemma", "/srv", "/run/stemma"] {

@@ -87,7 +87,7 @@ fn explain_task_names_placing_group() {
 
 /// Regression test: nothing said that a task waits for a reboot, which only a finding of the node named.
 #[test]
-fn explain_names_reboot_that_task_waits_for() {
+fn explain_names_reboot_before_task() {
     let shell = |id: &str, requires: &[&str]| json!({"id": id, "type": "shell", "tags": ["nginx"], "requires": requires, "parameters": {"script": "true"}});
     let boot = json!({"id": "boot", "type": "reboot", "tags": ["nginx"]});
     let tasks = json!([boot, shell("app", &["boot"]), shell("pages", &["app"]), shell("other", &[])]);

@@ -181,7 +181,8 @@ fn read_state(
         CopyState { known: record.get(path.as_str()).copied(), path, parent, source, attributes, version, is_different: true };
     if let (Some(parent), Some(version)) = (&state.parent, &state.version) {
         let source = state.source.as_file_source();
-        let is_equal = || source.is_equal(site, (&**parent, state.path.name()), version, |pair| state.known.as_ref() == Some(pair));
+        let is_equal =
+            || source.is_equal(site, (&**parent, state.path.name()), version, |pair| state.known.as_ref() == Some(pair));
         // A file with several hard links is replaced, not written through.
         state.is_different = parameters.overwrite != Some(false)
             && !(version.stat.links == 1 && state.attributes.matches(&version.stat) && is_equal()?);

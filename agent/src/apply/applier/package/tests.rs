@@ -203,7 +203,7 @@ fn apply_reports_other_packages() {
 
 /// Dependants of a removed package are removed too, and the agent may be one of them.
 #[test]
-fn removal_that_takes_agent_is_refused() {
+fn removal_of_agent_by_dependency_is_refused() {
     let host = host();
     let error = apply(&host, &json!({"name": ["curl", "stemma-agent"], "absent": true})).unwrap_err();
     assert!(error.message.starts_with("parameters.name: the agent does not remove itself"), "{error:?}");
@@ -241,7 +241,7 @@ fn removal_that_takes_agent_is_refused() {
 }
 
 #[test]
-fn dnf_removal_that_takes_agent_is_refused() {
+fn dnf_removal_of_agent_is_refused() {
     let host = MemoryHost::new();
     host.put("/usr/bin/rpm", "");
     host.put("/usr/bin/dnf", "");

@@ -138,7 +138,10 @@ fn s63_invalid_paths_of_trees_are_refused() {
     for (parameters, reason) in [
         (json!({"dst": "/etc", "src": "/opt/src"}), "has /etc/stemma/agent.toml of the agent below it".to_owned()),
         (json!({"dst": "/usr/lib", "src": "/opt/src", "delete": true}), "is a directory of the operating system".to_owned()),
-        (json!({"dst": "/var/lib/dpkg/info", "src": "/opt/src", "delete": true}), "is a directory of the operating system".to_owned()),
+        (
+            json!({"dst": "/var/lib/dpkg/info", "src": "/opt/src", "delete": true}),
+            "is a directory of the operating system".to_owned(),
+        ),
         (json!({"dst": "/srv/w", "src": "/etc"}), "has /etc/stemma of the agent below it".to_owned()),
         (json!({"dst": "/var/lib/stemma-agent/x", "src": "/opt/src"}), "belongs to the agent".to_owned()),
         (json!({"dst": "/srv/w", "src": "/var/lib/stemma-agent/apply"}), "belongs to the agent".to_owned()),
@@ -148,7 +151,10 @@ fn s63_invalid_paths_of_trees_are_refused() {
         (json!({"dst": "/srv/w", "src": "/opt/links"}), "parameters.src: l is a symbolic link".to_owned()),
         (json!({"dst": "/srv/w", "files": {"../f": name}}), "is not a path below the directory".to_owned()),
         (json!({"dst": "/srv/w", "files": {"f": "none"}}), "it does not name a blob".to_owned()),
-        (json!({"dst": "/srv/w", "src": "/opt/src", "delete": true, "ignore": ["a", "**/b"]}), "parameters.ignore: \"**/b\" has **".to_owned()),
+        (
+            json!({"dst": "/srv/w", "src": "/opt/src", "delete": true, "ignore": ["a", "**/b"]}),
+            "parameters.ignore: \"**/b\" has **".to_owned(),
+        ),
     ] {
         let error = check(&host, &parameters).unwrap_err();
         assert!(error.message.contains(&reason), "{}", error.message);

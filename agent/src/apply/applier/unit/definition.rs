@@ -54,7 +54,7 @@ struct SearchDir {
 
 /// What a file with the name of a unit file or drop-in is.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Entry {
+enum DefinitionFile {
     /// A file with settings.
     Settings,
     /// An empty file or a link to `/dev/null`: files with this name and less priority are not used.
@@ -132,7 +132,7 @@ fn has_new_unit_file(host: &dyn Host, dirs: &[SearchDir], status: &UnitStatus) -
     let Some(loaded_position) = loaded_position else { return false };
     let places = names.iter().enumerate().flat_map(|(index, name)| dirs.iter().map(move |place| (index, name, place)));
     let mut preferred = places.filter(|(index, _, place)| (*index, place.rank) < loaded_position);
-    preferred.find_map(|(_, name, place)| entry(host, &*place.dir, name)) == Some(Entry::Settings)
+    preferred.find_map(|(_, name, place)| entry(host, &*place.dir, name)) == Some(DefinitionFile::Settings)
 }
 
 /// Returns whether a drop-in exists that systemd would use, and has not read.
@@ -163,7 +163,7 @@ fn has_new_drop_in(host: &dyn Host, dirs: &[SearchDir], status: &UnitStatus) -> 
                 Some(position) => position.is_none_or(|position| position <= index),
             };
             // systemd uses the first file with a name.
-            if seen.insert(file) && found == Entry::Settings && !is_read {
+            if seen.insert(file) && found == DefinitionFile::Settings && !is_read {
                 return true;
             }
         }
@@ -173,15 +173,15 @@ fn has_new_drop_in(host: &dyn Host, dirs: &[SearchDir], status: &UnitStatus) -> 
 
 /// Returns what a file is. Returns `None` if there is no such file, and for a link whose target is another file of a search
 /// directory (an alias), is relative, or is not a file.
-fn entry(host: &dyn Host, dir: &dyn Dir, name: &str) -> Option<Entry> {
-    let of_size = |size| if size == 0 { Entry::Mask } else { Entry::Settings };
+fn entry(host: &dyn Host, dir: &dyn Dir, name: &str) -> Option<DefinitionFile> {
+    let of_size = |size| if size == 0 { DefinitionFile::Mask } else { DefinitionFile::Settings };
     let stat = dir.stat(name).ok().flatten()?;
     match stat.kind {
         FileKind::File => Some(of_size(stat.size)),
         FileKind::Link => {
             let target = dir.read_link(name).ok().flatten()?;
             if target == "/dev/null" {
-                return Some(Entry::Mask);
+                return Some(DefinitionFile::Mask);
             }
             let is_alias = target.rsplit_once('/').is_some_and(|(dir, _)| rank(dir).is_some());
             let path = HostPath::parse(&target).ok().filter(|_| !is_alias)?;

@@ -416,7 +416,7 @@ fn new_drop_in_is_drift_and_read_before_restart() {
 
 /// systemd always reports a change of a masked unit with drop-ins, and may report one of another unit after each reload.
 #[test]
-fn change_that_no_reload_ends_is_no_endless_drift() {
+fn change_after_vain_reloads_is_no_drift() {
     let host = host_with_new_drop_in(&[]);
     let (site, task) = (site(&host), app(&json!({"state": "running"})));
     let mut reloads = 0;

@@ -192,7 +192,7 @@ fn missing_primary_group_is_shown_by_name_or_number() {
 
 /// The task is done, and its result says what people must know.
 #[test]
-fn result_tells_foreign_home_and_missing_shell() {
+fn result_names_foreign_home_and_missing_shell() {
     let memory = memory_host();
     memory.put("/home/bob/x", "");
     memory.chown("/home/bob", 2000);
