@@ -321,7 +321,7 @@ fn source_dir_over_limit_of_controller_is_refused() {
     {
         // The files take no room on disk.
         for name in if name == "e" { vec!["a", "b", "c", "d", "e"] } else { vec![name] } {
-            let file = std::fs::File::create(dir.path().join("big").join(name)).unwrap();
+            let file = File::create(dir.path().join("big").join(name)).unwrap();
             file.set_len(mebibytes * 1024 * 1024).unwrap();
         }
         let error = format!("{:#}", read(&[dir.path().join("site.yaml")]).unwrap_err());

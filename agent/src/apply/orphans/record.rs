@@ -74,7 +74,7 @@ impl LeftRecord {
     }
 
     /// Returns whether the record has room for further objects, if `parts` quarters of it may be used.
-    const fn has_room(&self, count: usize, bytes: usize, parts: usize) -> bool {
+    fn has_room(&self, count: usize, bytes: usize, parts: usize) -> bool {
         self.objects.len() + count <= MAX_OBJECTS / 4 * parts && self.bytes + bytes <= MAX_BYTES / 4 * parts
     }
 

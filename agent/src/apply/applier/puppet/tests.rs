@@ -283,7 +283,9 @@ fn files_of_left_run_are_removed_after_end() {
     host.host.put(&format!("{DIR}/{own}-feedbeef00000001.data.json"), "secret");
     host.host.put(&format!("{DIR}/{own}-feedbeef00000001.modules/a/b.pp"), "");
     let kept = [format!("{other}-feedbeef00000001.pp"), format!("{own}-{:08x}ffffffff.pp", host.site.host.session_id())];
-    kept.iter().for_each(|name| host.host.put(&format!("{DIR}/{name}"), ""));
+    for name in &kept {
+        host.host.put(&format!("{DIR}/{name}"), "");
+    }
     host.host.leave_command("p", ExitKind::Status(2));
     block_on(Box::pin(host.site.left.search()));
     assert!(matches!(host.check(&task()), Ok(CheckResult::Completed(_))));

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::definition::{VainReloads, read_status};
-use super::wanted::{WantedUnit, state_words};
+use super::wanted::{WantedUnit, needs_reading, state_words};
 use crate::apply::task::{ApplyResult, FailureEffect, Site, TaskError};
 use crate::host::system_units::{ActiveState, JobEnd, LinkChange, LoadState, SystemUnits, UnitJob, UnitStatus};
 use crate::host::{HostCommand, HostError};
@@ -75,7 +75,7 @@ impl<'a> UnitTransition<'a> {
         let is_file_changed = self.status.needs_reload;
         let may_be_new = matches!(self.status.load_state, LoadState::NotFound | LoadState::Invalid(_));
         if is_file_changed || (may_be_new && self.wanted.needs_unit_file(&self.status)) {
-            self.has_read_files = self.wanted.needs_reading(&self.status);
+            self.has_read_files = needs_reading(&self.status);
             self.units().reload().await?;
             self.read_status().await?;
             self.site.memory.get::<VainReloads>().record(&self.wanted.unit, self.status.needs_reload);

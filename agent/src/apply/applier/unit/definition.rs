@@ -153,7 +153,7 @@ fn has_new_drop_in(host: &dyn Host, dirs: &[SearchDir], status: &UnitStatus) -> 
     for (index, (place, name)) in places.iter().enumerate() {
         let Ok(Some(drop_ins)) = place.dir.dir(name) else { continue };
         for file in drop_ins.names().unwrap_or_default() {
-            if file.starts_with('.') || !file.ends_with(".conf") {
+            if file.starts_with('.') || file.rsplit_once('.').is_none_or(|(_, suffix)| suffix != "conf") {
                 continue;
             }
             let Some(found) = entry(host, &*drop_ins, &file) else { continue };

@@ -101,12 +101,6 @@ impl WantedUnit {
         self.is_masked.filter(|is_masked| !has_state(*is_masked))
     }
 
-    /// Returns whether systemd must read the files of the unit again. It always reports a change of a masked unit with
-    /// drop-ins, of which it reads none.
-    pub(super) fn needs_reading(&self, status: &UnitStatus) -> bool {
-        status.needs_reload && status.load_state != LoadState::Masked
-    }
-
     /// Returns whether the unit must have a usable unit file for the changes that are needed.
     pub(super) fn needs_unit_file(&self, status: &UnitStatus) -> bool {
         self.needs_start(status) || self.needed_enablement(status) == Some(true)
@@ -128,7 +122,7 @@ impl WantedUnit {
     fn differences(&self, status: &UnitStatus) -> Vec<UnitDifference> {
         let switch = |is_on: bool| if is_on { "true" } else { "false" };
         let mut differences = Vec::new();
-        if self.needs_reading(status) {
+        if needs_reading(status) {
             differences.push(UnitDifference { name: "unit file or drop-ins", old: "changed".to_owned(), new: "read by systemd" });
         }
         if self.needs_start(status) {
@@ -228,11 +222,17 @@ impl WantedUnit {
         if self.needs_start(status) && status.active_state == ActiveState::Activating {
             return format!("the start of {} has not ended", self.unit);
         }
-        if self.needs_reading(status) {
+        if needs_reading(status) {
             return format!("the unit file or a drop-in of {} has changed since systemd read it", self.unit);
         }
         String::new()
     }
+}
+
+/// Returns whether systemd must read the files of a unit again. It always reports a change of a masked unit with drop-ins, of
+/// which it reads none.
+pub(super) fn needs_reading(status: &UnitStatus) -> bool {
+    status.needs_reload && status.load_state != LoadState::Masked
 }
 
 /// Returns the words for the active state of a unit in a diff.

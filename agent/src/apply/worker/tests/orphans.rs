@@ -284,7 +284,9 @@ fn orphan_names(orphans: &Orphans) -> Vec<&str> {
 fn host_with_service(behavior: StartBehavior) -> MemoryHost {
     let host = MemoryHost::new();
     host.put("/etc/systemd/system/app.service", "");
-    host.put_unit("app.service", MemoryUnit { behavior, ..MemoryUnit::new(ActiveState::Inactive, "disabled") });
+    let mut unit = MemoryUnit::new(ActiveState::Inactive, "disabled");
+    unit.behavior = behavior;
+    host.put_unit("app.service", unit);
     host
 }
 

@@ -1,7 +1,7 @@
 //! Tests of what the root half of the agent (the part that applies tasks) sends: reports and results to the network
 //! half, and changes to hooks.
 
-use stemma_core::status::OrphanedObject;
+use stemma_core::status::{OrphanedObject, Orphans};
 
 use super::*;
 use crate::apply::ledger::HOOK_SNAPSHOT;
