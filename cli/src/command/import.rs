@@ -235,10 +235,12 @@ struct ImportedFiles {
 impl ImportedFiles {
     /// Translates the content into a release. `graph` selects a task graph, if a single file contains several.
     fn translate(&self, graph: &str) -> Result<FuelImport> {
-        Ok(match &self.file {
+        let mut import = match &self.file {
             Some(file) => fuel::import_file(file, graph)?,
             None => fuel::import(&self.tasks, &self.roles, &self.tags)?,
-        })
+        };
+        import.drop_dangling_dependencies();
+        Ok(import)
     }
 
     /// Adds the roles and tags in `roles_metadata` and `tags_metadata` of a document. Fuel's fixtures have these in the

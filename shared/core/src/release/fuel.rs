@@ -7,8 +7,8 @@
 //! omitted. In both cases the task is marked as `untranslated` and never started, and a finding names the field. So are
 //! tasks that read files of Fuel's master, the host of the orchestrator, because other hosts do not have these files.
 //!
-//! A dependency on a task that the graph does not have is dropped, as in Fuel, whose own graphs have such dependencies. A
-//! finding names it.
+//! A caller that imports for use drops each dependency on a task that the graph does not have
+//! ([`FuelImport::drop_dangling_dependencies`]): Fuel's own graphs have such dependencies, and Fuel ignores them.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -77,8 +77,38 @@ pub struct FuelImport {
     pub reasons: BTreeMap<UntranslatedReason, usize>,
     /// The number of tasks with a field that has an effect in Fuel and none here, by the name of the field.
     pub fields_without_effect: BTreeMap<&'static str, usize>,
-    /// The number of dependencies that were dropped, because the graph has no task with their id.
+    /// The number of dependencies that [`Self::drop_dangling_dependencies`] dropped.
     pub dropped_dependencies: usize,
+}
+
+impl FuelImport {
+    /// Drops each dependency on a task that the graph does not have, with a finding, as Fuel does when it deploys a graph.
+    /// A group that names such a task keeps it, because Fuel refuses that.
+    pub fn drop_dangling_dependencies(&mut self) {
+        let ids: BTreeSet<String> = self.spec.tasks.iter().map(|task| task.id.clone()).collect();
+        let is_known = |name: &str| is_regex(name) || ids.contains(name);
+        for task in &mut self.spec.tasks {
+            let mut dropped = Vec::new();
+            let mut is_kept = |field: &str, name: &str| {
+                let is_kept = is_known(name);
+                if !is_kept {
+                    dropped.push(format!("{field} {name}"));
+                }
+                is_kept
+            };
+            task.requires.retain(|name| is_kept("requires", name));
+            task.required_for.retain(|name| is_kept("required_for", name));
+            task.cross_depends.retain(|entry| is_kept("cross-depends", &entry.name));
+            task.cross_depended_by.retain(|entry| is_kept("cross-depended-by", &entry.name));
+            if dropped.is_empty() {
+                continue;
+            }
+            self.dropped_dependencies += dropped.len();
+            let message = format!("dropped, as in Fuel, because the graph has no such task: {}", dropped.join(", "));
+            self.findings.push(Finding::new(rule::FUEL_REFERENCE, format!("task/{}", task.id), message));
+            task.foreign.insert(UNKNOWN_REFERENCES.into(), json!(dropped));
+        }
+    }
 }
 
 /// The numbers of tasks of one type.
@@ -185,7 +215,7 @@ pub fn import(tasks: &[Value], roles: &Map<String, Value>, tags: &Map<String, Va
         spec.foreign.insert("roles_metadata".into(), Value::Object(roles.clone()));
     }
     let ids: BTreeSet<&str> = tasks.iter().filter_map(|task| task.get("id")?.as_str()).collect();
-    let (mut findings, mut reasons, mut dropped_dependencies) = (Vec::new(), BTreeMap::new(), 0);
+    let (mut findings, mut reasons) = (Vec::new(), BTreeMap::new());
     let mut fields_without_effect = BTreeMap::new();
     for (position, task) in tasks.iter().enumerate() {
         let fields = task.as_object().ok_or_else(|| field_error(&format!("tasks[{position}]"), "is not a map of fields"))?;
@@ -199,11 +229,10 @@ pub fn import(tasks: &[Value], roles: &Map<String, Value>, tags: &Map<String, Va
         for field in FIELDS_WITHOUT_EFFECT.iter().filter(|field| fields.contains_key(**field)) {
             *fields_without_effect.entry(*field).or_default() += 1;
         }
-        dropped_dependencies += translation.unknown_references.len();
         spec.tasks.push(translated);
     }
     let types = count_types(&spec.tasks);
-    Ok(FuelImport { spec, findings, types, reasons, fields_without_effect, dropped_dependencies })
+    Ok(FuelImport { spec, findings, types, reasons, fields_without_effect, dropped_dependencies: 0 })
 }
 
 /// Returns the numbers of tasks by type, without the types that run nothing.
@@ -282,8 +311,6 @@ struct TaskTranslation<'a> {
     /// The values that are stored under `foreign` of the translated task, by the path of their field.
     foreign: Map<String, Value>,
     findings: Vec<Finding>,
-    /// The dependencies on tasks that the graph does not have, each as the field's name and the task's id.
-    unknown_references: Vec<String>,
 }
 
 impl<'a> TaskTranslation<'a> {
@@ -291,8 +318,7 @@ impl<'a> TaskTranslation<'a> {
     fn new(position: usize, fields: &'a Map<String, Value>, ids: &'a BTreeSet<&'a str>) -> Result<Self, FuelError> {
         let id = fields.get("id").and_then(Value::as_str);
         let id = id.ok_or_else(|| field_error(&format!("tasks[{position}].id"), "is missing, or is not a text"))?.to_owned();
-        let (untranslated, unknown_references) = (Vec::new(), Vec::new());
-        Ok(Self { id, fields, ids, untranslated, foreign: Map::new(), findings: Vec::new(), unknown_references })
+        Ok(Self { id, fields, ids, untranslated: Vec::new(), foreign: Map::new(), findings: Vec::new() })
     }
 
     /// Translates the task. Most fields that have no counterpart or cannot be translated are stored under `foreign`.
@@ -304,9 +330,9 @@ impl<'a> TaskTranslation<'a> {
             task.tags = Some(self.read_tag_names("tags", tags)?);
         }
         task.roles = self.read_role_names()?;
-        task.tasks = self.read_task_names("tasks")?;
-        task.requires = self.read_task_names("requires")?;
-        task.required_for = self.first_non_empty(["required_for", "required-for"], Self::read_task_names)?;
+        task.tasks = self.read_list("tasks")?;
+        task.requires = self.read_list("requires")?;
+        task.required_for = self.first_non_empty(["required_for", "required-for"], Self::read_list)?;
         task.cross_depends = self.first_non_empty(["cross-depends", "cross_depends"], Self::read_cross)?;
         task.cross_depended_by = self.first_non_empty(["cross-depended-by", "cross_depended_by"], Self::read_cross)?;
         task.fail_on_error = self.fields.get("fail_on_error").and_then(Value::as_bool).unwrap_or(true);
@@ -325,12 +351,6 @@ impl<'a> TaskTranslation<'a> {
             self.foreign.insert(UNTRANSLATED.into(), json!(fields));
             let message = format!("not translated: {}; the task is placed, and never started", reasons.join(", "));
             self.add_finding(rule::FUEL_UNTRANSLATED, message);
-        }
-        if !self.unknown_references.is_empty() {
-            self.foreign.insert(UNKNOWN_REFERENCES.into(), json!(self.unknown_references));
-            let message =
-                format!("dropped, as in Fuel, because the graph has no such task: {}", self.unknown_references.join(", "));
-            self.add_finding(rule::FUEL_REFERENCE, message);
         }
         task.foreign = std::mem::take(&mut self.foreign);
         Ok(task)
@@ -361,22 +381,6 @@ impl<'a> TaskTranslation<'a> {
     /// Reads a field as a list of names. Returns an empty list if the field is absent.
     fn read_list(&mut self, field: &str) -> Result<Vec<String>, FuelError> {
         self.fields.get(field).map_or_else(|| Ok(Vec::new()), |value| self.read_names(field, value))
-    }
-
-    /// Reads a field as a list of names and patterns of tasks. A name that no task has is dropped and recorded.
-    fn read_task_names(&mut self, field: &str) -> Result<Vec<String>, FuelError> {
-        let mut names = self.read_list(field)?;
-        names.retain(|name| self.has_task(field, name));
-        Ok(names)
-    }
-
-    /// Returns whether the graph may have a task that a name or pattern selects. If not, records the name. Fuel ignores it.
-    fn has_task(&mut self, field: &str, name: &str) -> bool {
-        let is_found = is_regex(name) || self.ids.contains(name);
-        if !is_found {
-            self.unknown_references.push(format!("{field} {name}"));
-        }
-        is_found
     }
 
     /// Reads a value as a list of names. A text is a list of one name, and an empty value is an empty list. An
@@ -410,9 +414,8 @@ impl<'a> TaskTranslation<'a> {
         if value == "*" { Ok(vec![ANY_TAG.to_owned()]) } else { self.read_names(field, value) }
     }
 
-    /// Reads a field with cross dependencies: a list of `{name, role, tags, policy}`. An entry with the name of no task is
-    /// dropped and recorded. An entry with an expression is dropped and recorded as not translated. If the whole field
-    /// is an expression, the result is empty.
+    /// Reads a field with cross dependencies: a list of `{name, role, tags, policy}`. An entry with an expression is
+    /// dropped and recorded as not translated. If the whole field is an expression, the result is empty.
     fn read_cross(&mut self, field: &str) -> Result<Vec<CrossEntry>, FuelError> {
         let Some(value) = self.fields.get(field) else { return Ok(Vec::new()) };
         if self.record_expression(field, value) || value.is_null() {
@@ -429,9 +432,6 @@ impl<'a> TaskTranslation<'a> {
             }
             let name = entry.get("name").and_then(Value::as_str);
             let name = normalize_pattern(name.ok_or_else(|| self.field_error(&field, "has no name"))?);
-            if !self.has_task(&field, &name) {
-                continue;
-            }
             let policy = match entry.get("policy").and_then(Value::as_str) {
                 Some("any") => Policy::Any,
                 _ => Policy::All,

@@ -224,7 +224,7 @@ mod tests {
             (json!({"unit": "a.slice"}), "parameters.unit: \"a.slice\" is not a unit that a task can manage"),
             (json!({"unit": "app@.service"}), "parameters.unit: \"app@.service\" is a template of units"),
             (json!({"unit": "../a"}), "parameters.unit: \"../a\" is not the name of a unit"),
-            (json!({"unit": "a {{ secret('db') }}"}), "parameters.unit: reads a secret"),
+            (json!({"unit": "a {{ secret('db') }}", "state": "running"}), "parameters.unit: reads a secret"),
         ] {
             let errors = errors("service", parameters.clone());
             assert!(errors.starts_with(expected), "{parameters}: {errors}");
