@@ -21,20 +21,30 @@ use notify::event::ModifyKind;
 use notify::{Event, EventKind, RecommendedWatcher, RecursiveMode, Watcher as _};
 use tokio::sync::Notify;
 
-/// The extent of a watch: a directory with its entries, or one file.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// The extent of a watch: a directory with its entries, or one file. A later scope includes those before it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum WatchScope {
-    /// A directory and all of its entries, but not the entries of its subdirectories.
-    All,
+    /// One file, whether it exists or not.
+    File,
     /// As [`Self::All`], but only by kernel events: neither the entries nor the rights of the directories above are compared.
     /// So the watch of a large directory costs nothing while no event arrives.
     Entries,
-    /// One file, whether it exists or not.
-    File,
+    /// A directory and all of its entries, but not the entries of its subdirectories.
+    All,
 }
 
 /// The watched paths on this system, each with its scope.
 pub type WatchedPaths = BTreeMap<PathBuf, WatchScope>;
+
+/// Returns the watched paths. A path with several scopes, such as a directory that two tasks name, has the widest.
+pub fn merge_scopes(paths: impl IntoIterator<Item = (PathBuf, WatchScope)>) -> WatchedPaths {
+    let mut merged = WatchedPaths::new();
+    for (path, scope) in paths {
+        let widest = merged.entry(path).or_insert(scope);
+        *widest = scope.max(*widest);
+    }
+    merged
+}
 
 /// A watch of files and directories. Dropping the value ends the watch.
 pub struct FileWatch {
@@ -266,6 +276,16 @@ mod tests {
                 fs::rename(root.join("etc/stemma"), root.join(format!("old-{round}"))).unwrap();
             }
             assert!(drain_events(&mut watch).await, "round {round}: the directory was removed or renamed");
+        }
+    }
+
+    /// A task of type `directory` and one of type `sync` can name one directory, in any order.
+    #[test]
+    fn path_with_several_scopes_has_widest() {
+        use WatchScope::{All, Entries, File};
+        for (scopes, expected) in [(&[File, Entries][..], Entries), (&[Entries, File], Entries), (&[File, All, Entries], All)] {
+            let merged = merge_scopes(scopes.iter().map(|scope| ("/srv".into(), *scope)));
+            assert_eq!(merged, WatchedPaths::from([("/srv".into(), expected)]));
         }
     }
 

@@ -34,8 +34,6 @@ pub const MAX_UNNAMED_BYTES: u64 = MAX_UNNAMED_BLOB_BYTES;
 const MAX_REMEMBERED: usize = 65_536;
 /// Number of bytes that are read at once when a body is checked.
 const CHUNK_BYTES: usize = 64 * 1024;
-/// Minimum size in bytes with which a file counts, even if it is empty.
-const MIN_FILE_BYTES: u64 = MIN_BLOB_BYTES;
 
 /// The store of file bodies: a directory of files, each named by the hash of its content.
 #[derive(Debug)]
@@ -442,7 +440,7 @@ fn entry_hash(entry: &fs::DirEntry) -> Option<Hash> {
 
 /// Returns the size with which a file of this length counts: its length, but at least one disk block.
 const fn counted_bytes(bytes: u64) -> u64 {
-    if bytes < MIN_FILE_BYTES { MIN_FILE_BYTES } else { bytes }
+    if bytes < MIN_BLOB_BYTES { MIN_BLOB_BYTES } else { bytes }
 }
 
 /// Writes a file and syncs it to the disk. An existing file is overwritten.

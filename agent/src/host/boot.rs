@@ -98,6 +98,7 @@ mod tests {
         assert_ne!(id("systemd", "5511042"), id("systemd", "5511043"));
         assert_eq!(id("systemd", "5511042"), id("a) (b c", "5511042"));
     }
+
     /// Regression test: `stemma-agent once` in a container saw another id than the service, and took this for a boot.
     #[test]
     fn boot_id_in_systemd_container_ignores_kernel() {

@@ -348,7 +348,7 @@ fn is_agent_path(path: &str) -> bool {
 }
 
 /// Returns the path as one shell word, quoted if necessary, for a command that a person copies.
-fn shell_word(path: &str) -> String {
+pub fn shell_word(path: &str) -> String {
     let is_plain =
         |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'/' | b'.' | b'_' | b'-' | b'+' | b'@' | b':' | b',');
     if path.bytes().all(is_plain) { path.to_owned() } else { format!("'{}'", path.replace('\'', r"'\''")) }

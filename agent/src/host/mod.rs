@@ -26,7 +26,7 @@ use std::time::{Duration, SystemTime};
 
 pub use boot::boot_id;
 pub use command::{CommandPurpose, CommandResult, ExitKind, HostCommand, LeftCommand};
-pub use error::{HostError, NotADirectory, ReplaceBlocker};
+pub use error::{HostError, NotADirectory, ReplaceBlocker, shell_word};
 pub use extras::Extras;
 pub use path::{HostPath, PathRefused};
 pub use system_units::{NoSystemUnits, SystemUnits};

@@ -27,8 +27,8 @@ use crate::include_path::{included_paths, read_error, resolve_include, resolve_i
 use crate::problem::Problems;
 use crate::yaml::{self, SourcePosition, YamlDocument};
 
-/// The maximum size of all files of a `source_dir`, in bytes. A controller stores no more of one sender before a release names
-/// the files.
+/// The maximum size of all files of a `source_dir`, in bytes. By default (`unnamed_files_mebibytes`), a controller stores no
+/// more of one sender before a release names the files.
 const MAX_TREE_BYTES: u64 = Shares::from_total(MAX_UNNAMED_BLOB_BYTES).max_per_principal;
 
 /// The maximum size of a manifest file, of a file that it includes, and of a file to import, in bytes.

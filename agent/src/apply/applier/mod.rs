@@ -126,8 +126,8 @@ pub trait Applier {
     }
 
     /// Returns whether an object that still exists is reported as one that a task left. By default, each is. A service
-    /// is reported only while it is enabled or runs. It remains recorded, because a service that fails and that systemd
-    /// starts again and again does not run now and then. Must be cheap, as [`Self::has_object`].
+    /// is reported only while it is enabled or runs. Otherwise it remains recorded, because it may run again: systemd starts
+    /// a failing service again after a pause. Must be cheap, as [`Self::has_object`].
     fn is_left_now(&self, site: &Site, object: &HostObject) -> bool {
         let _ = (site, object);
         true

@@ -182,7 +182,7 @@ impl TaskRun {
             run.site.memory.begin_run();
             // Recorded before any task writes, because the diffs and undo copies of all later tasks depend on it
             // (trust.md, rule 8).
-            run.managed_files_where(HostTask::is_sensitive).try_for_each(|path| run.site.ledger.record_secret_path(&path))?;
+            run.sensitive_files().try_for_each(|path| run.site.ledger.record_secret_path(&path))?;
             run.staging = Rc::new(run.staging_dirs());
             // In other modes the run changes nothing.
             if mode == Mode::Apply {
@@ -367,10 +367,10 @@ impl TaskRun {
         })
     }
 
-    /// Returns the files that the tasks selected by `select` manage. Tasks that cannot run on this host have none.
-    fn managed_files_where(&self, select: fn(&HostTask) -> bool) -> impl Iterator<Item = HostPath> {
+    /// Returns the files that sensitive tasks manage. Tasks that cannot run on this host have none.
+    fn sensitive_files(&self) -> impl Iterator<Item = HostPath> {
         self.tasks.iter().flat_map(move |planned| match &planned.readiness {
-            Readiness::Runnable { applier, task, .. } if select(task) => applier.managed_paths(&self.site, task),
+            Readiness::Runnable { applier, task, .. } if task.is_sensitive() => applier.managed_paths(&self.site, task),
             Readiness::Runnable { .. } | Readiness::Refused(..) => Vec::new(),
         })
     }

@@ -467,12 +467,12 @@ impl Ledger {
         self.write(&*self.trees, &encode_file_name(task), RecordKind::Tree, &stored)
     }
 
-    /// Returns what is known about the files of a `sync` task. Empty if nothing is known.
+    /// Returns what is known about the files of a `sync` task, or `None` if nothing is known, for example after an upgrade.
     ///
     /// # Errors
     /// [`HostError`].
-    pub fn sync_record(&self, task: &str) -> Result<SyncRecord, HostError> {
-        Ok(Self::read(&*self.trees, &sync_record_name(task), RecordKind::Sync)?.unwrap_or_default())
+    pub fn sync_record(&self, task: &str) -> Result<Option<SyncRecord>, HostError> {
+        Self::read(&*self.trees, &sync_record_name(task), RecordKind::Sync)
     }
 
     /// Stores what is known about the files of a `sync` task.
@@ -481,7 +481,9 @@ impl Ledger {
     /// [`HostError`].
     pub fn set_sync_record(&self, task: &str, mut record: SyncRecord) -> Result<(), HostError> {
         record.limit_names(MAX_SYNC_NAMES_BYTES);
-        self.write(&*self.trees, &sync_record_name(task), RecordKind::Sync, &record)
+        self.write(&*self.trees, &sync_record_name(task), RecordKind::Sync, &record)?;
+        // An older agent stored another record of the task, which nothing reads.
+        remove_entry(&*self.trees, &encode_file_name(task))
     }
 
     /// Removes the records of copied files of all tasks that are not in `tasks`.

@@ -230,7 +230,7 @@ fn sync_record_has_all_files_of_large_tree() {
         record.insert(&format!("a/long/path/to/make/the/record/large/{number}"), &copied);
     }
     ledger.set_sync_record("t", record).unwrap();
-    let stored = ledger.sync_record("t").unwrap();
+    let stored = ledger.sync_record("t").unwrap().unwrap();
     assert_eq!((stored.file_count(), stored.names()), (100_000, None));
     for number in [0, 50_000, 99_999] {
         let path = format!("a/long/path/to/make/the/record/large/{number}");

@@ -86,12 +86,9 @@ impl LeftRecord {
         counts: &BTreeMap<String, u64>,
         still_leaves: &mut impl FnMut(&HostObject, &str) -> bool,
     ) {
-        let new: LeftObjects = objects
-            .iter()
-            .filter(|(object, _)| !self.objects.contains_key(*object))
-            .map(|(object, left)| ((*object).clone(), (*left).clone()))
-            .collect();
-        let has_room = new.is_empty() || self.has_room(new.len(), size_of_names(&new), 3);
+        let new = objects.iter().filter(|(object, _)| !self.objects.contains_key(*object));
+        let sizes: Vec<usize> = new.map(|(object, left)| object.1.len() + left.task.len()).collect();
+        let has_room = sizes.is_empty() || self.has_room(sizes.len(), sizes.iter().sum(), 3);
         let mut counts_below = counts.clone();
         if objects.len() > MAX_SMALL && !has_room {
             let tops = top_directories(&objects);
@@ -195,6 +192,12 @@ fn store_objects(site: &Site, objects: &LeftObjects) -> Result<(), HostError> {
     site.ledger.remove(&WRITTEN_FILES)
 }
 
+/// Stores what is known about the content of directories, apart from those that are not among the recorded objects.
+fn store_trees(site: &Site, mut trees: LeftTrees, objects: &LeftObjects) -> Result<(), HostError> {
+    trees.counts.retain(|path, _| objects.contains_key(&(ObjectKind::Directory, path.clone())));
+    if trees == recorded_trees(site)? { Ok(()) } else { site.ledger.put(&LEFT_TREES, &trees) }
+}
+
 /// Adds the objects that tasks have left to the record on disk, each with its task. An object beyond the size limits of
 /// the record is omitted and counted.
 ///
@@ -208,8 +211,8 @@ pub fn record_left(
     batch: &LeftBatch,
     mut still_leaves: impl FnMut(&HostObject, &str) -> bool,
 ) -> Result<(), HostError> {
-    let (recorded, recorded_trees) = (recorded_objects(site)?, recorded_trees(site)?);
-    let mut record = LeftRecord::new(recorded.clone(), recorded_trees.clone());
+    let recorded = recorded_objects(site)?;
+    let mut record = LeftRecord::new(recorded.clone(), recorded_trees(site)?);
     let mut by_task = BTreeMap::<&str, Vec<_>>::new();
     for (object, left) in &batch.objects {
         by_task.entry(left.task.as_str()).or_default().push((object, left));
@@ -222,10 +225,7 @@ pub fn record_left(
     }
     let LeftRecord { objects, mut trees, omitted_count, .. } = record;
     trees.omitted_count = trees.omitted_count.max(omitted_count);
-    trees.counts.retain(|path, _| objects.contains_key(&(ObjectKind::Directory, path.clone())));
-    if trees != recorded_trees {
-        site.ledger.put(&LEFT_TREES, &trees)?;
-    }
+    store_trees(site, trees, &objects)?;
     if objects == recorded { Ok(()) } else { store_objects(site, &objects) }
 }
 
@@ -237,13 +237,10 @@ pub(super) fn remove_records(site: &Site, recorded: &mut LeftObjects, objects: &
     recorded.retain(|object, _| !objects.contains(object));
     store_objects(site, recorded)?;
     let mut trees = recorded_trees(site)?;
-    trees.counts.retain(|path, _| recorded.contains_key(&(ObjectKind::Directory, path.clone())));
     if recorded.is_empty() {
         trees.omitted_count = 0;
     }
-    if trees != recorded_trees(site)? {
-        site.ledger.put(&LEFT_TREES, &trees)?;
-    }
+    store_trees(site, trees, recorded)?;
     objects.iter().filter(|(kind, _)| kind.file_kind().is_some()).try_for_each(|(_, path)| site.ledger.forget_creation(path))
 }
 

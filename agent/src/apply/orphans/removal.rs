@@ -20,7 +20,7 @@ use stemma_wire::message::observed::{Outcome, TaskResult};
 use super::record::{recorded_objects, recorded_trees, remove_records};
 use super::{LeftObjects, find_unmanaged};
 use crate::apply::clean_ups;
-use crate::apply::ledger::{Desired, HostObject, LeftObject, ObjectKind, UndoNote};
+use crate::apply::ledger::{Desired, HostObject, LeftObject, LeftTrees, ObjectKind, UndoNote};
 use crate::apply::listing::list_names;
 use crate::apply::task::Site;
 use crate::host::{Dir, FileVersion, HostError, HostPath};
@@ -69,11 +69,12 @@ pub fn remove_orphans(site: &Site, desired: &Desired, profile: &Profile) -> Resu
         .map(|clean_up| (clean_up.task, clean_up.on_unassign))
         .collect();
     let (mut removed, mut paths_by_task) = (BTreeSet::new(), BTreeMap::<String, Vec<String>>::new());
+    let trees = recorded_trees(site)?;
     // A directory comes after what is in it.
     let (directories, others): (Vec<_>, Vec<_>) = orphans.iter().partition(|((kind, _), _)| *kind == ObjectKind::Directory);
     for (object, left) in others.into_iter().chain(directories.into_iter().rev()) {
         let waiting_reason = waiting_reason(left, desired, &open_clean_ups);
-        let verdict = waiting_reason.map_or_else(|| judge(site, object, left), RemovalDecision::Keep);
+        let verdict = waiting_reason.map_or_else(|| judge(site, object, left, &trees), RemovalDecision::Keep);
         let kept_reason = match verdict {
             RemovalDecision::Keep(reason) => Some(reason),
             RemovalDecision::Remove(path, version) => {
@@ -106,7 +107,7 @@ fn waiting_reason(left: &LeftObject, desired: &Desired, open_clean_ups: &BTreeMa
 }
 
 /// Decides whether an orphan may be removed.
-fn judge(site: &Site, (kind, name): &HostObject, left: &LeftObject) -> RemovalDecision {
+fn judge(site: &Site, (kind, name): &HostObject, left: &LeftObject, trees: &LeftTrees) -> RemovalDecision {
     let keep = |reason: &str| RemovalDecision::Keep(format!("{reason}: remove it on the host"));
     if kind.file_kind().is_none() {
         return keep(&format!("the agent removes only files, links and directories, and this is a {}", kind.name()));
@@ -139,9 +140,9 @@ fn judge(site: &Site, (kind, name): &HostObject, left: &LeftObject) -> RemovalDe
     };
     match is_unchanged {
         Ok(true) => RemovalDecision::Remove(path, version),
-        Ok(false) if *kind == ObjectKind::Directory => match recorded_trees(site).map(|trees| trees.counts.get(name).copied()) {
-            Ok(Some(count)) => keep(&format!("it has {count} files of the task, too many to know whether they were changed")),
-            Ok(None) | Err(_) => keep("it is not empty"),
+        Ok(false) if *kind == ObjectKind::Directory => match trees.counts.get(name) {
+            Some(count) => keep(&format!("it has {count} files of the task, too many to know whether they were changed")),
+            None => keep("it is not empty"),
         },
         Ok(false) => keep("somebody changed it after the task made it"),
         Err(error) => RemovalDecision::Keep(error.sentence()),
@@ -280,7 +281,9 @@ mod tests {
         let digest = Some(sha256(b"x"));
         let left = LeftObject { task: "t".to_owned(), is_secret: false, is_created: true, digest };
         let object = (ObjectKind::File, "/etc/app".to_owned());
-        let RemovalDecision::Remove(path, version) = judge(&site, &object, &left) else { panic!("it is unchanged") };
+        let RemovalDecision::Remove(path, version) = judge(&site, &object, &left, &LeftTrees::default()) else {
+            panic!("it is unchanged")
+        };
         host.put("/etc/app", "y");
         let error = remove(&site, object.0, (&path, version), &left, &LeftObjects::new()).unwrap_err();
         assert!(error.sentence().contains("another program changes it"), "{}", error.sentence());

@@ -19,6 +19,7 @@ use crate::apply::orphans::removal::{self, RemovedOrphans};
 use crate::apply::recent_checks::RecentChecks;
 use crate::apply::{clean_ups, hooks, orphans, outputs};
 use crate::host::HostError;
+use crate::watch::merge_scopes;
 
 /// The reason why an orphan stays before the agent has tried to remove it.
 const UNREMOVED_REASON: &str = "it is removed after all tasks of this host have succeeded in mode apply";
@@ -137,7 +138,8 @@ impl ApplyWorker {
     /// schedule.
     pub(super) fn watch_files(&mut self) {
         if let Some((watch, run)) = self.managed_watch.as_mut().zip(self.run.as_ref()) {
-            watch.set(run.watched_paths().map(|(path, scope)| (self.site.host.system_path(&path), scope)).collect());
+            let paths = run.watched_paths().map(|(path, scope)| (self.site.host.system_path(&path), scope));
+            watch.set(merge_scopes(paths));
         }
     }
 

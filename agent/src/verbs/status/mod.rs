@@ -576,7 +576,7 @@ fn human_text(status: &StatusOutput, now: u64) -> String {
         line("orphaned", &format!("and {more} more"));
     }
     if status.unrecorded_objects > 0 {
-        let reason = "of tasks have no room in the record of this host, and are not listed when no task manages them";
+        let reason = "of tasks had no room in the record of this host, and are not listed when no task manages them";
         line("orphaned", &format!("the list is not complete: {} objects {reason}", status.unrecorded_objects));
     }
     for CleanUpReport { task, on_unassign, state, message } in &status.clean_ups {

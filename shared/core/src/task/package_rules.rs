@@ -2,6 +2,7 @@
 
 use serde_json::{Map, Value};
 
+use super::parameter_type::repeated_name_error;
 use super::parameter_values::{error_at, is_set};
 
 /// The package of the agent.
@@ -43,8 +44,8 @@ pub(super) fn package_contradictions(values: &Map<String, Value>) -> Vec<(String
             add(name, format!("is for a single package, and name has {}: write a task for each version", names.len()));
         }
     }
-    if let Some((index, name)) = names.iter().enumerate().find(|(index, name)| names[..*index].contains(name)) {
-        add("name", format!("item {index}: {name} is there twice: remove one"));
+    if let Some(error) = values.get("name").and_then(repeated_name_error) {
+        add("name", error);
     }
     errors
 }

@@ -389,7 +389,7 @@ pub fn group_reference_error(text: &str) -> Option<String> {
 }
 
 /// Returns the error message for a list in which a name is repeated, or `None` if none is.
-fn repeated_name_error(value: &Value) -> Option<String> {
+pub(super) fn repeated_name_error(value: &Value) -> Option<String> {
     let names = value.as_array()?;
     let (index, name) = names.iter().enumerate().find(|(index, name)| names[..*index].contains(name))?;
     Some(format!("item {index}: {name} is there twice: remove one"))

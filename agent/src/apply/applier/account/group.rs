@@ -72,8 +72,11 @@ impl WantedGroup {
     fn plan(&self, site: &Site) -> Result<AccountPlan, TaskError> {
         let host = &*site.host;
         let accounts = LocalAccounts::read(host, false)?;
-        if !self.parameters.absent {
-            site.memory.get::<ManagedGroups>().0.borrow_mut().insert(self.name.clone());
+        let groups = site.memory.get::<ManagedGroups>();
+        if self.parameters.absent {
+            groups.0.borrow_mut().remove(&self.name);
+        } else {
+            groups.0.borrow_mut().insert(self.name.clone());
         }
         let plan = match (accounts.group(&self.name), self.parameters.absent) {
             (Some(group), true) => Ok(self.removal_plan(&accounts, &group)),

@@ -6,7 +6,8 @@ use super::database::{LocalAccounts, UserRecord, setting};
 use super::plan::{AccountPlan, ToolCall};
 use crate::apply::listing::list_names;
 use crate::apply::task::TaskError;
-use crate::host::{FileKind, Host, HostError, HostPath, Stat};
+use crate::host::command::escape_controls;
+use crate::host::{FileKind, Host, HostError, HostPath, Stat, shell_word};
 
 /// The lowest number of a user whose missing home directory is created by default (`UID_MIN` of Debian and Fedora).
 pub(super) const DEFAULT_MIN_UID: u32 = 1000;
@@ -119,8 +120,9 @@ impl WantedHome<'_> {
         match stat.kind {
             FileKind::Directory if stat.user == 0 || uid.is_none_or(|uid| uid == stat.user) => {}
             FileKind::Directory => plan.remarks.push(format!(
-                "the home directory {path} exists and belongs to the user with the number {old}, not to {user}: if {user} owns these files now, run `chown -hR --from={old} {user} {path}`",
-                old = stat.user
+                "the home directory {path} exists and belongs to the user with the number {old}, not to {user}: if {user} owns these files now, run `chown -hR --from={old} {user} {word}`",
+                old = stat.user,
+                word = shell_word(path)
             )),
             FileKind::Link => {}
             kind => {
@@ -241,11 +243,13 @@ fn mount_refusal(host: &dyn Host, home: &HostPath) -> Result<Option<String>, Tas
     points.retain(|point| is_at_or_below(point, home.as_str()));
     points.sort_unstable();
     points.dedup();
-    let Some(first) = points.first() else { return Ok(None) };
-    Ok(Some(format!(
+    // The user chooses the names of mount points, and root copies the command.
+    let Some(first) = points.first().map(|point| shell_word(point)) else { return Ok(None) };
+    let sentence = format!(
         "the home directory {home} is not removed: something is mounted at {}, and what is there would be removed too: unmount it (`umount {first}`), or remove `remove_home`",
         list_names(&points)
-    )))
+    );
+    Ok(Some(escape_controls(&sentence)))
 }
 
 /// Returns the reason why the directories above a home directory cannot be trusted: another user could replace them.

@@ -544,15 +544,19 @@ fn held_package_blocks_task_without_hold() {
 #[test]
 fn hold_of_virtual_package_names_provider() {
     let host = host();
-    let parameters = json!({"name": "mail-transport-agent", "hold": true});
-    let result = check(&host, &parameters).unwrap();
-    let CheckResult::Blocked { message, .. } = result else { panic!("{result:?}") };
-    assert!(
-        message.starts_with("parameters.hold: mail-transport-agent is a virtual package, which cannot be held: name postfix,"),
-        "{message}"
-    );
-    assert_eq!(apply(&host, &parameters).unwrap_err().message, message);
-    assert!(host.commands_run().is_empty());
+    // A package that is not installed yet, and that comes first, has no provider either.
+    for names in [json!("mail-transport-agent"), json!(["missing", "mail-transport-agent"])] {
+        let parameters = json!({"name": names, "hold": true});
+        let result = check(&host, &parameters).unwrap();
+        let CheckResult::Blocked { message, .. } = result else { panic!("{result:?}") };
+        assert!(
+            message
+                .starts_with("parameters.hold: mail-transport-agent is a virtual package, which cannot be held: name postfix,"),
+            "{message}"
+        );
+        assert_eq!(apply(&host, &parameters).unwrap_err().message, message);
+        assert!(host.commands_run().is_empty());
+    }
 }
 
 #[test]

@@ -24,8 +24,8 @@ use crate::host::{Dir, HostPath, Pending};
 use crate::watch::WatchScope;
 
 /// Maximum number of directories of a tree that are watched for changes. Linux limits the watches of a user, which all
-/// programs of root share.
-const MAX_WATCHED_DIRS: usize = 1024;
+/// programs of root and all tasks share: on older kernels to 8,192.
+const MAX_WATCHED_DIRS: usize = 256;
 
 /// Maximum number of files of a tree that are watched for changes.
 const MAX_WATCHED_FILES: usize = 4096;
@@ -104,7 +104,8 @@ impl Applier for SyncApplier {
         // The digest of a file from the host is not known.
         let files: Vec<(String, Option<[u8; 32]>)> = match &parameters.src {
             Some(_) => {
-                let record = site.ledger.sync_record(&task.task.id).ok()?;
+                // Without a record, for example after an upgrade, it is not known which files the task manages.
+                let record = site.ledger.sync_record(&task.task.id).ok()??;
                 let Some(names) = record.names() else {
                     let content_count = Some(record.file_count());
                     return Some(vec![ManagedObject { content_count, ..ManagedObject::new(top_key, true) }]);
@@ -133,7 +134,7 @@ impl Applier for SyncApplier {
         let files: Vec<String> = match &parameters.src {
             // The record of a very large tree has no names. Then only the directory itself is watched.
             Some(_) => {
-                let record = site.ledger.sync_record(&task.task.id).unwrap_or_default();
+                let record = site.ledger.sync_record(&task.task.id).ok().flatten().unwrap_or_default();
                 record.names().into_iter().flatten().cloned().collect()
             }
             None => parameters.files.into_keys().collect(),
@@ -195,7 +196,8 @@ impl Applier for SyncApplier {
             let mut record = walk.into_record();
             if result.is_err() {
                 // The task still manages the files that the walk has not reached.
-                record.add_earlier(site.ledger.sync_record(&task.task.id).unwrap_or_default(), MAX_SYNCED_FILES);
+                let earlier = site.ledger.sync_record(&task.task.id).ok().flatten().unwrap_or_default();
+                record.add_earlier(earlier, MAX_SYNCED_FILES);
             }
             store_record(site, task, record);
             result?;
@@ -227,7 +229,8 @@ async fn compare<'a>(
     tree: &'a Tree,
 ) -> Result<(Option<Box<dyn Dir>>, TreeWalk<'a>), TaskError> {
     let open_target = || site.host.dir(&tree.path);
-    let mut walk = TreeWalk::new((site, task), tree, site.ledger.sync_record(&task.task.id)?, false);
+    let old_record = site.ledger.sync_record(&task.task.id)?.unwrap_or_default();
+    let mut walk = TreeWalk::new((site, task), tree, old_record, false);
     match open_target()? {
         Some(target) => walk.sync_rights(&*target, "")?,
         None => walk.changes.add('+', &format!("{}/", tree.path)),

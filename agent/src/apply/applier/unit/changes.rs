@@ -75,9 +75,10 @@ impl<'a> UnitTransition<'a> {
         let is_file_changed = self.status.needs_reload;
         let may_be_new = matches!(self.status.load_state, LoadState::NotFound | LoadState::Invalid(_));
         if is_file_changed || (may_be_new && self.wanted.needs_unit_file(&self.status)) {
-            self.has_read_files = needs_reading(&self.status);
+            let must_read_files = needs_reading(&self.status);
             self.units().reload().await?;
             self.read_status().await?;
+            self.has_read_files = must_read_files && !self.status.needs_reload;
             self.site.memory.get::<VainReloads>().record(&self.wanted.unit, self.status.needs_reload);
         }
         if let Some(reason) = self.wanted.missing_message(&self.status).or_else(|| self.wanted.blocker(&self.status)) {

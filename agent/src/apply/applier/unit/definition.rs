@@ -37,7 +37,7 @@ const WRITTEN_DIRS: [&str; 5] = [
     "/lib/systemd/system",
 ];
 
-/// The number of reloads in a row after which systemd still reports a change, and from which on the change is no drift.
+/// Maximum number of reloads in a row that do not end a reported change. After them, the change does not count as drift.
 const MAX_VAIN_RELOADS: u32 = 3;
 
 /// The number of reloads in a row after which systemd still reported a change of a unit, by unit. So a report of systemd
@@ -193,7 +193,7 @@ fn entry(host: &dyn Host, dir: &dyn Dir, name: &str) -> Option<DefinitionFile> {
 }
 
 /// Returns the name of the template of an instance.
-fn template(unit: &str) -> Option<String> {
+pub(super) fn template(unit: &str) -> Option<String> {
     let ((base, _), (_, kind)) = unit.split_once('@').zip(unit.rsplit_once('.'))?;
     Some(format!("{base}@.{kind}"))
 }

@@ -1,6 +1,7 @@
 //! Whether a unit that no task manages any more still exists, is enabled or runs. Only files are read, because systemd
 //! is asked over a bus, and this check must be cheap.
 
+use super::definition::template;
 use crate::host::{Host, HostPath};
 
 /// The directories with the files of units. The later ones have those that systemd made from other files, such as init
@@ -34,15 +35,17 @@ pub(super) fn is_present(host: &dyn Host, unit: &str) -> bool {
 /// as its file exists.
 pub(super) fn is_enabled_or_running(host: &dyn Host, unit: &str) -> bool {
     let Some(file) = unit_file(host, unit) else { return is_running(host, unit) };
+    if !unit.ends_with(".service") {
+        return true;
+    }
     let own_name = own_name(host, unit, &file);
     let mut names = std::iter::once(unit).chain(own_name.as_deref());
-    !unit.ends_with(".service") || names.any(|name| is_running(host, name) || is_enabled(host, name))
+    names.any(|name| is_running(host, name) || is_enabled(host, name))
 }
 
 /// Returns the path of the file of a unit, which for an instance may be that of its template.
 fn unit_file(host: &dyn Host, unit: &str) -> Option<HostPath> {
-    let template = unit.split_once('@').zip(unit.rsplit_once('.')).map(|((base, _), (_, suffix))| format!("{base}@.{suffix}"));
-    let names = std::iter::once(unit.to_owned()).chain(template);
+    let names = std::iter::once(unit.to_owned()).chain(template(unit));
     let mut paths = names.flat_map(|name| UNIT_DIRS.map(|dir| format!("{dir}/{name}")));
     paths.find_map(|path| HostPath::parse(&path).ok().filter(|path| has_entry(host, path)))
 }

@@ -1,9 +1,9 @@
 //! `service`: a unit of systemd, which is started or stopped, enabled or not, masked or not.
 //!
 //! A check reads the status of the unit in one call over the bus, and looks for files of the unit that systemd has not read
-//! ([`definition`]). Each change is a call too, after which the status is read
-//! again. So nothing is recorded, and a run that was cut off continues where the unit stands. A job (start, stop, restart,
-//! reload) that does not end in time continues without the agent: the next run finds and awaits it, and requests no other.
+//! ([`definition`]). Each change is a call too, after which the status is read again. So nothing is recorded, and a run that
+//! was cut off continues where the unit stands. A job (start, stop, restart, reload) that does not end in time continues
+//! without the agent: the next run finds and awaits it, and requests no other.
 
 mod changes;
 mod definition;

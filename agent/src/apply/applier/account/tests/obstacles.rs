@@ -76,6 +76,16 @@ fn removal_of_user_keeps_group_of_task() {
         assert_eq!(stays, expected.len() == 2 || defs.contains("no\n"), "{defs} {is_managed}");
         assert_eq!(result.message.contains("the group ada stays"), expected.len() == 2, "{}", result.message);
     }
+    // A task that wants no group any more does not keep it.
+    let memory = memory_host();
+    memory.put("/etc/login.defs", "USERGROUPS_ENAB yes\n");
+    let host: Rc<dyn Host> = Rc::new(memory.clone());
+    let site = Site::new(host.clone(), Rc::new(Ledger::open(host.clone()).unwrap()));
+    for group in [&group, &json!({"name": "ada", "absent": true})] {
+        block_on(GroupApplier.check(&site, &task_of(("g", "group_account"), group, &[]))).unwrap();
+    }
+    block_on(UserApplier.apply(&site, &task_of(("u", "user"), &user, &[]))).unwrap();
+    assert_eq!(memory.commands_run().len(), 1, "{:?}", memory.commands_run());
     let memory = memory_host();
     memory.put("/etc/login.defs", "USERGROUPS_ENAB yes\n");
     edit_entry(&memory, "/etc/group", "nogroup", |_| false);

@@ -98,11 +98,8 @@ fn find_blocker(request: &PackageRequest, database: &Database, changes: &Package
         return Some(BrokenState::message(&broken));
     }
     // dpkg has no record of a virtual package that it could hold.
-    let is_virtual = |state: &PackageState| changes.hold.contains(&state.name) && state.version.is_none();
-    if let Some(state) = named_packages(request, database).into_iter().find(is_virtual)
-        && let Some(provider) = state.provider
-    {
-        let name = state.name;
+    let mut providers = changes.hold.iter().map(|name| (name, database.package(name).provider));
+    if let Some((name, provider)) = providers.find_map(|(name, provider)| Some((name, provider?))) {
         return Some(format!(
             "parameters.hold: {name} is a virtual package, which cannot be held: name {provider}, which provides it; nothing was changed"
         ));
