@@ -10,7 +10,7 @@ use super::{AccountKind, FileKind};
 const ACCOUNT_FILES: [&str; 4] = ["/etc/passwd", "/etc/group", "/etc/shadow", "/etc/gshadow"];
 
 /// The reason why a file cannot be replaced, created or removed, even by root.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ReplaceBlocker {
     /// The file is immutable (`chattr +i`).
     Immutable,

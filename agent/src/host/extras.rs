@@ -87,7 +87,7 @@ const FLAG_NAMES: [(IFlags, &str); 16] = [
 const MAX_LISTED_EXTRAS: usize = 10;
 
 /// The extended attributes and inode flags of a file.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Extras {
     /// Values of the extended attributes, by name.
     pub attributes: BTreeMap<CString, Vec<u8>>,

@@ -31,7 +31,7 @@ type CommandStub = dyn Fn(&MemoryHost, &HostCommand) -> CommandResult;
 
 /// The kind and content of a [`MemoryNode`], which is a file, directory, link or FIFO of a simulated machine. `now` is
 /// the current content. `durable` is the synced content, which remains after a power cut.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Hash)]
 enum MemoryEntry {
     File {
         now: Vec<u8>,
@@ -47,7 +47,7 @@ enum MemoryEntry {
 }
 
 /// A file, directory, link or FIFO of a simulated machine, with its metadata.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Hash)]
 struct MemoryNode {
     content: MemoryEntry,
     mode: u32,

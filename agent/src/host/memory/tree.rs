@@ -103,7 +103,7 @@ impl Dir for MemoryDir {
         let Some(stat) = self.stat(name)? else { return Ok(None) };
         let node = self.host.child(self.node, name).unwrap_or_default();
         let mut hasher = DefaultHasher::new();
-        format!("{:?}", self.host.0.nodes.borrow()[node]).hash(&mut hasher);
+        self.host.0.nodes.borrow()[node].hash(&mut hasher);
         Ok(Some(FileVersion { stat, file_id: (0, node as u64), changed_at: (hasher.finish().cast_signed(), 0) }))
     }
 
