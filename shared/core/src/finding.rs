@@ -121,6 +121,7 @@ pub mod rule {
         Warning TAG_UNDECLARED "tag.undeclared": "A role produces a tag that is not declared.";
         Info TAG_UNHELD "tag.unheld": "No node holds a predefined tag.";
         Warning TAG_UNKNOWN "tag.unknown" in "tags": "A tag is assigned that is not declared anywhere.";
+        Warning TASK_CONFLICT "task.conflict": "Two tasks of a node want one package, unit, user or group in different ways.";
         Info TASK_CONTENT "task.content": "A text that hosts do not render, such as a file's content, contains a template tag.";
         Warning TASK_LINK "task.link": "A task's path is a known link or leads through one, and hosts follow no links.";
         Warning TASK_NOT_ASSERTED "task.not_asserted": "A privileged task is placed on a node by a name that no operator assigned.";

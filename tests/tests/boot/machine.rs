@@ -24,7 +24,7 @@ const PACKAGES: [&str; 7] = ["systemd", "systemd-sysv", "dbus", "rpm", "passwd",
 
 /// The packages that tasks install on the machines. apt has downloaded them into the tree, because the machines have no
 /// connection to its sources.
-const DOWNLOADED_PACKAGES: [&str; 3] = ["nginx", "chrony", "puppet-agent"];
+const DOWNLOADED_PACKAGES: [&str; 5] = ["nginx", "chrony", "puppet-agent", "dnf", "createrepo-c"];
 
 /// The name of the network bridge that connects all machines of a run.
 pub(crate) const BRIDGE: &str = "stemma-boot";

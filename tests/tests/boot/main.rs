@@ -75,6 +75,7 @@ const STEPS: &[(&str, Step)] = &[
     ("service_task_restarts_unit_once_when_file_changes", system_units::manage_unit),
     ("tasks_of_each_type_survive_killed_agents", system_tasks::kill_agent_at_each_change),
     ("puppet_task_runs_puppet_of_debian", system_tasks::run_puppet),
+    ("package_task_runs_dnf_without_dpkg", system_tasks::manage_rpm_package),
     ("agent_restarts_once_by_subscribed_command", units::restart_agent_by_subscriber),
     ("shutdown_waits_for_command", units::shut_down_during_command),
     ("command_ends_before_next_try_without_bus", units::lose_bus_at_time_limit),

@@ -140,3 +140,56 @@ pub(crate) fn run_puppet(fleet: &mut MachineFleet) -> Result<()> {
     fleet.stemma("tag unassign web-1 puppet")?;
     Ok(())
 }
+
+/// Installs Debian's dnf, creates a repository with two versions of a package, and hides the database of dpkg: dnf is for
+/// hosts without dpkg.
+const CREATE_RPM_REPOSITORY: &str = r"set -e
+apt-get -qq -y --no-install-recommends --no-download install dnf createrepo-c
+mkdir -p /root/rpms; cd /root/rpms
+for version in 1.9 1.10; do
+  printf 'Name: hello\nVersion: %s\nRelease: 1\nSummary: a package of a test\nLicense: none\nBuildArch: noarch\nAutoReqProv: no\n' $version >hello.spec
+  printf '%%description\na package of a test\n%%install\nmkdir -p %%{buildroot}/opt\necho hello >%%{buildroot}/opt/hello\n%%files\n/opt/hello\n' >>hello.spec
+  rpmbuild --quiet --define '_rpmdir /root/rpms' -bb hello.spec
+done
+createrepo_c --quiet /root/rpms
+mkdir -p /etc/yum.repos.d
+printf '[test]\nname=test\nbaseurl=file:///root/rpms\ngpgcheck=0\n' >/etc/yum.repos.d/test.repo
+mv /var/lib/dpkg/status /var/lib/dpkg/status.hidden";
+
+/// Debian's dnf installs a version of a package, upgrades it to a minimum version, installs it again when somebody has
+/// removed it, and removes it.
+pub(crate) fn manage_rpm_package(fleet: &mut MachineFleet) -> Result<()> {
+    let host = &fleet.rpm_host;
+    host.run_shell(CREATE_RPM_REPOSITORY)?;
+    let apply = |version: u32, parameter: &str| {
+        let task = format!("  - {{id: hello, type: package, tags: [dnf], parameters: {{name: hello, {parameter}}}}}");
+        apply_tasks(fleet, version, &task)
+    };
+    let wait_for_package = |expected: &str| {
+        wait_until("the package is in the required state", || {
+            let package = host.run_shell("rpm -q hello || true")?;
+            ensure!(package.trim() == expected, "{package}: {}", host.journal("stemma-agent")?);
+            Ok(())
+        })
+    };
+    apply(16, "version: 1.9-1")?;
+    fleet.stemma("tag assign web-2 dnf")?;
+    wait_for_package("hello-1.9-1.noarch")?;
+    apply(17, "min_version: \"1.10\"")?;
+    wait_for_package("hello-1.10-1.noarch")?;
+    fleet.wait_until_converged(host)?;
+    host.run_shell("rpm -e hello")?;
+    let difference = host.run(&["stemma-agent", "check"])?;
+    ensure!(difference.status.code() == Some(6), "{difference:?}");
+    host.run_ok(&["stemma-agent", "once"])?;
+    wait_for_package("hello-1.10-1.noarch")?;
+    // Neither a second run nor a check finds a difference.
+    host.run_ok(&["stemma-agent", "once"])?;
+    host.run_ok(&["stemma-agent", "check"])?;
+    apply(18, "absent: true")?;
+    wait_for_package("package hello is not installed")?;
+    fleet.wait_until_converged(host)?;
+    host.run_shell("mv /var/lib/dpkg/status.hidden /var/lib/dpkg/status")?;
+    fleet.stemma("tag unassign web-2 dnf")?;
+    Ok(())
+}

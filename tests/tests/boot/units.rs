@@ -7,7 +7,7 @@ use super::machine::Machine;
 use super::steps::{wait_for_file, wait_until};
 
 /// The manifests of these steps, with placeholders.
-const MANIFESTS: &str = "kind: Release\nname: units\nversion: \"VERSION\"\nroles: {web: {tags: [web]}}\ntags: {web: {}, puppet: {}}\ntasks:\nTASKS\n\
+const MANIFESTS: &str = "kind: Release\nname: units\nversion: \"VERSION\"\nroles: {web: {tags: [web]}}\ntags: {web: {}, puppet: {}, dnf: {}}\ntasks:\nTASKS\n\
                          ---\n{kind: Cluster, name: lab, release: units@VERSION, host_labels: {patterns: [tier]}}\n";
 
 /// Applies a release with these tasks to the cluster of the hosts.

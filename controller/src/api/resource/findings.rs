@@ -11,8 +11,8 @@ use stemma_core::object::{ClusterId, GroupId, Kind, LevelId, NodeId, Object, Tem
 use stemma_core::requirement::UnmetRequirement;
 use stemma_core::resolve::{
     FailingTasks, OutdatedAgents, Resolution, UnsetReferences, all_catalog_findings, cluster_findings, is_aggregated,
-    level_findings, new_placement_findings, new_rule_findings, newly_colliding, newly_colliding_below, newly_orphaned,
-    newly_outdated, newly_parked_primaries, newly_uncatalogued, newly_undeclared, newly_unmet, newly_unset, newly_without_path,
+    level_findings, new_placement_findings, new_rule_findings, newly_colliding, newly_colliding_below, newly_obstructed,
+    newly_orphaned, newly_outdated, newly_parked_primaries, newly_uncatalogued, newly_undeclared, newly_unmet, newly_unset,
     object_catalog_findings, release_broken, resolve_cluster, retain_new_findings, unset_in_empty_groups,
 };
 use stemma_core::unimplemented;
@@ -92,8 +92,9 @@ fn with_cause(work: &PendingWrite<'_>, finding: Finding, host: NodeId) -> Findin
 }
 
 /// The rules whose findings about single hosts are omitted, because another function summarizes them for all hosts:
-/// requirements by [`NewUnmetRequirements`], paths by [`newly_without_path`], unknown task types by [`newly_outdated`].
-const SUMMARIZED_RULES: [Rule; 3] = [rule::REQUIREMENT_UNMET, rule::TASK_PATH, rule::TASK_TYPE];
+/// requirements by [`NewUnmetRequirements`], paths and contradicting tasks by [`newly_obstructed`], unknown task types by
+/// [`newly_outdated`].
+const SUMMARIZED_RULES: [Rule; 4] = [rule::REQUIREMENT_UNMET, rule::TASK_CONFLICT, rule::TASK_PATH, rule::TASK_TYPE];
 
 /// Returns whether a finding about a host is listed for this host alone. No other function summarizes it for all hosts.
 fn is_host_finding(finding: &Finding) -> bool {
@@ -120,7 +121,7 @@ pub(super) fn new_findings(work: &PendingWrite<'_>) -> Vec<Finding> {
     findings.extend(
         new_rule_findings(old, new, &work.model.resolve_cache, work.visible_affected_nodes()).into_iter().filter(is_host_finding),
     );
-    findings.extend(newly_without_path(old, new, &work.model.resolve_cache, work.visible_affected_nodes()));
+    findings.extend(newly_obstructed(old, new, &work.model.resolve_cache, work.visible_affected_nodes()));
     findings.extend(newly_outdated(old, new, &work.model.resolve_cache, work.visible_affected_nodes()));
     deduplicate(findings)
 }

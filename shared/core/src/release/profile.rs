@@ -18,7 +18,7 @@ use crate::input::{Read, Reference};
 use crate::name::{Name, PRIMARY_PREFIX, TagName};
 use crate::object::{PrimaryMatching, RoleMatching};
 use crate::role::MatchNames;
-use crate::task::{KnownTypes, Phase, Policy};
+use crate::task::{KnownTypes, ObjectDemands, Phase, Policy, task_type};
 
 /// The identity of a profile: a SHA-256 hash of the release's content and of all properties in the [`ProfileKey`].
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, derive_more::Display, derive_more::Debug)]
@@ -100,6 +100,9 @@ pub struct Profile {
     /// The tasks of `tasks` and `unassign` that an agent does not know if it declares no task types. Empty if all tasks have
     /// a type and parameters that agents of every version know.
     pub(crate) later_tasks: Box<[TaskIndex]>,
+    /// The tasks that manage packages, units, users or groups, in the order of `tasks`, if two of them want one of these in
+    /// different ways. Empty in most releases.
+    pub(crate) conflicting_tasks: Box<[TaskIndex]>,
     /// True if the literal path of a task may equal, contain or lie below the path of another task.
     pub may_share_plain_paths: bool,
     /// The tasks of `tasks` as a set of their indexes in the release.
@@ -303,6 +306,7 @@ impl Profile {
             path_check_tasks: tasks_with_path_check,
             later_tasks,
             may_share_plain_paths,
+            conflicting_tasks: conflicting_tasks(release, &apply.tasks),
             apply_tasks: apply.tasks.iter().map(|ix| ix.as_usize()).collect(),
             tasks: apply.tasks.into(),
             edges: apply.edges.into(),
@@ -342,6 +346,11 @@ impl Profile {
     /// or one below the other, or a task may name a path or a program that hosts reject.
     pub fn should_check_paths(&self) -> bool {
         !self.path_check_tasks.is_empty()
+    }
+
+    /// Returns whether tasks of a node with this profile may want one object in different ways.
+    pub fn may_have_conflicts(&self) -> bool {
+        !self.conflicting_tasks.is_empty()
     }
 
     /// Returns whether a task is one of the profile's tasks of phase `apply`.
@@ -632,6 +641,16 @@ fn unassign_tasks(release: &CompiledRelease, tasks: &[TaskIndex], privileged: &[
     targets.sort_unstable();
     targets.dedup();
     targets
+}
+
+/// Returns the tasks that manage objects by a name, in the order of `tasks`, if two of them want one object in different
+/// ways ([`Profile::conflicting_tasks`]). Otherwise returns none.
+fn conflicting_tasks(release: &CompiledRelease, tasks: &[TaskIndex]) -> Box<[TaskIndex]> {
+    let mut demands = ObjectDemands::default();
+    let has_conflict = tasks.iter().any(|ix| demands.add(*ix, &release.task(*ix).task).is_some());
+    let manages_objects =
+        |ix: &TaskIndex| task_type(&release.task(*ix).task.kind).is_some_and(|kind| kind.named_object.is_some());
+    if has_conflict { tasks.iter().copied().filter(manages_objects).collect() } else { Box::default() }
 }
 
 /// Returns those of these tasks that an agent does not know if it declares no task types ([`Profile::later_tasks`]).

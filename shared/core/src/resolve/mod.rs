@@ -19,8 +19,8 @@ pub(crate) use findings::catalog_findings;
 pub use findings::{
     FailingTasks, OutdatedAgents, UnsetReferences, all_catalog_findings, cluster_findings, duplicate_host, fleet_waiting,
     host_ahead, host_awaited, host_stuck, is_aggregated, level_findings, new_placement_findings, new_rule_findings,
-    newly_colliding, newly_colliding_below, newly_orphaned, newly_outdated, newly_parked_primaries, newly_uncatalogued,
-    newly_undeclared, newly_unmet, newly_unset, newly_without_path, object_catalog_findings, orphans, primaries_edit_hint,
+    newly_colliding, newly_colliding_below, newly_obstructed, newly_orphaned, newly_outdated, newly_parked_primaries,
+    newly_uncatalogued, newly_undeclared, newly_unmet, newly_unset, object_catalog_findings, orphans, primaries_edit_hint,
     reboot_wanted, release_broken, release_refused, report_dropped, report_findings, report_refused, report_waiting,
     retain_new_findings, too_large, unset_in_empty_groups,
 };

@@ -23,7 +23,7 @@ use crate::origin::{Level, ValueWithOrigin};
 use crate::release::{CompiledRelease, CompiledTask, Profile, RenderedPath, TaskIndex};
 use crate::requirement::UnmetRequirement;
 use crate::shared_text::SharedTexts;
-use crate::task::{Mode, PathClaims, PathConflict, PathRefused, UNASSIGN_REASON, task_type};
+use crate::task::{Mode, ObjectDemands, PathClaims, PathConflict, PathRefused, UNASSIGN_REASON, task_type};
 use crate::traits::{InstanceTraitsError, NodeTraits};
 
 /// The result of resolving one node.
@@ -376,11 +376,25 @@ impl TaskSet {
     }
 
     /// Returns the findings about the tasks: conditions that could not be evaluated, inputs that are too large,
-    /// privileged tasks that no operator asserted, and paths that two tasks write or that no host accepts. The findings
-    /// are not stored, because a fleet has many task sets.
+    /// privileged tasks that no operator asserted, paths that two tasks write or that no host accepts, and packages and
+    /// other objects that two tasks want in different ways. The findings are not stored, because a fleet has many task
+    /// sets.
     pub fn findings(&self) -> impl Iterator<Item = Finding> {
         let skipped = self.skipped_ids().filter_map(|(id, reason)| reason.finding(id));
-        skipped.chain(self.unusable_paths().iter().map(|path| path.finding(&self.profile.release)))
+        let paths = self.unusable_paths().iter().map(|path| path.finding(&self.profile.release));
+        skipped.chain(paths).chain(self.object_conflicts())
+    }
+
+    /// Returns the findings about running tasks that want one package, unit, user or group in different ways.
+    fn object_conflicts(&self) -> impl Iterator<Item = Finding> {
+        let release = &self.profile.release;
+        let mut demands = ObjectDemands::default();
+        let tasks = self.profile.conflicting_tasks.iter().filter(|ix| self.should_run(**ix));
+        tasks.filter_map(move |ix| {
+            let conflict = demands.add(*ix, &release.task(*ix).task)?;
+            let message = conflict.message(release.id(conflict.first));
+            Some(Finding::new(rule::TASK_CONFLICT, format!("task/{}", release.id(*ix)), message))
+        })
     }
 
     /// Returns the running tasks that the host refuses because of a path, in order: their own path, or another path or

@@ -12,6 +12,7 @@ mod claim;
 mod declared;
 mod examples;
 pub mod name_rules;
+mod object_demand;
 mod package_rules;
 mod package_version;
 mod parameter_type;
@@ -34,6 +35,7 @@ pub use check::{SECRET_EXPOSED, check_release_tasks, check_task};
 pub(crate) use check::{paths_through_links, template_tags_in_plain_texts};
 pub use claim::{PathClaim, PathClaims, PathConflict, PathContent};
 pub use declared::{AGENT_VERSION_FACT, KnownTypes, TASK_TYPES_FACT, UnknownFeature, declared_task_types};
+pub use object_demand::{NamedObject, ObjectConflict, ObjectDemands};
 pub use package_rules::{AGENT_PACKAGE, AGENT_REMOVES_ITSELF};
 pub use package_version::{compare_debian_versions, compare_rpm_versions};
 pub use parameter_type::{

@@ -104,8 +104,15 @@ pub fn package_name_error(text: &str) -> Option<String> {
 }
 
 /// A version of Debian (policy 5.6.12) or of rpm. It begins with a letter or digit, so no option of a command looks like it. The
-/// commands of apt read a word that ends with `-` as the removal of a package.
+/// commands of apt read a word that ends with `-` as the removal of a package. A version contains a digit, unlike the words
+/// `latest` and `installed` of other tools.
 pub fn package_version_error(text: &str) -> Option<String> {
+    if !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_alphabetic()) {
+        return Some(format!(
+            "{:?} is a word and not a version: write a version as `apt-cache policy` or `rpm -q` shows it, or remove the parameter to keep any version that is installed",
+            truncated(text)
+        ));
+    }
     let is_valid = text.len() <= MAX_TEXT_BYTES
         && text.bytes().next().is_some_and(|first| first.is_ascii_alphanumeric())
         && !text.ends_with('-')
@@ -274,7 +281,7 @@ mod tests {
         for version in ["1.22.1-9+deb12u2", "2:1.0~rc1", "1.0^git1", "12.2.0-14+deb12u1+"] {
             assert_eq!(package_version_error(version), None, "{version}");
         }
-        for version in ["", "-1", "1 2", "1*", "=1", "1.0-"] {
+        for version in ["", "-1", "1 2", "1*", "=1", "1.0-", "latest", "installed"] {
             assert!(package_version_error(version).is_some(), "{version}");
         }
     }

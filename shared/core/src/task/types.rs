@@ -10,6 +10,7 @@ use serde_json::{Map, Value};
 use super::account_parameters::{GroupAccountParameters, UserParameters, group_contradictions, user_contradictions};
 use super::claim::PathContent;
 use super::examples;
+use super::object_demand::NamedObject;
 use super::package_rules::package_contradictions;
 use super::parameter_type::NamedResource;
 use super::parameter_values::is_true;
@@ -44,6 +45,8 @@ pub struct TaskType {
     /// The names of the parameters with the path that a task of the type writes. `None` if the type writes no path
     /// or several. No other task of the host may write to that path.
     pub write_target: Option<WriteTarget>,
+    /// The objects that tasks of the type manage by a name, such as packages. `None` if there are none.
+    pub named_object: Option<NamedObject>,
     /// The rule whether other tasks may run on the host at the same time.
     pub concurrency: Concurrency,
     /// True if a task of the type runs nothing and only orders or places other tasks.
@@ -109,6 +112,7 @@ const fn ordinary_type(name: &'static str, templates: &'static [&'static str]) -
         parameters: None,
         manifest_only: None,
         write_target: None,
+        named_object: None,
         concurrency: Concurrency::Shared,
         is_marker: false,
         is_refreshed: false,
@@ -171,6 +175,11 @@ task_types! {
     };
     Service "a systemd unit: enabled, masked, running": TaskType {
         parameters: Some(&ServiceParameters::TABLE),
+        named_object: Some(NamedObject {
+            noun: "unit",
+            name_parameters: &["unit", "name"],
+            state_parameters: &["state", "enabled", "masked"],
+        }),
         combination_rule: Some(service_contradictions),
         is_refreshed: true,
         example: examples::SERVICE,
@@ -178,18 +187,33 @@ task_types! {
     };
     Package "packages by apt or dnf: present, absent, a version": TaskType {
         parameters: Some(&PackageParameters::TABLE),
+        named_object: Some(NamedObject {
+            noun: "package",
+            name_parameters: &["name"],
+            state_parameters: &["absent", "version", "hold"],
+        }),
         combination_rule: Some(package_contradictions),
         example: examples::PACKAGE,
         ..exclusive_type("package", &["name", "version", "min_version"])
     };
     User "a user account of the system": TaskType {
         parameters: Some(&UserParameters::TABLE),
+        named_object: Some(NamedObject {
+            noun: "user",
+            name_parameters: &["name"],
+            state_parameters: &["absent", "uid", "group", "home", "shell", "comment", "locked"],
+        }),
         combination_rule: Some(user_contradictions),
         example: examples::USER,
         ..ordinary_type("user", &["name", "home", "shell", "comment", "groups"])
     };
     GroupAccount "a group of the system": TaskType {
         parameters: Some(&GroupAccountParameters::TABLE),
+        named_object: Some(NamedObject {
+            noun: "group",
+            name_parameters: &["name"],
+            state_parameters: &["absent", "gid"],
+        }),
         combination_rule: Some(group_contradictions),
         example: examples::GROUP_ACCOUNT,
         ..ordinary_type("group_account", &["name"])

@@ -30,6 +30,7 @@ mod release_candidates;
 mod release_errors;
 mod rollout_barriers;
 mod selector_properties;
+mod task_conflicts;
 mod task_digest;
 mod vectors_inspection;
 mod vectors_labels;

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use stemma_core::finding::{Finding, Severity, rule};
 use stemma_core::fleet::Fleet;
 use stemma_core::object::NodeId;
-use stemma_core::resolve::{ResolveCache, newly_without_path, resolve_fleet, resolve_node};
+use stemma_core::resolve::{ResolveCache, newly_obstructed, resolve_fleet, resolve_node};
 
 use crate::fleet_fixture::FleetFixture;
 
@@ -303,7 +303,7 @@ fn y05_path_conflict_is_finding_of_causing_edit() {
     let _dirty = fixture.apply(&documents);
     let nodes: Vec<NodeId> = fixture.fleet.nodes().map(|node| node.id()).collect();
     let new_path_findings =
-        |old_fleet: &Fleet| newly_without_path(old_fleet, &fixture.fleet, &ResolveCache::new(), nodes.iter().copied());
+        |old_fleet: &Fleet| newly_obstructed(old_fleet, &fixture.fleet, &ResolveCache::new(), nodes.iter().copied());
     // The same conflict existed on n1 before the edit, so only n2 is reported.
     let new_findings = new_path_findings(&old_fleet);
     assert_eq!(new_findings.iter().map(|finding| finding.object.as_str()).collect::<Vec<_>>(), ["release/r@1 task b"]);

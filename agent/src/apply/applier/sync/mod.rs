@@ -165,13 +165,13 @@ impl Applier for SyncApplier {
     fn check<'a>(&'a self, site: &'a Site, task: &'a HostTask) -> Pending<'a, Result<CheckResult, TaskError>> {
         Box::pin(async move {
             let tree = read_tree(site, task)?;
-            let (target, walk) = compare(site, task, &tree).await?;
+            let (target, mut walk) = compare(site, task, &tree).await?;
             if walk.changes.is_empty() {
                 store_record(site, task, walk.into_record());
                 return Ok(CheckResult::Converged);
             }
             let (diff, message) = (walk.changes.diff(&tree.path), walk.changes.summary());
-            Ok(match check_changeable(site, &tree, target.is_some()) {
+            Ok(match check_changeable(site, &tree, target.is_some()).and_then(|()| walk.check_changes()) {
                 Ok(()) => CheckResult::Drifted { diff, message },
                 Err(error) => CheckResult::Blocked { diff, message: error.message },
             })
@@ -182,8 +182,9 @@ impl Applier for SyncApplier {
         Box::pin(async move {
             let tree = read_tree(site, task)?;
             // All errors of the comparison are found before the first change.
-            let (target, planned) = compare(site, task, &tree).await.map_err(TaskError::without_effect)?;
+            let (target, mut planned) = compare(site, task, &tree).await.map_err(TaskError::without_effect)?;
             check_changeable(site, &tree, target.is_some()).map_err(TaskError::without_effect)?;
+            planned.check_changes().map_err(TaskError::without_effect)?;
             let mut walk = TreeWalk::new((site, task), &tree, planned.into_record(), true);
             let target = if let Some(target) = target {
                 target

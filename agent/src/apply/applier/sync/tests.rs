@@ -11,6 +11,7 @@ use stemma_core::digest::sha256;
 
 use super::*;
 use crate::apply::applier::testing::{block_on, site_of, task_of};
+use crate::apply::task::FailureEffect;
 use crate::host::memory::MemoryHost;
 use crate::host::real::RealHost;
 use crate::host::{Host, ReplaceBlocker};
@@ -173,6 +174,33 @@ fn x05_delete_stops_before_mount_point() {
     let error = apply(&host, &parameters).unwrap_err();
     assert!(error.message.starts_with("something is mounted at /srv/w/m, and a mount point is not removed"), "{}", error.message);
     assert_eq!(host.list("/srv/w"), ["a", "m"]);
+}
+
+/// What prevents a change below the top of the tree is found before the first change.
+#[test]
+fn apply_changes_nothing_when_entry_is_blocked() {
+    let host = MemoryHost::new();
+    for path in ["/srv/w/a", "/srv/w/z/f", "/srv/w/z/other"] {
+        host.put(path, "old");
+    }
+    let files = json!({"a": blob(&host, "new"), "z/f": blob(&host, "new"), "z/n/f": blob(&host, "new")});
+    let parameters = json!({"dst": "/srv/w", "files": files, "delete": true});
+    for (path, blocker, expected) in [
+        ("/srv/w/z/f", ReplaceBlocker::Immutable, "/srv/w/z/f cannot be replaced: it is immutable"),
+        ("/srv/w/z/f", ReplaceBlocker::Mounted, "/srv/w/z/f cannot be replaced: a file is mounted over it"),
+        ("/srv/w/z/other", ReplaceBlocker::AppendOnly, "/srv/w/z/other cannot be replaced: it is append-only"),
+        ("/srv/w/z", ReplaceBlocker::ImmutableDirectory, "the directory /srv/w/z is immutable"),
+    ] {
+        host.set_blocker(path, Some(blocker));
+        let Ok(CheckResult::Blocked { message, .. }) = check(&host, &parameters) else { panic!("{path} is blocked") };
+        assert!(message.contains(expected), "{message}");
+        let error = apply(&host, &parameters).unwrap_err();
+        assert_eq!((error.message, error.effect), (message, FailureEffect::Unchanged));
+        assert_eq!(host.text("/srv/w/a").as_deref(), Some("old"), "{path}");
+        host.set_blocker(path, None);
+    }
+    apply(&host, &parameters).unwrap();
+    assert_eq!(check(&host, &parameters), Ok(CheckResult::Converged));
 }
 
 /// The agent is killed, or the power is cut, before each of its changes. The next pass finishes the work and leaves no

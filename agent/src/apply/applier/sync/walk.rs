@@ -38,6 +38,8 @@ pub(super) struct TreeWalk<'a> {
     pub(super) room: usize,
     /// True if the walk makes the changes.
     is_applying: bool,
+    /// What prevents the first change that is not possible. Only a walk that lists the changes looks for it.
+    obstacle: Option<HostError>,
     pub(super) changes: TreeChanges,
 }
 
@@ -155,7 +157,19 @@ impl<'a> SourceDir<'a> {
 impl<'a> TreeWalk<'a> {
     pub(super) fn new((site, task): (&'a Site, &'a HostTask), tree: &'a Tree, old_record: SyncRecord, is_applying: bool) -> Self {
         let (record, changes) = (SyncRecord::default(), TreeChanges::default());
-        Self { site, task, tree, old_record, record, room: MAX_SYNCED_FILES, is_applying, changes }
+        Self { site, task, tree, old_record, record, room: MAX_SYNCED_FILES, is_applying, obstacle: None, changes }
+    }
+
+    /// Fails if something prevents one of the changes that the walk has listed, such as an immutable file.
+    pub(super) fn check_changes(&mut self) -> Result<(), TaskError> {
+        self.obstacle.take().map_or(Ok(()), |obstacle| Err(obstacle.into()))
+    }
+
+    /// Looks for what prevents a listed change of an entry, unless the walk has found an obstacle already.
+    fn find_obstacle(&mut self, dir: &dyn Dir, name: &str) {
+        if !self.is_applying && self.obstacle.is_none() {
+            self.obstacle = dir.check_replaceable(name).err();
+        }
     }
 
     /// Returns what the walk has found out about the files.
@@ -183,6 +197,8 @@ impl<'a> TreeWalk<'a> {
             return Ok(());
         }
         self.changes.add('~', &if path.is_empty() { format!("{}/", self.tree.path) } else { format!("{path}/") });
+        // No entry has this name, so only obstacles of the directory and its file system are found.
+        self.find_obstacle(dir, "\u{fffd}");
         if self.is_applying {
             if (user, group) != (stat.user, stat.group) {
                 // The new owner and group never have rights that only the former ones should have had.
@@ -257,6 +273,9 @@ impl<'a> TreeWalk<'a> {
             return Ok(());
         }
         self.changes.add(if present.is_some() { '~' } else { '+' }, path);
+        if let Some(dir) = dir {
+            self.find_obstacle(dir, name);
+        }
         if let (true, Some(dir)) = (self.is_applying, dir) {
             if dir.version(name)? != present {
                 return Err(changed_error(&self.full_path(path)));
@@ -273,8 +292,12 @@ impl<'a> TreeWalk<'a> {
     /// Opens a subdirectory of the tree. Creates it if it is missing and the walk makes the changes.
     /// `exists` is false if the subdirectory is missing, or if something else is in its place that is removed.
     fn enter(&mut self, dir: Option<&dyn Dir>, name: &str, path: &str, exists: bool) -> Result<Option<Box<dyn Dir>>, TaskError> {
-        let Some(dir) = dir.filter(|_| exists || self.is_applying) else {
+        let parent = dir;
+        let Some(dir) = parent.filter(|_| exists || self.is_applying) else {
             self.changes.add('+', &format!("{path}/"));
+            if let Some(parent) = parent {
+                self.find_obstacle(parent, name);
+            }
             return Ok(None);
         };
         if !exists {
@@ -441,6 +464,7 @@ async fn remove_entry(
     }
     if kind != FileKind::Directory {
         walk.changes.add('-', path);
+        walk.find_obstacle(dir, name);
         if walk.is_applying {
             dir.remove(name)?;
         }
@@ -451,6 +475,7 @@ async fn remove_entry(
         return Ok(true);
     }
     walk.changes.add('-', &format!("{path}/"));
+    walk.find_obstacle(dir, name);
     if walk.is_applying {
         dir.remove_dir(name)?;
     }

@@ -1,6 +1,6 @@
-//! Findings about tasks whose condition cannot be evaluated, and about tasks whose path another task writes or no host
-//! accepts. There is one finding for each task, however many hosts have the problem. In addition, each of these nodes
-//! has its own finding.
+//! Findings about tasks whose condition cannot be evaluated, about tasks whose path another task writes or no host
+//! accepts, and about tasks that contradict another one. There is one finding for each task, however many hosts have the
+//! problem. In addition, each of these nodes has its own finding.
 
 use std::collections::BTreeMap;
 
@@ -12,10 +12,13 @@ use crate::resolve::{ResolveCache, ResolvedNode, resolve_node};
 
 /// The rules whose findings about single hosts are combined into one finding for each task of a release. Findings of the
 /// rule `task.type` are combined by [`super::OutdatedAgents`].
-const SHARED_RULES: [Rule; 3] = [rule::CONDITION_FAILED, rule::TASK_PATH, rule::TASK_TYPE];
+const SHARED_RULES: [Rule; 4] = [rule::CONDITION_FAILED, rule::TASK_CONFLICT, rule::TASK_PATH, rule::TASK_TYPE];
 
-/// The tasks whose condition cannot be evaluated, or that have no usable path, with their hosts. The hosts are added
-/// one by one. The key is the release, the object of the finding and the code of its rule.
+/// The rules about tasks that obstruct each other on a host, or that have no usable path.
+const OBSTRUCTION_RULES: [Rule; 2] = [rule::TASK_CONFLICT, rule::TASK_PATH];
+
+/// The tasks whose condition cannot be evaluated, that contradict another task, or that have no usable path, with their
+/// hosts. The hosts are added one by one. The key is the release, the object of the finding and the code of its rule.
 #[derive(Default)]
 pub struct FailingTasks(BTreeMap<(ReleaseRef, String, String), FailingHosts>);
 
@@ -28,35 +31,38 @@ struct FailingHosts {
     host_names: Vec<String>,
 }
 
-/// Returns the findings about tasks that have no usable path on these nodes since a change. Omits findings that existed
-/// before the change. There is one finding for each task.
-pub fn newly_without_path(
+/// Returns the findings about tasks that have no usable path on these nodes since a change, or that contradict another
+/// task there. Omits findings that existed before the change. There is one finding for each task.
+pub fn newly_obstructed(
     fleet_before: &Fleet,
     fleet_after: &Fleet,
     cache: &ResolveCache,
     nodes: impl Iterator<Item = NodeId>,
 ) -> Vec<Finding> {
     let mut failing = FailingTasks::default();
-    // On most nodes every task has a usable path, so only the state after the change is resolved at first. Resolving
-    // the state before the change too would evict the cached values of the node's group.
-    for node in nodes.filter(|node| fleet_after.profile(*node).is_some_and(|profile| profile.should_check_paths())) {
+    let may_be_obstructed = |node: &NodeId| {
+        fleet_after.profile(*node).is_some_and(|profile| profile.should_check_paths() || profile.may_have_conflicts())
+    };
+    // On most nodes every task can run, so only the state after the change is resolved at first. Resolving the state
+    // before the change too would evict the cached values of the node's group.
+    for node in nodes.filter(may_be_obstructed) {
         let resolution = resolve_node(fleet_after, cache, node);
         let Some(new_node) = resolution.resolved_node() else { continue };
-        let mut findings = path_findings(new_node);
+        let mut findings = obstructions(new_node);
         if findings.is_empty() {
             continue;
         }
-        let old = resolve_node(fleet_before, cache, node).resolved_node().map(|item| path_findings(item)).unwrap_or_default();
+        let old = resolve_node(fleet_before, cache, node).resolved_node().map(|item| obstructions(item)).unwrap_or_default();
         findings.retain(|finding| !old.contains(finding));
         failing.add_findings(new_node, findings);
     }
     failing.into_findings().map(|(finding, _)| finding).collect()
 }
 
-/// Returns the findings about the paths of a host's tasks.
-fn path_findings(node: &ResolvedNode) -> Vec<Finding> {
+/// Returns the findings about the paths of a host's tasks, and about tasks that contradict each other.
+fn obstructions(node: &ResolvedNode) -> Vec<Finding> {
     let findings = node.task_set().into_iter().flat_map(|set| set.findings());
-    findings.filter(|finding| finding.code == rule::TASK_PATH.code).collect()
+    findings.filter(|finding| OBSTRUCTION_RULES.iter().any(|rule| finding.code == rule.code)).collect()
 }
 
 /// Returns whether a finding about one host is combined with those of other hosts into one finding.

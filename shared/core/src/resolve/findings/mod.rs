@@ -16,7 +16,7 @@ mod unset;
 pub(crate) use catalog::catalog_findings;
 pub use catalog::{all_catalog_findings, newly_uncatalogued, object_catalog_findings};
 pub use cluster::{cluster_findings, newly_undeclared};
-pub use failing::{FailingTasks, is_aggregated, newly_without_path};
+pub use failing::{FailingTasks, is_aggregated, newly_obstructed};
 pub use level::{level_findings, newly_colliding_below};
 pub use node::{
     duplicate_host, fleet_waiting, host_ahead, host_awaited, host_stuck, new_rule_findings, newly_colliding, newly_unmet,
