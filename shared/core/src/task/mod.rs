@@ -35,7 +35,7 @@ pub use check::{SECRET_EXPOSED, check_release_tasks, check_task};
 pub(crate) use check::{paths_through_links, template_tags_in_plain_texts};
 pub use claim::{PathClaim, PathClaims, PathConflict, PathContent};
 pub use declared::{AGENT_VERSION_FACT, KnownTypes, TASK_TYPES_FACT, UnknownFeature, declared_task_types};
-pub use object_demand::{NamedObject, ObjectConflict, ObjectDemands};
+pub use object_demand::{ObjectConflict, ObjectDemands};
 pub use package_rules::{AGENT_PACKAGE, AGENT_REMOVES_ITSELF};
 pub use package_version::{compare_debian_versions, compare_rpm_versions};
 pub use parameter_type::{
@@ -59,7 +59,7 @@ pub use system_parameters::{
     SOURCE_DIR, ServiceParameters, SyncParameters,
 };
 pub use types::{
-    CombinationRule, Concurrency, ResourceText, TASK_TYPES, TaskKind, TaskType, TemplateText, WriteTarget, task_type,
+    CombinationRule, Concurrency, NamedObject, ResourceText, TASK_TYPES, TaskKind, TaskType, TemplateText, WriteTarget, task_type,
 };
 
 use crate::field::{FieldType, REQUIRED, manifest_struct};

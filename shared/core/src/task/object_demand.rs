@@ -9,21 +9,9 @@ use std::collections::BTreeMap;
 use serde_json::{Map, Value};
 
 use super::name_rules::unit_name;
-use super::types::{TaskKind, TaskType, task_type};
+use super::types::{NamedObject, TaskKind, TaskType, task_type};
 use super::{Task, is_template};
 use crate::name::truncated;
-
-/// The objects that the tasks of a type manage by a name.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct NamedObject {
-    /// The word for one object in messages, such as `package`.
-    pub noun: &'static str,
-    /// The name and the alias of the parameter with the name of the object, or with a list of names.
-    pub name_parameters: &'static [&'static str],
-    /// The parameters that define the state of the object. Two tasks contradict each other if they give one of them
-    /// different values. The other parameters define how a change is made, or only limit the state.
-    pub state_parameters: &'static [&'static str],
-}
 
 /// The states that the tasks of a host want, by object. `T` identifies a task.
 #[derive(Debug)]
@@ -230,7 +218,7 @@ mod tests {
 
     /// A third task is compared with the state of the first one that set a parameter.
     #[test]
-    fn conflict_names_task_that_set_parameter() {
+    fn conflict_names_first_task_with_parameter() {
         let mut demands = ObjectDemands::default();
         assert_eq!(demands.add(1, &task("service", &json!({"unit": "a", "state": "running"}))), None);
         assert_eq!(demands.add(2, &task("service", &json!({"unit": "a", "enabled": true}))), None);

@@ -10,7 +10,6 @@ use serde_json::{Map, Value};
 use super::account_parameters::{GroupAccountParameters, UserParameters, group_contradictions, user_contradictions};
 use super::claim::PathContent;
 use super::examples;
-use super::object_demand::NamedObject;
 use super::package_rules::package_contradictions;
 use super::parameter_type::NamedResource;
 use super::parameter_values::is_true;
@@ -73,6 +72,18 @@ pub struct WriteTarget {
     pub absent: Option<&'static str>,
     /// The content of the path, if the task does not delete it.
     pub content: PathContent,
+}
+
+/// The objects that the tasks of a type manage by a name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NamedObject {
+    /// The word for one object in messages, such as `package`.
+    pub noun: &'static str,
+    /// The name and the alias of the parameter with the name of the object, or with a list of names.
+    pub name_parameters: &'static [&'static str],
+    /// The parameters that define the state of the object. Two tasks contradict each other if they give one of them
+    /// different values. The other parameters define how a change is made, or only limit the state.
+    pub state_parameters: &'static [&'static str],
 }
 
 /// The rule whether a task shares its host with other tasks while it runs.
