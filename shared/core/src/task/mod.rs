@@ -56,7 +56,7 @@ pub use run_parameters::{MODULES_DIR, PuppetParameters, REBOOT_CONDITIONS, Reboo
 pub use sources::{set_source, written_paths};
 pub use system_parameters::{
     AGENT_ENDS_ITSELF, CopyFilesParameters, DirectoryParameters, FileCopy, LinkParameters, PackageParameters, SERVICE_STATES,
-    SOURCE_DIR, ServiceParameters, SyncParameters,
+    SOURCE_DIR, ServiceParameters, SyncParameters, UNIT_ENDS_HOST, ends_host,
 };
 pub use types::{
     CombinationRule, Concurrency, NamedObject, ResourceText, TASK_TYPES, TaskKind, TaskType, TemplateText, WriteTarget, task_type,

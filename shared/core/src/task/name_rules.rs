@@ -85,6 +85,13 @@ pub fn unit_name(text: &str) -> String {
 
 /// A name of Debian (policy 5.6.1) or of rpm. Debian's have an optional architecture after `:`.
 pub fn package_name_error(text: &str) -> Option<String> {
+    // apt takes these for several architectures. The database of dpkg has none of them.
+    if let Some((name, architecture @ ("any" | "native"))) = text.split_once(':') {
+        return Some(format!(
+            "{:?} names no architecture that a package has: write {name}, or {name}: and one such as amd64 instead of {architecture}",
+            truncated(text)
+        ));
+    }
     let name = text.split_once(':').map_or(text, |(name, architecture)| if architecture.is_empty() { "" } else { name });
     let is_inner = |byte: u8| byte.is_ascii_alphanumeric() || b"+-._".contains(&byte);
     let is_valid = text.len() <= MAX_TEXT_BYTES
@@ -142,6 +149,13 @@ pub fn pattern_error(text: &str) -> Option<String> {
     if let Some(sign) = starts_negated.or(foreign_sign).or(ends_blank) {
         return Some(format!(
             "{:?} has {sign}, which is no part of a pattern here, so it would not protect what it seems to name: write plain names with `*` and `?`, such as *.tmp, cache/ or /a/b (`?` also stands for a special character)",
+            truncated(text)
+        ));
+    }
+    // A name may have a comma or blank. Several patterns in one text would match nothing.
+    if text.split([',', ' ']).filter(|part| part.contains('*')).count() > 1 {
+        return Some(format!(
+            "{:?} has several patterns in one text, so it would not protect what they name: write each pattern as an item of the list",
             truncated(text)
         ));
     }
@@ -239,6 +253,12 @@ mod tests {
             let error = pattern_error(pattern).unwrap();
             assert!(error.contains("would not protect what it seems to name"), "{error}");
         }
+        for pattern in ["*.tmp,*.bak", "*.tmp *.bak", "a/*, b/*"] {
+            assert!(pattern_error(pattern).unwrap().contains("several patterns in one text"), "{pattern}");
+        }
+        for pattern in ["a, b", "* copy", "a,b.*"] {
+            assert_eq!(pattern_error(pattern), None, "{pattern}");
+        }
         for pattern in ["", "/", "//a", "a//", "a//b", "./a", "a/..", "a\nb", &"a".repeat(256)] {
             assert!(pattern_error(pattern).unwrap().contains("is not a pattern"), "{pattern}");
         }
@@ -274,7 +294,7 @@ mod tests {
             assert_eq!(package_name_error(name), None, "{name}");
         }
         for name in
-            ["", "-y", "a", "a b", "nginx=1", "nginx/stable", "nginx:", "./x.deb", "nginx-", "nginx-:amd64", "nginx:amd64-"]
+            ["", "-y", "a", "a b", "nginx=1", "nginx/stable", "nginx:", "./x.deb", "nginx-", "nginx-:amd64", "nginx:amd64-", "nginx:any"]
         {
             assert!(package_name_error(name).is_some(), "{name}");
         }

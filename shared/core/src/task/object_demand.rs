@@ -10,7 +10,7 @@ use serde_json::{Map, Value};
 
 use super::name_rules::unit_name;
 use super::types::{NamedObject, TaskKind, TaskType, task_type};
-use super::{Task, is_template};
+use super::{Task, compare_debian_versions, compare_rpm_versions, is_template};
 use crate::name::truncated;
 
 /// The states that the tasks of a host want, by object. `T` identifies a task.
@@ -70,8 +70,17 @@ impl<T: Copy> ObjectDemands<T> {
 fn contradiction<T: Copy>(kind: &TaskType, demand: &Demand<T>, values: &[(&'static str, Value)]) -> Option<(T, [String; 2])> {
     let pairs = demand.iter().flat_map(|(name, (value, owner))| values.iter().map(move |later| (owner, (name, value), later)));
     let mut conflicts = pairs.filter(|(_, (name, value), (later_name, later_value))| {
-        if *name == later_name {
-            return shown(value) != shown(later_value);
+        match (*name, *later_name) {
+            // Two tasks may each add a user to groups.
+            ("groups", "groups") => return false,
+            ("exact_groups", "groups") => return !contains_all(value, later_value),
+            ("groups", "exact_groups") => return !contains_all(later_value, value),
+            ("min_version", "min_version") => return false,
+            ("version", "min_version") => return is_older(value, later_value),
+            ("min_version", "version") => return is_older(later_value, value),
+            ("exact_groups", "exact_groups") => return !(contains_all(value, later_value) && contains_all(later_value, value)),
+            (name, later_name) if name == later_name => return shown(value) != shown(later_value),
+            _ => {}
         }
         // Two values that no task may have together, such as `masked: true` and `state: running`.
         let both = [(*name, *value), (later_name, later_value)].map(|(name, value)| ((*name).to_owned(), value.clone()));
@@ -100,7 +109,27 @@ fn state_values(object: &NamedObject, parameters: &Map<String, Value>) -> Vec<(&
         let value = written.or_else(|| (name == "absent").then_some(Value::Bool(false)))?;
         (!value.as_str().is_some_and(is_template)).then_some((name, value))
     };
-    object.state_parameters.iter().filter_map(|name| value(name)).collect()
+    let mut values: Vec<_> = object.state_parameters.iter().filter_map(|name| value(name)).collect();
+    // The list of groups is the whole list or a part of it.
+    let is_exact = values.iter().any(|(name, value)| *name == "exact_groups" && *value == Value::Bool(true));
+    values.retain(|(name, _)| *name != "exact_groups");
+    for (name, _) in values.iter_mut().filter(|(name, _)| is_exact && *name == "groups") {
+        *name = "exact_groups";
+    }
+    values
+}
+
+/// Returns whether a version is older than another one, by the order of Debian and by that of rpm.
+fn is_older(version: &Value, other: &Value) -> bool {
+    let (version, other) = (shown(version), shown(other));
+    compare_debian_versions(&version, &other).is_lt() && compare_rpm_versions(&version, &other).is_lt()
+}
+
+/// Returns whether a list of names contains all names of another list. A list with a template contains any name.
+fn contains_all(list: &Value, others: &Value) -> bool {
+    let names = |list: &Value| list.as_array().map(Vec::as_slice).unwrap_or_default().to_vec();
+    let has_template = |list: &Value| names(list).iter().any(|name| name.as_str().is_some_and(is_template));
+    has_template(list) || has_template(others) || names(others).iter().all(|name| names(list).contains(name))
 }
 
 /// Returns the names of the objects that a task manages. Names that are templates are omitted.
@@ -184,6 +213,22 @@ mod tests {
             ),
             ("user", json!({"name": "a", "uid": 1000}), json!({"name": "a", "uid": 1001}), "user a", "uid: 1001", "uid: 1000"),
             (
+                "package",
+                json!({"name": "a1", "version": "1.0"}),
+                json!({"name": "a1", "min_version": "2.0"}),
+                "package a1",
+                "min_version: 2.0",
+                "version: 1.0",
+            ),
+            (
+                "user",
+                json!({"name": "a", "groups": ["b"], "exact_groups": true}),
+                json!({"name": "a", "groups": ["c"]}),
+                "user a",
+                "groups: [\"c\"]",
+                "exact_groups: [\"b\"]",
+            ),
+            (
                 "group_account",
                 json!({"name": "a"}),
                 json!({"name": "a", "absent": true}),
@@ -201,13 +246,16 @@ mod tests {
     fn tasks_share_object_when_states_agree_or_are_unknown() {
         for (kind, first, second) in [
             ("package", json!({"name": ["a1", "b1"]}), json!({"name": ["b1", "c1"], "recommends": true})),
-            ("package", json!({"name": "a1", "version": "1"}), json!({"name": "a1", "min_version": "2"})),
+            ("package", json!({"name": "a1", "version": "1.10"}), json!({"name": "a1", "min_version": "1.9"})),
+            ("package", json!({"name": "a1", "min_version": "1"}), json!({"name": "a1", "min_version": "2"})),
             ("package", json!({"name": "a1"}), json!({"name": "b1", "absent": true})),
             ("package", json!({"name": "a1", "version": "1"}), json!({"name": "a1", "version": "{{ labels.v }}"})),
             ("package", json!({"name": "a1"}), json!({"name": "{{ labels.name }}", "absent": true})),
             ("service", json!({"unit": "a", "state": "running"}), json!({"unit": "a", "enabled": true})),
             ("service", json!({"unit": "a.socket", "state": "running"}), json!({"unit": "a", "state": "stopped"})),
             ("user", json!({"name": "a", "uid": "1000"}), json!({"name": "a", "uid": 1000, "groups": ["b"]})),
+            ("user", json!({"name": "a", "groups": ["b"]}), json!({"name": "a", "groups": ["c"]})),
+            ("user", json!({"name": "a", "groups": ["b", "c"], "exact_groups": true}), json!({"name": "a", "groups": ["c"]})),
         ] {
             assert_eq!(conflict(kind, &first, &second), None, "{first} {second}");
         }

@@ -33,6 +33,32 @@ const AGENT_UNIT: &str = "stemma-agent.service";
 pub const AGENT_ENDS_ITSELF: &str = "the agent does not stop, disable or mask itself, because nothing would start it again: run `stemma-agent leave` on the \
     host, or set the mode of the node to observe";
 
+/// Units that end, stop or suspend the host when they start. Systemd lists them in `systemd.special(7)`.
+const HOST_ENDING_UNITS: &[&str] = &[
+    "poweroff", "halt", "reboot", "kexec", "soft-reboot", "shutdown", "umount", "final", "exit", "ctrl-alt-del", "rescue", "emergency",
+    "runlevel0", "runlevel1", "runlevel6", "sleep", "suspend", "hibernate", "hybrid-sleep", "suspend-then-hibernate",
+];
+
+/// The units without which neither the agent nor `systemctl` of other users can speak to systemd.
+const BUS_UNITS: &[&str] = &["dbus.service", "dbus.socket", "dbus-broker.service"];
+
+/// The error message of a `service` task that would end or suspend its host.
+pub const UNIT_ENDS_HOST: &str =
+    "the start of this unit ends or suspends the host at each check: write a `reboot` task for a reboot, or remove `state`";
+
+/// Returns whether the start of a unit ends, stops or suspends the host: a unit of [`HOST_ENDING_UNITS`], or the service of
+/// one (`systemd-poweroff.service`).
+pub fn ends_host(unit: &str) -> bool {
+    let Some((name, unit_type)) = unit.rsplit_once('.') else { return false };
+    match unit_type {
+        "target" => HOST_ENDING_UNITS.contains(&name),
+        "service" => {
+            name == "rescue" || name == "emergency" || name.strip_prefix("systemd-").is_some_and(|name| HOST_ENDING_UNITS.contains(&name))
+        }
+        _ => false,
+    }
+}
+
 /// Returns the errors of parameters of a `service` task that contradict each other.
 pub(super) fn service_contradictions(values: &Map<String, Value>) -> Vec<(String, String)> {
     let has = |name: &str, value: Value| values.get(name) == Some(&value);
@@ -40,8 +66,19 @@ pub(super) fn service_contradictions(values: &Map<String, Value>) -> Vec<(String
     let is_masked = is_true(values, "masked");
     let unit = ["unit", "name"].iter().find_map(|name| values.get(*name)?.as_str()).map(unit_name);
     let ends_agent = unit.as_deref() == Some(AGENT_UNIT) && (is_stopped || is_masked || has("enabled", false.into()));
+    let ends_bus = (is_stopped || is_masked) && unit.as_deref().is_some_and(|unit| BUS_UNITS.contains(&unit));
     let rules = [
         (ends_agent, "unit", AGENT_ENDS_ITSELF),
+        (
+            ends_bus,
+            "unit",
+            "the agent speaks to systemd over D-Bus, so no task stops or masks it: remove the task, or set `enabled` only",
+        ),
+        (
+            is_running && unit.as_deref().is_some_and(ends_host),
+            "unit",
+            UNIT_ENDS_HOST,
+        ),
         (is_masked && is_running, "masked", "a masked unit cannot run: remove it, or write `state: stopped`"),
         (is_masked && is_true(values, "enabled"), "masked", "a masked unit cannot be enabled: remove it, or `enabled: true`"),
         (
@@ -166,6 +203,8 @@ mod tests {
         let masked_error = "parameters.masked: a masked unit cannot run: remove it, or write `state: stopped`";
         let enabled_error = "parameters.masked: a masked unit cannot be enabled: remove it, or `enabled: true`";
         let reload_error = "parameters.reload: a stopped unit is not reloaded: remove it, or write `state: running`";
+        let host_error =
+            "parameters.unit: the start of this unit ends or suspends the host at each check: write a `reboot` task for a reboot, or remove `state`".to_owned();
         for (parameters, expected) in [
             (json!({"unit": "a", "masked": true, "state": "running"}), masked_error.to_owned()),
             (json!({"unit": "a", "masked": true, "enabled": true}), enabled_error.to_owned()),
@@ -180,6 +219,16 @@ mod tests {
                  host, or set the mode of the node to observe"
                     .to_owned(),
             ),
+            (json!({"unit": "poweroff.target", "state": "running"}), host_error.clone()),
+            (json!({"unit": "systemd-suspend", "state": "running"}), host_error.clone()),
+            (json!({"unit": "emergency", "state": "running"}), host_error),
+            (
+                json!({"unit": "dbus", "state": "stopped"}),
+                "parameters.unit: the agent speaks to systemd over D-Bus, so no task stops or masks it: remove the task, or set `enabled` only".to_owned(),
+            ),
+            (json!({"unit": "dbus.socket", "state": "running"}), String::new()),
+            (json!({"unit": "sleep.target", "masked": true}), String::new()),
+            (json!({"unit": "poweroff", "state": "running"}), String::new()),
             (json!({"unit": "stemma-agent", "state": "running"}), String::new()),
             (json!({"unit": "a", "state": "stopped", "reload": false, "enabled": true}), String::new()),
             (json!({"unit": "a", "state": "stopped", "masked": true, "enabled": false}), String::new()),

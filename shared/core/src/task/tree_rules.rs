@@ -265,7 +265,19 @@ pub(super) fn sync_contradictions(parameters: &Map<String, Value>) -> Vec<(Strin
     let src = literal_text(parameters, "src");
     let overlap = || overlap_error(src?, literal_text(parameters, "dst")?);
     let src_error = src.and_then(agent_source_error).or_else(overlap).map(|error| error_at("src", error));
-    managed_dir_error(parameters, "dst", "delete").into_iter().chain(src_error).collect()
+    let pattern_error = literal_text(parameters, "dst").and_then(|dst| absolute_pattern_error(parameters, dst));
+    managed_dir_error(parameters, "dst", "delete").into_iter().chain(src_error).chain(pattern_error).collect()
+}
+
+/// Returns the error if a pattern of `ignore` is a path that begins with `dst`. A pattern is a path below `dst`, so that one
+/// would match nothing.
+fn absolute_pattern_error(parameters: &Map<String, Value>, dst: &str) -> Option<(String, String)> {
+    let patterns = parameters.get("ignore").and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_str);
+    let below_dst = |(index, pattern): (usize, &str)| Some((index, pattern.to_owned(), pattern.strip_prefix(dst)?.to_owned()));
+    let mut matches = patterns.enumerate().filter_map(below_dst).filter(|(.., rest)| rest.starts_with('/'));
+    let (index, pattern, rest) = matches.next()?;
+    let message = format!("{:?} begins with dst, and a pattern is a path below dst: write {:?}", truncated(&pattern), truncated(&rest));
+    Some(error_at(&format!("ignore[{index}]"), message))
 }
 
 /// Returns the error if no task may change the directory in the parameter `name`, or if the task removes all that is in
@@ -345,6 +357,8 @@ mod tests {
     fn sync_errors_name_field() {
         for (parameters, fields) in [
             (json!({"dst": "/srv/a", "src": "/srv/b", "delete": true}), vec![]),
+            (json!({"dst": "/srv/a", "src": "/srv/b", "ignore": ["/keep", "/srv/a/keep"]}), vec!["parameters.ignore[1]"]),
+            (json!({"dst": "/srv/a", "src": "/srv/b", "ignore": ["/srv/ab"]}), vec![]),
             (json!({"dst": "/srv/a", "src": "/srv/a/b"}), vec!["parameters.src"]),
             (json!({"dst": "/srv/a/b", "src": "/srv/a"}), vec!["parameters.src"]),
             (json!({"dst": "/usr/share", "src": "/srv/a"}), vec![]),

@@ -201,7 +201,7 @@ task_types! {
         named_object: Some(NamedObject {
             noun: "package",
             name_parameters: &["name"],
-            state_parameters: &["absent", "version", "hold"],
+            state_parameters: &["absent", "version", "min_version", "hold"],
         }),
         combination_rule: Some(package_contradictions),
         example: examples::PACKAGE,
@@ -212,7 +212,7 @@ task_types! {
         named_object: Some(NamedObject {
             noun: "user",
             name_parameters: &["name"],
-            state_parameters: &["absent", "uid", "group", "home", "shell", "comment", "locked"],
+            state_parameters: &["absent", "uid", "group", "home", "shell", "comment", "locked", "groups", "exact_groups"],
         }),
         combination_rule: Some(user_contradictions),
         example: examples::USER,

@@ -156,8 +156,13 @@ impl AccountPlan {
     }
 }
 
+/// Held by the task that changes accounts. Two tasks can name one account, and `useradd` looks for the account before it locks
+/// the files: it would create the account twice.
+#[derive(Default)]
+struct AccountLock(tokio::sync::Mutex<()>);
+
 /// Brings an account into the state that its task describes. `plan` compares both. `account` is the kind and the name of
-/// the account.
+/// the account. Waits for other tasks that change accounts.
 ///
 /// # Errors
 /// [`TaskError`] if a tool fails, or if the account cannot be changed.
@@ -167,6 +172,8 @@ pub(super) async fn converge(
     account: &str,
     plan: impl Fn() -> Result<AccountPlan, TaskError>,
 ) -> Result<ApplyResult, TaskError> {
+    let lock = site.memory.get::<AccountLock>();
+    let _guard = lock.0.lock().await;
     let mut result = ApplyResult::default();
     let (mut notes, mut last_step, mut repeats) = (Vec::new(), None, 0);
     for number in 0..MAX_STEPS {

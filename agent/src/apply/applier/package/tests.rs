@@ -636,22 +636,29 @@ fn dnf_adds_package_missing_in_rpm() {
     host.put("/usr/bin/dnf", "");
     host.on_run(|host, command| {
         let is_installed = host.text("/nginx").is_some();
-        let output = match command.argv[0].as_str() {
-            "rpm" if is_installed => "nginx\tx86_64\t1.24.0-1.fc39\n",
-            "rpm" => "package nginx is not installed\n",
+        let asks_provider = command.argv.iter().any(|word| word == "--whatprovides");
+        let (status, output) = match command.argv[0].as_str() {
+            "rpm" if asks_provider && is_installed && command.argv.iter().any(|word| word == "webserver") => (0, "nginx\n"),
+            "rpm" if asks_provider => (1, "no package provides it\n"),
+            "rpm" if is_installed => (0, "nginx\tx86_64\t1.24.0-1.fc39\n"),
+            "rpm" => (1, "package nginx is not installed\n"),
             _ => {
                 host.put("/nginx", "");
-                ""
+                (0, "")
             }
         };
-        CommandResult { end: ExitKind::Status(0), output: output.into() }
+        CommandResult { end: ExitKind::Status(status), output: output.into() }
     });
+    assert_eq!(diff(&host, &json!({"name": "webserver"})), "-webserver: absent\n+webserver: present\n");
     let parameters = json!({"name": "nginx", "min_version": "1.20"});
     assert_eq!(diff(&host, &parameters), "-nginx: absent\n+nginx: 1.20 or newer\n");
     let result = apply(&host, &parameters).unwrap();
     assert_eq!(result.diff, "-nginx: absent\n+nginx: 1.24.0-1.fc39\n");
     assert_eq!(check(&host, &parameters).unwrap(), CheckResult::Converged);
     assert_eq!(diff(&host, &json!({"name": "nginx", "version": "1.24.1"})), "-nginx: 1.24.0-1.fc39\n+nginx: 1.24.1\n");
+    // nginx provides the name `webserver`, without a version.
+    assert_eq!(check(&host, &json!({"name": "webserver"})).unwrap(), CheckResult::Converged);
+    assert_eq!(diff(&host, &json!({"name": "webserver", "min_version": "1"})), "-webserver: absent\n+webserver: 1 or newer\n");
     let error = check(&host, &json!({"name": "nginx", "hold": true})).unwrap_err();
     assert!(error.message.starts_with("parameters.hold: is not supported with dnf"), "{error:?}");
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use stemma_core::task::{AGENT_ENDS_ITSELF, ServiceParameters, name_rules};
+use stemma_core::task::{AGENT_ENDS_ITSELF, ServiceParameters, UNIT_ENDS_HOST, ends_host, name_rules};
 
 use crate::apply::applier::parameters;
 use crate::apply::rendering::TaskTemplates;
@@ -64,6 +64,9 @@ impl WantedUnit {
         let ends_agent = is_running == Some(false) || wanted.is_enabled == Some(false) || wanted.is_masked == Some(true);
         if wanted.is_agent() && ends_agent {
             return Err(invalid("unit", &format!("{AGENT_ENDS_ITSELF}; nothing was changed")));
+        }
+        if is_running == Some(true) && ends_host(&wanted.unit) {
+            return Err(invalid("unit", &format!("{UNIT_ENDS_HOST}; nothing was changed")));
         }
         Ok(wanted)
     }

@@ -241,7 +241,17 @@ impl SystemUnits for Units {
 /// Returns a function that converts an error of the bus or of systemd.
 fn unit_error(operation: &'static str, unit: &str) -> impl FnOnce(zbus::Error) -> HostError {
     let unit = unit.to_owned();
-    move |error| HostError::io(operation, unit)(io::Error::other(error))
+    move |error| HostError::io(operation, unit)(io::Error::other(format!("{error}{}", remedy(&error))))
+}
+
+/// Returns what to do about an error of systemd, as the end of its message. Empty for an error that needs no advice.
+fn remedy(error: &zbus::Error) -> &'static str {
+    let zbus::Error::MethodError(name, ..) = error else { return "" };
+    match name.rsplit('.').next() {
+        Some("UnitExists") => "; systemd masks no unit whose file is in /etc/systemd/system: let a `file` task remove that file",
+        Some("JobTypeNotApplicable") => "; a unit of this kind is not started or stopped by a task: remove `state`",
+        _ => "",
+    }
 }
 
 /// Returns the status of a unit from its properties.

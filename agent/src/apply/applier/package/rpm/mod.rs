@@ -25,6 +25,9 @@ const QUERY_SIZE: usize = 20;
 /// Texts of dnf from which it follows that its metadata may be too old.
 const OLD_METADATA_TEXTS: &[&str] = &["No match for argument", "No package ", "Status code: 404"];
 
+/// Maximum number of lines of an error of dnf in a message.
+const MAX_ERROR_LINES: usize = 3;
+
 /// A line of dnf before it runs the first script of a package.
 const TRANSACTION_BEGINS: &str = "Running transaction";
 
@@ -74,7 +77,11 @@ impl<'a> Dnf<'a> {
         let remaining_changes = self.changes(&new);
         if !remaining_changes.is_empty() {
             let diff = remaining_changes.one_line();
-            let message = format!("dnf ended without an error, but these packages are not as required: {diff}");
+            let names = self.request.names.iter().map(|name| rpm_name(name)).collect::<Vec<_>>().join(" ");
+            let message = format!(
+                "dnf ended without an error, but these packages are not as required: {diff}: `dnf list --showduplicates {names}` lists the versions \
+                 that the repositories of this host have"
+            );
             return Err(TaskError { output, ..TaskError::new(message) });
         }
         let snapshot = |named| PackageSnapshot { named, installed: BTreeMap::new() };
@@ -128,7 +135,19 @@ impl<'a> Dnf<'a> {
             }
             states.extend(names.iter().map(|name| find_state(name, &result.output)));
         }
+        // A name that is provided counts only for a task that accepts any version.
+        if matches!(self.request.target, PackageTarget::Present(VersionRule::Any)) {
+            for state in states.iter_mut().filter(|state| state.version.is_none()) {
+                state.provider = self.provider(&state.name).await?;
+            }
+        }
         Ok(states)
+    }
+
+    /// Returns the name of an installed package that provides a name.
+    async fn provider(&self, name: &str) -> Result<Option<String>, TaskError> {
+        let result = self.runner.read(&["rpm", "-q", "--whatprovides", "--qf", "%{NAME}\n", "--", name]).await?;
+        Ok(result.output.lines().next().filter(|_| result.end.is_success()).map(str::to_owned))
     }
 
     /// Runs a command of dnf, again with fresh metadata if the metadata may be too old. Returns its output.
@@ -145,8 +164,7 @@ impl<'a> Dnf<'a> {
                 words.insert(1, "--refresh");
                 continue;
             }
-            let line = result.output.lines().rev().find(|line| line.starts_with("Error:")).unwrap_or_default();
-            let reason = if line.is_empty() { format!("it {}", result.end.sentence()) } else { line.to_owned() };
+            let reason = error_text(&result.output).unwrap_or_else(|| format!("it {}", result.end.sentence()));
             let message = format!("dnf could not {} {}: {reason}", self.request.target.verb(), list_names(&self.request.names));
             let effect = if may_be_old { FailureEffect::Unchanged } else { FailureEffect::Partial };
             return Err(TaskError { effect, message, output: result.output });
@@ -158,6 +176,15 @@ impl<'a> Dnf<'a> {
 fn has_transaction_begun(result: &CommandResult) -> bool {
     let is_mark = |line: &str| line.trim_end() == TRANSACTION_BEGINS || line.starts_with(TRANSACTION_FAILED);
     !matches!(result.end, ExitKind::Status(_)) || result.output.lines().any(is_mark)
+}
+
+/// Returns the last error in the output of dnf. Its text can be on the lines below `Error:`.
+fn error_text(output: &str) -> Option<String> {
+    let lines: Vec<&str> = output.lines().map(str::trim).collect();
+    let first = lines.iter().rposition(|line| line.starts_with("Error:") || line.starts_with("Error in "))?;
+    let details = lines[first + 1..].iter().filter(|line| !line.is_empty() && !line.starts_with("(try to"));
+    let details: Vec<&str> = details.take_while(|_| lines[first] == "Error:").take(MAX_ERROR_LINES).copied().collect();
+    Some(std::iter::once(lines[first]).chain(details).collect::<Vec<_>>().join(" "))
 }
 
 /// Returns the name of a package as rpm and dnf have it: `glibc:i686` is `glibc.i686`.

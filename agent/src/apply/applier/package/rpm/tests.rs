@@ -31,6 +31,19 @@ fn output_of_scripts_is_no_message_of_dnf() {
 }
 
 #[test]
+fn error_of_dnf_has_text_of_next_lines() {
+    let solver = "Error: \n Problem: conflicting requests\n  - nothing provides libx needed by demo-1.0-1.x86_64\n(try to add '--skip-broken' to skip)\n";
+    for (output, expected) in [
+        (solver, Some("Error: Problem: conflicting requests - nothing provides libx needed by demo-1.0-1.x86_64")),
+        ("Error: Transaction failed\nlast line\n", Some("Error: Transaction failed")),
+        ("Error in PREIN scriptlet in rpm package demo\ndemo-1.0-1.x86_64 was supposed to be installed but is not!\n", Some("Error in PREIN scriptlet in rpm package demo")),
+        ("killed\n", None),
+    ] {
+        assert_eq!(error_text(output).as_deref(), expected);
+    }
+}
+
+#[test]
 fn dnf_installs_upgrades_or_removes_packages() {
     let states = ["bash", "nginx"].map(|name| find_state(name, OUTPUT));
     for (target, expected) in [
