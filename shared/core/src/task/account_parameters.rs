@@ -60,6 +60,13 @@ pub(super) fn user_contradictions(parameters: &Map<String, Value>) -> Vec<(Strin
         if let Some(name) = ["uid", "group"].into_iter().find(|name| is_set(parameters, name)) {
             errors.push(error_at(name, "changes the number or group of root, and nobody could administer the host: remove it"));
         }
+        if literal_text(parameters, "home").is_some_and(|home| home != "/root") {
+            errors.push(error_at("home", "moves the home directory of root, whose processes never end: remove it"));
+        }
+        let shell = literal_text(parameters, "shell").unwrap_or_default();
+        if shell.ends_with("/nologin") || shell.ends_with("/false") {
+            errors.push(error_at("shell", "lets nobody log in as root, and then su and sudo fail: remove it"));
+        }
         if is_true(parameters, "locked") {
             errors.push(error_at(
                 "locked",
@@ -118,11 +125,16 @@ fn absence_errors(parameters: &Map<String, Value>, allowed: &[&str]) -> Vec<(Str
     parameters.keys().filter(is_contradiction).map(contradiction).collect()
 }
 
-/// Returns the error if the task removes the account of root or of the controller. `kind` is `user` or `group`.
+/// Accounts without which the bus, the package manager or the network of a host does not work.
+const SYSTEM_ACCOUNTS: &[&str] =
+    &["_apt", "dbus", "messagebus", "nobody", "nogroup", "systemd-network", "systemd-resolve", "systemd-journal"];
+
+/// Returns the error if the task removes an account of the system or of the controller. `kind` is `user` or `group`.
 fn protected_name_error(parameters: &Map<String, Value>, kind: &str) -> Option<(String, String)> {
     let name = parameters.get("name").and_then(Value::as_str).filter(|_| is_true(parameters, "absent"))?;
     let needed_by = match name {
         "root" => "the system",
+        name if SYSTEM_ACCOUNTS.contains(&name) => "the system",
         CONTROLLER_ACCOUNT => "the controller of Stemma",
         _ => return None,
     };
@@ -193,6 +205,9 @@ mod tests {
             ),
             ("user", json!({"name": "root", "uid": 5}), "parameters.uid: changes the number or group of root"),
             ("user", json!({"name": "root", "locked": true}), "parameters.locked: makes root expire"),
+            ("user", json!({"name": "root", "home": "/srv"}), "parameters.home: moves the home directory of root"),
+            ("user", json!({"name": "root", "shell": "/usr/sbin/nologin"}), "parameters.shell: lets nobody log in as root"),
+            ("user", json!({"name": "_apt", "absent": true}), "parameters.absent: would remove the user _apt, which the system"),
             ("user", json!({"name": "web", "uid": 0}), "parameters.uid: 0 is not a number for an account"),
             ("user", json!({"name": "web", "comment": "a:b"}), "parameters.comment: \"a:b\" does not fit into /etc/passwd"),
             ("user", json!({"name": "-web"}), "parameters.name: \"-web\" is not a name for an account"),

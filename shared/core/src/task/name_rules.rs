@@ -120,7 +120,11 @@ pub fn package_version_error(text: &str) -> Option<String> {
             truncated(text)
         ));
     }
+    let has_valid_epoch = text
+        .split_once(':')
+        .is_none_or(|(epoch, rest)| epoch.bytes().all(|byte| byte.is_ascii_digit()) && !rest.is_empty());
     let is_valid = text.len() <= MAX_TEXT_BYTES
+        && has_valid_epoch
         && text.bytes().next().is_some_and(|first| first.is_ascii_alphanumeric())
         && !text.ends_with('-')
         && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b".+-~:^_".contains(&byte));
@@ -293,15 +297,26 @@ mod tests {
         for name in ["nginx", "libc6:amd64", "g++", "nginx+", "python3.11", "glibc-devel", "NetworkManager"] {
             assert_eq!(package_name_error(name), None, "{name}");
         }
-        for name in
-            ["", "-y", "a", "a b", "nginx=1", "nginx/stable", "nginx:", "./x.deb", "nginx-", "nginx-:amd64", "nginx:amd64-", "nginx:any"]
-        {
+        for name in [
+            "",
+            "-y",
+            "a",
+            "a b",
+            "nginx=1",
+            "nginx/stable",
+            "nginx:",
+            "./x.deb",
+            "nginx-",
+            "nginx-:amd64",
+            "nginx:amd64-",
+            "nginx:any",
+        ] {
             assert!(package_name_error(name).is_some(), "{name}");
         }
         for version in ["1.22.1-9+deb12u2", "2:1.0~rc1", "1.0^git1", "12.2.0-14+deb12u1+"] {
             assert_eq!(package_version_error(version), None, "{version}");
         }
-        for version in ["", "-1", "1 2", "1*", "=1", "1.0-", "latest", "installed"] {
+        for version in ["", "-1", "1 2", "1*", "=1", "1.0-", "latest", "installed", "1:", "x:1"] {
             assert!(package_version_error(version).is_some(), "{version}");
         }
     }

@@ -70,12 +70,11 @@ impl<T: Copy> ObjectDemands<T> {
 fn contradiction<T: Copy>(kind: &TaskType, demand: &Demand<T>, values: &[(&'static str, Value)]) -> Option<(T, [String; 2])> {
     let pairs = demand.iter().flat_map(|(name, (value, owner))| values.iter().map(move |later| (owner, (name, value), later)));
     let mut conflicts = pairs.filter(|(_, (name, value), (later_name, later_value))| {
-        match (*name, *later_name) {
-            // Two tasks may each add a user to groups.
-            ("groups", "groups") => return false,
+        match (**name, *later_name) {
+            // Two tasks may each add a user to groups, and the higher of two minimum versions satisfies both.
+            ("groups", "groups") | ("min_version", "min_version") => return false,
             ("exact_groups", "groups") => return !contains_all(value, later_value),
             ("groups", "exact_groups") => return !contains_all(later_value, value),
-            ("min_version", "min_version") => return false,
             ("version", "min_version") => return is_older(value, later_value),
             ("min_version", "version") => return is_older(later_value, value),
             ("exact_groups", "exact_groups") => return !(contains_all(value, later_value) && contains_all(later_value, value)),

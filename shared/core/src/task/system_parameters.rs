@@ -35,8 +35,26 @@ pub const AGENT_ENDS_ITSELF: &str = "the agent does not stop, disable or mask it
 
 /// Units that end, stop or suspend the host when they start. Systemd lists them in `systemd.special(7)`.
 const HOST_ENDING_UNITS: &[&str] = &[
-    "poweroff", "halt", "reboot", "kexec", "soft-reboot", "shutdown", "umount", "final", "exit", "ctrl-alt-del", "rescue", "emergency",
-    "runlevel0", "runlevel1", "runlevel6", "sleep", "suspend", "hibernate", "hybrid-sleep", "suspend-then-hibernate",
+    "poweroff",
+    "halt",
+    "reboot",
+    "kexec",
+    "soft-reboot",
+    "shutdown",
+    "umount",
+    "final",
+    "exit",
+    "ctrl-alt-del",
+    "rescue",
+    "emergency",
+    "runlevel0",
+    "runlevel1",
+    "runlevel6",
+    "sleep",
+    "suspend",
+    "hibernate",
+    "hybrid-sleep",
+    "suspend-then-hibernate",
 ];
 
 /// The units without which neither the agent nor `systemctl` of other users can speak to systemd.
@@ -53,7 +71,9 @@ pub fn ends_host(unit: &str) -> bool {
     match unit_type {
         "target" => HOST_ENDING_UNITS.contains(&name),
         "service" => {
-            name == "rescue" || name == "emergency" || name.strip_prefix("systemd-").is_some_and(|name| HOST_ENDING_UNITS.contains(&name))
+            name == "rescue"
+                || name == "emergency"
+                || name.strip_prefix("systemd-").is_some_and(|name| HOST_ENDING_UNITS.contains(&name))
         }
         _ => false,
     }
@@ -74,11 +94,7 @@ pub(super) fn service_contradictions(values: &Map<String, Value>) -> Vec<(String
             "unit",
             "the agent speaks to systemd over D-Bus, so no task stops or masks it: remove the task, or set `enabled` only",
         ),
-        (
-            is_running && unit.as_deref().is_some_and(ends_host),
-            "unit",
-            UNIT_ENDS_HOST,
-        ),
+        (is_running && unit.as_deref().is_some_and(ends_host), "unit", UNIT_ENDS_HOST),
         (is_masked && is_running, "masked", "a masked unit cannot run: remove it, or write `state: stopped`"),
         (is_masked && is_true(values, "enabled"), "masked", "a masked unit cannot be enabled: remove it, or `enabled: true`"),
         (

@@ -276,7 +276,8 @@ fn absolute_pattern_error(parameters: &Map<String, Value>, dst: &str) -> Option<
     let below_dst = |(index, pattern): (usize, &str)| Some((index, pattern.to_owned(), pattern.strip_prefix(dst)?.to_owned()));
     let mut matches = patterns.enumerate().filter_map(below_dst).filter(|(.., rest)| rest.starts_with('/'));
     let (index, pattern, rest) = matches.next()?;
-    let message = format!("{:?} begins with dst, and a pattern is a path below dst: write {:?}", truncated(&pattern), truncated(&rest));
+    let message =
+        format!("{:?} begins with dst, and a pattern is a path below dst: write {:?}", truncated(&pattern), truncated(&rest));
     Some(error_at(&format!("ignore[{index}]"), message))
 }
 

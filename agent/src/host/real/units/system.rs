@@ -249,6 +249,7 @@ fn remedy(error: &zbus::Error) -> &'static str {
     let zbus::Error::MethodError(name, ..) = error else { return "" };
     match name.rsplit('.').next() {
         Some("UnitExists") => "; systemd masks no unit whose file is in /etc/systemd/system: let a `file` task remove that file",
+        Some("OnlyByDependency") => "; only other units start or stop this unit: remove `state`",
         Some("JobTypeNotApplicable") => "; a unit of this kind is not started or stopped by a task: remove `state`",
         _ => "",
     }

@@ -96,7 +96,7 @@ fn shadow_tools_change_accounts_below_root_directory() {
 /// Tasks of one account that have no order between them run at the same time, and `useradd` looks for the account before it
 /// locks the files. Without root or the tools, nothing is tested.
 #[test]
-fn concurrent_tasks_create_account_once() {
+fn account_is_created_once_by_concurrent_tasks() {
     let Some(dir) = accounts_directory() else { return };
     let host: Rc<dyn Host> = Rc::new(RealHost::new(dir.path()).unwrap());
     let site = Site::new(host.clone(), Rc::new(Ledger::open(host).unwrap()));

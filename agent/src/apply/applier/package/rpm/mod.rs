@@ -178,13 +178,19 @@ fn has_transaction_begun(result: &CommandResult) -> bool {
     !matches!(result.end, ExitKind::Status(_)) || result.output.lines().any(is_mark)
 }
 
-/// Returns the last error in the output of dnf. Its text can be on the lines below `Error:`.
+/// Returns the last error in the output of dnf, and that of a script of a package. The text of an error can be on the lines
+/// below `Error:`, and the error itself at the end of a line of progress.
 fn error_text(output: &str) -> Option<String> {
     let lines: Vec<&str> = output.lines().map(str::trim).collect();
-    let first = lines.iter().rposition(|line| line.starts_with("Error:") || line.starts_with("Error in "))?;
-    let details = lines[first + 1..].iter().filter(|line| !line.is_empty() && !line.starts_with("(try to"));
-    let details: Vec<&str> = details.take_while(|_| lines[first] == "Error:").take(MAX_ERROR_LINES).copied().collect();
-    Some(std::iter::once(lines[first]).chain(details).collect::<Vec<_>>().join(" "))
+    let script_error = lines.iter().rfind(|line| line.starts_with("error: ") && line.contains("scriptlet failed"));
+    let error = lines.iter().enumerate().rev().find_map(|(index, line)| Some((index, &line[line.find("Error:")?..])));
+    let error = error.map(|(index, error)| {
+        let details = lines[index + 1..].iter().filter(|line| !line.is_empty() && !line.starts_with("(try to"));
+        let details = details.take_while(|_| error == "Error:").take(MAX_ERROR_LINES).copied();
+        std::iter::once(error).chain(details).collect::<Vec<_>>().join(" ")
+    });
+    let texts: Vec<String> = error.into_iter().chain(script_error.map(|line| (*line).to_owned())).collect();
+    (!texts.is_empty()).then(|| texts.join("; "))
 }
 
 /// Returns the name of a package as rpm and dnf have it: `glibc:i686` is `glibc.i686`.

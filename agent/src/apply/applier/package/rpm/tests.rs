@@ -36,7 +36,10 @@ fn error_of_dnf_has_text_of_next_lines() {
     for (output, expected) in [
         (solver, Some("Error: Problem: conflicting requests - nothing provides libx needed by demo-1.0-1.x86_64")),
         ("Error: Transaction failed\nlast line\n", Some("Error: Transaction failed")),
-        ("Error in PREIN scriptlet in rpm package demo\ndemo-1.0-1.x86_64 was supposed to be installed but is not!\n", Some("Error in PREIN scriptlet in rpm package demo")),
+        (
+            "error: %prein(demo-1.0-1.x86_64) scriptlet failed, exit status 7\n  Verifying : demo 2/2Error: Transaction failed\n",
+            Some("Error: Transaction failed; error: %prein(demo-1.0-1.x86_64) scriptlet failed, exit status 7"),
+        ),
         ("killed\n", None),
     ] {
         assert_eq!(error_text(output).as_deref(), expected);
