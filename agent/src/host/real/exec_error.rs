@@ -23,7 +23,10 @@ const SHEBANG_ADVICE: &str = "begin it with the line of its interpreter, as #!/b
 /// Returns the error for a program that could not be run. If the absolute path `program` exists, the system's text for
 /// "not found" or a wrong format is replaced by one that names the missing part and a remedy.
 pub(super) fn exec_error(program: &str, error: io::Error) -> HostError {
-    let reason = read_head(program).and_then(|head| failure_reason(&head, &error));
+    let is_sentence = error.kind() == io::ErrorKind::NotFound && program.contains(' ');
+    let sentence_advice =
+        || is_sentence.then(|| format!("{error}: each item of a command is one argument, so write its words as separate items"));
+    let reason = read_head(program).and_then(|head| failure_reason(&head, &error)).or_else(sentence_advice);
     HostError::io("run", program)(match reason {
         Some(reason) => io::Error::new(error.kind(), reason),
         None => error,
@@ -141,6 +144,8 @@ mod tests {
         }
         let message = exec_error("true", Errno::NOENT.into()).sentence();
         assert_eq!(message, "cannot run true: No such file or directory (os error 2)", "it cannot be searched for in `PATH`");
+        let message = exec_error("nginx -t", Errno::NOENT.into()).sentence();
+        assert!(message.ends_with("each item of a command is one argument, so write its words as separate items"), "{message}");
     }
 
     #[test]

@@ -74,6 +74,12 @@ pub(super) fn user_contradictions(parameters: &Map<String, Value>) -> Vec<(Strin
             ));
         }
     }
+    if parameters.get("name").and_then(Value::as_str) == Some(CONTROLLER_ACCOUNT) {
+        let names = ["uid", "group"].into_iter().filter(|name| is_set(parameters, name));
+        for name in names.chain(is_true(parameters, "locked").then_some("locked")) {
+            errors.push(error_at(name, CONTROLLER_ACCOUNT_STAYS));
+        }
+    }
     let has_required_home = is_true(parameters, "create_home");
     let home_error = |home: &str| comment_error(home).or_else(|| home_place_error(home, has_required_home));
     errors.extend(literal_text(parameters, "home").and_then(home_error).map(|message| error_at("home", message)));
@@ -88,6 +94,9 @@ pub(super) fn group_contradictions(parameters: &Map<String, Value>) -> Vec<(Stri
     let mut errors = absence_errors(parameters, ABSENT_GROUP_PARAMETERS);
     if parameters.get("name").and_then(Value::as_str) == Some("root") && is_set(parameters, "gid") {
         errors.push(error_at("gid", "changes the number of the group root, to which files of the system belong: remove it"));
+    }
+    if parameters.get("name").and_then(Value::as_str) == Some(CONTROLLER_ACCOUNT) && is_set(parameters, "gid") {
+        errors.push(error_at("gid", CONTROLLER_ACCOUNT_STAYS));
     }
     errors.extend(protected_name_error(parameters, "group"));
     errors
@@ -124,6 +133,10 @@ fn absence_errors(parameters: &Map<String, Value>, allowed: &[&str]) -> Vec<(Str
     let contradiction = |name: &String| error_at(name, "describes an account that `absent: true` removes: remove one of both");
     parameters.keys().filter(is_contradiction).map(contradiction).collect()
 }
+
+/// The error message of a task that changes the account of the controller.
+const CONTROLLER_ACCOUNT_STAYS: &str =
+    "changes the account of the controller of Stemma, which could not read its files any more: remove it";
 
 /// Accounts without which the bus, the package manager or the network of a host does not work.
 const SYSTEM_ACCOUNTS: &[&str] =
@@ -205,6 +218,8 @@ mod tests {
             ),
             ("user", json!({"name": "root", "uid": 5}), "parameters.uid: changes the number or group of root"),
             ("user", json!({"name": "root", "locked": true}), "parameters.locked: makes root expire"),
+            ("user", json!({"name": "stemma", "locked": true}), "parameters.locked: changes the account of the controller"),
+            ("group_account", json!({"name": "stemma", "gid": 7}), "parameters.gid: changes the account of the controller"),
             ("user", json!({"name": "root", "home": "/srv"}), "parameters.home: moves the home directory of root"),
             ("user", json!({"name": "root", "shell": "/usr/sbin/nologin"}), "parameters.shell: lets nobody log in as root"),
             ("user", json!({"name": "_apt", "absent": true}), "parameters.absent: would remove the user _apt, which the system"),

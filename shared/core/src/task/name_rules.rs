@@ -104,7 +104,7 @@ pub fn package_name_error(text: &str) -> Option<String> {
         && text[name.len()..].bytes().skip(1).all(|byte| byte.is_ascii_alphanumeric() || byte == b'-');
     (!is_valid).then(|| {
         format!(
-            "{:?} is not the name of a package: write letters, digits and `+-._`, begin with a letter or digit, and do not end with `-`",
+            "{:?} is not the name of a package: write two or more letters, digits and `+-._`, begin with a letter or digit, and do not end with `-`",
             truncated(text)
         )
     })
@@ -120,9 +120,8 @@ pub fn package_version_error(text: &str) -> Option<String> {
             truncated(text)
         ));
     }
-    let has_valid_epoch = text
-        .split_once(':')
-        .is_none_or(|(epoch, rest)| epoch.bytes().all(|byte| byte.is_ascii_digit()) && !rest.is_empty());
+    let has_valid_epoch =
+        text.split_once(':').is_none_or(|(epoch, rest)| epoch.bytes().all(|byte| byte.is_ascii_digit()) && !rest.is_empty());
     let is_valid = text.len() <= MAX_TEXT_BYTES
         && has_valid_epoch
         && text.bytes().next().is_some_and(|first| first.is_ascii_alphanumeric())
@@ -169,8 +168,14 @@ pub fn pattern_error(text: &str) -> Option<String> {
     (!is_valid).then(|| format!("{:?} is not a pattern of file names: write a name such as *.tmp or cache/*", truncated(text)))
 }
 
+/// Names of variables that Puppet itself sets. A fact of this name is an error in each manifest.
+const RESERVED_FACTS: &[&str] = &["facts", "server_facts", "name", "title", "module_name", "os"];
+
 /// The name of a Puppet fact, as Facter and Puppet read it from a variable of the environment: in lower case.
 pub fn fact_name_error(text: &str) -> Option<String> {
+    if RESERVED_FACTS.contains(&text) {
+        return Some(format!("{text:?} is a variable of Puppet itself: choose another name for the fact"));
+    }
     let is_inner = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_';
     let is_valid = text.len() <= MAX_TEXT_BYTES
         && text.bytes().next().is_some_and(|first| first.is_ascii_lowercase())
@@ -190,6 +195,15 @@ pub fn data_error(map: &Map<String, Value>) -> Option<String> {
         return Some(format!(
             "has {bytes} bytes as JSON, and at most {MAX_DATA_BYTES} are sent to a host: put some of it into a module"
         ));
+    }
+    if let Some(key) = map.keys().find(|key| key.contains('.')) {
+        return Some(format!(
+            "{:?} has a dot, and Hiera looks for the part behind it in the value of the first part: write a map",
+            truncated(key)
+        ));
+    }
+    if map.get("lookup_options").is_some_and(|options| !options.is_object()) {
+        return Some("lookup_options: Hiera takes a map here".to_owned());
     }
     map.keys().any(|key| key.trim().is_empty()).then(|| "has an empty key, by which nothing can be looked up".to_owned())
 }

@@ -55,7 +55,7 @@ pub(super) fn puppet_contradictions(parameters: &Map<String, Value>) -> Vec<(Str
     }
     if let Some(path) = parameters.get("modules").and_then(Value::as_object).and_then(path_outside_modules) {
         let message = format!(
-            "{:?} is in no module that Puppet can find: write MODULE/manifests/NAME.pp, such as nginx/manifests/init.pp",
+            "{:?} is in no module that Puppet can find: write MODULE/manifests/NAME.pp, such as nginx/manifests/init.pp, and small letters, digits and `_` in the name of a module",
             truncated(path)
         );
         errors.push(error_at("modules", message));
@@ -63,13 +63,43 @@ pub(super) fn puppet_contradictions(parameters: &Map<String, Value>) -> Vec<(Str
     errors
 }
 
+/// The subdirectories of a module from which Puppet reads.
+const MODULE_DIRS: &[&str] = &[
+    "data",
+    "examples",
+    "facts.d",
+    "files",
+    "functions",
+    "lib",
+    "locales",
+    "manifests",
+    "plans",
+    "scripts",
+    "spec",
+    "tasks",
+    "templates",
+    "types",
+];
+
+/// Returns whether Puppet finds a module with this name (Puppet's documentation, "Module fundamentals").
+fn is_module_name(name: &str) -> bool {
+    name.starts_with(|first: char| first.is_ascii_lowercase())
+        && name.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_')
+}
+
 /// Returns the first path from which Puppet reads nothing, because its directory has no subdirectory such as `manifests`
 /// and so is no module. A file next to modules, such as a `README.md`, is no error.
 fn path_outside_modules(files: &Map<String, Value>) -> Option<&str> {
     let parts = |path: &String| path.split('/').count();
     let module = |path: &String| path.split('/').next().unwrap_or_default().to_owned();
-    let modules: BTreeSet<String> = files.keys().filter(|path| parts(path) > 2).map(module).collect();
-    let is_outside = |path: &&String| modules.is_empty() || parts(path) == 2 && !modules.contains(&module(path));
+    let has_code = |path: &&String| {
+        let mut names = path.split('/');
+        names.next().is_some_and(is_module_name)
+            && names.next().is_some_and(|dir| MODULE_DIRS.contains(&dir))
+            && names.next().is_some()
+    };
+    let modules: BTreeSet<String> = files.keys().filter(has_code).map(module).collect();
+    let is_outside = |path: &&String| modules.is_empty() || parts(path) > 1 && !modules.contains(&module(path));
     files.keys().find(is_outside).map(String::as_str)
 }
 
@@ -87,6 +117,18 @@ mod tests {
             (json!({"manifest": " \n\t"}), Some("parameters.manifest: is an empty text")),
             (json!({"modules": {"nginx/manifests/init.pp": "f"}}), None),
             (json!({"modules": {"README.md": "f", "nginx/metadata.json": "f", "nginx/lib/facter/a.rb": "f"}}), None),
+            (
+                json!({"modules": {"a_b/manifest/init.pp": "f"}}),
+                Some("parameters.modules: \"a_b/manifest/init.pp\" is in no module"),
+            ),
+            (
+                json!({"modules": {"Good/manifests/init.pp": "f"}}),
+                Some("parameters.modules: \"Good/manifests/init.pp\" is in no"),
+            ),
+            (
+                json!({"modules": {"a-b/manifests/init.pp": "f"}}),
+                Some("parameters.modules: \"a-b/manifests/init.pp\" is in no module"),
+            ),
             (json!({"modules": {"a": "f"}}), Some("parameters.modules: \"a\" is in no module")),
             (json!({"modules": {"manifests/init.pp": "f"}}), Some("parameters.modules: \"manifests/init.pp\" is in no module")),
             (

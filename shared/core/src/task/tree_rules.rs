@@ -63,15 +63,21 @@ const SYSTEM_DIRS: &[&str] = &[
 ];
 
 /// Directories of the operating system whose content belongs to it at any depth.
-const SYSTEM_TREES: [&str; 9] = [
+const SYSTEM_TREES: [&str; 14] = [
     "/boot",
     "/dev",
     "/lost+found",
     "/proc",
+    // Without the socket of the bus, no task can change a unit.
+    "/run/dbus",
+    "/run/systemd",
+    "/run/udev",
     "/sys",
     "/usr",
     "/var/lib/dpkg",
     "/var/lib/rpm",
+    "/var/lib/systemd",
+    "/var/log/journal",
     // Without it, a fleet has no controller.
     "/var/lib/stemma-controller",
 ];
@@ -96,10 +102,16 @@ pub fn agent_parent_error(path: &str) -> Option<String> {
     ))
 }
 
-/// Returns the error message for a path on the host that no task may copy, because it is, contains or is below a
-/// directory of the agent, which has keys. Returns `None` for other paths.
+/// Returns the error message for a path on the host that no task may copy: it belongs to the kernel, or it is, contains or is
+/// below a directory of the agent, which has keys. Returns `None` for other paths.
 pub fn agent_source_error(path: &str) -> Option<String> {
     let canonical = canonical_path(path);
+    if let Some(kernel_dir) = ["/dev", "/proc", "/sys"].into_iter().find(|dir| is_at_or_below(&canonical, dir)) {
+        return Some(format!(
+            "{:?} is below {kernel_dir}, where the kernel has no files to copy: name another path, or read it by a `shell` task",
+            truncated(path)
+        ));
+    }
     [AGENT_STATE_DIR, AGENT_CONFIG_DIR].into_iter().find_map(|agent_dir| {
         if is_at_or_below(&canonical, agent_dir) {
             Some(format!("{:?} belongs to the agent, and no task may copy it: name another path", truncated(path)))
@@ -215,10 +227,16 @@ pub fn copy_paths_error(copies: &[(&str, &str)]) -> Option<(usize, String)> {
     for (index, (_, dst)) in copies.iter().enumerate() {
         all_paths.entry(canonical_path(dst)).or_insert((index, *dst));
     }
+    let is_also_copied = |src: &str| src.starts_with('/') && all_paths.contains_key(&canonical_path(src));
     copies.iter().enumerate().find_map(|(index, (src, dst))| {
         let path = canonical_path(dst);
         let error = if canonical_path(src) == path {
             format!("{:?} is src and dst: name another dst, or remove the item", truncated(dst))
+        } else if is_also_copied(src) {
+            format!(
+                "{:?} is the dst of another item, which replaces it: use a task for each of them, in an order",
+                truncated(src)
+            )
         } else if let Some((_, earlier)) = all_paths.get(&path).filter(|(first_index, _)| *first_index < index) {
             format!("{:?} is the dst of an earlier item too ({:?})", truncated(dst), truncated(earlier))
         } else {
@@ -254,8 +272,13 @@ pub(super) fn directory_contradictions(parameters: &Map<String, Value>) -> Vec<(
 pub(super) fn link_contradictions(parameters: &Map<String, Value>) -> Vec<(String, String)> {
     let Some(path) = literal_text(parameters, "path") else { return Vec::new() };
     let system_error = system_link_error(path, is_true(parameters, "absent"));
-    let is_own_target = literal_text(parameters, "target") == Some(path);
-    let own_error = is_own_target.then(|| error_at("target", "is the path of the link itself: name another path"));
+    let dir = path.rsplit_once('/').map_or("", |(dir, _)| dir);
+    let leads_to_itself = |target: &str| {
+        let target = if target.starts_with('/') { target.to_owned() } else { format!("{dir}/{target}") };
+        is_at_or_below(&target, path)
+    };
+    let is_own_target = literal_text(parameters, "target").is_some_and(leads_to_itself);
+    let own_error = is_own_target.then(|| error_at("target", "is the path of the link itself, or below it: name another path"));
     system_error.map(|error| error_at("path", error)).into_iter().chain(own_error).collect()
 }
 
@@ -272,7 +295,9 @@ pub(super) fn sync_contradictions(parameters: &Map<String, Value>) -> Vec<(Strin
 /// Returns the error if a pattern of `ignore` is a path that begins with `dst`. A pattern is a path below `dst`, so that one
 /// would match nothing.
 fn absolute_pattern_error(parameters: &Map<String, Value>, dst: &str) -> Option<(String, String)> {
-    let patterns = parameters.get("ignore").and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_str);
+    let ignored = parameters.get("ignore")?;
+    let items = ignored.as_array().map_or(std::slice::from_ref(ignored), Vec::as_slice);
+    let patterns = items.iter().filter_map(Value::as_str);
     let below_dst = |(index, pattern): (usize, &str)| Some((index, pattern.to_owned(), pattern.strip_prefix(dst)?.to_owned()));
     let mut matches = patterns.enumerate().filter_map(below_dst).filter(|(.., rest)| rest.starts_with('/'));
     let (index, pattern, rest) = matches.next()?;
@@ -344,6 +369,7 @@ mod tests {
             (json!([{"src": "b", "dst": "/a/b"}, {"src": "a", "dst": "/a"}]), "item 0: \"/a/b\" is below \"/a\""),
             (json!([{"src": "a", "dst": "/run/x"}, {"src": "b", "dst": "/var/run/x"}]), "item 1: \"/var/run/x\" is the dst"),
             (json!([{"src": "/lib/x", "dst": "/usr/lib/x"}]), "item 0: \"/usr/lib/x\" is src and dst"),
+            (json!([{"src": "/a", "dst": "/b"}, {"src": "/b", "dst": "/c"}]), "item 1: \"/b\" is the dst of another item"),
             (
                 json!([{"src": "/var/lib/stemma-agent/sync/key", "dst": "/b"}]),
                 "item 0: \"/var/lib/stemma-agent/sync/key\" belongs",
@@ -359,7 +385,9 @@ mod tests {
         for (parameters, fields) in [
             (json!({"dst": "/srv/a", "src": "/srv/b", "delete": true}), vec![]),
             (json!({"dst": "/srv/a", "src": "/srv/b", "ignore": ["/keep", "/srv/a/keep"]}), vec!["parameters.ignore[1]"]),
+            (json!({"dst": "/srv/a", "src": "/srv/b", "ignore": "/srv/a/keep"}), vec!["parameters.ignore[0]"]),
             (json!({"dst": "/srv/a", "src": "/srv/b", "ignore": ["/srv/ab"]}), vec![]),
+            (json!({"dst": "/srv/a", "src": "/proc/sys/net"}), vec!["parameters.src"]),
             (json!({"dst": "/srv/a", "src": "/srv/a/b"}), vec!["parameters.src"]),
             (json!({"dst": "/srv/a/b", "src": "/srv/a"}), vec!["parameters.src"]),
             (json!({"dst": "/usr/share", "src": "/srv/a"}), vec![]),
@@ -408,6 +436,9 @@ mod tests {
             "/usr/local/bin",
             "/var/lib/dpkg",
             "/var/lib/dpkg/info",
+            "/run/dbus",
+            "/var/run/systemd/system",
+            "/var/lib/systemd",
             "/boot/grub",
             "/etc/systemd",
             "/etc/pam.d",
@@ -437,6 +468,7 @@ mod tests {
         for (parameters, fields) in [
             (json!({"path": "/srv/a", "target": "b"}), vec![]),
             (json!({"path": "/srv/a", "target": "/srv/a"}), vec!["parameters.target"]),
+            (json!({"path": "/srv/a", "target": "a/x"}), vec!["parameters.target"]),
             (json!({"path": "/bin", "target": "/tmp"}), vec!["parameters.path"]),
             (json!({"path": "/var/run", "absent": true}), vec!["parameters.path"]),
             (json!({"path": "/home", "target": "/srv/home"}), vec![]),

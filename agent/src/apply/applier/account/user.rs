@@ -119,7 +119,11 @@ impl WantedUser {
                 }
             }
         }?;
-        plan.remarks.extend(self.missing_shell_remark(host));
+        let missing_shell = self.missing_shell_remark(host);
+        if self.name == "root" && plan.has("shell") {
+            plan.refusal = plan.refusal.or_else(|| missing_shell.clone());
+        }
+        plan.remarks.extend(missing_shell);
         plan.examine_files(host, AccountKind::User)
     }
 

@@ -322,7 +322,7 @@ fn account_is_not_changed_when_change_is_dangerous() {
         ("user", json!({"name": "toor", "absent": true}), "user toor is needed by the system: remove the task"),
         ("user", json!({"name": "toor", "uid": 7}), "user toor is an account of root: no task changes its number"),
         ("user", json!({"name": "toor", "locked": true}), "user toor is an account of root: no task changes its number"),
-        ("user", json!({"name": "stemma", "uid": 7}), "user stemma is the account of the controller of Stemma"),
+        ("user", json!({"name": "{{ 'stemma' }}", "uid": 7}), "user stemma is the account of the controller of Stemma"),
         ("user", json!({"name": "ada", "uid": 33}), "parameters.uid: the user www-data has the number 33: write another one"),
         ("user", json!({"name": "new", "uid": 33}), "parameters.uid: the user www-data has the number 33: write another one"),
         ("user", json!({"name": "www-data", "uid": 34}), "user www-data has running processes, sleep (4711): end them first"),
@@ -361,6 +361,7 @@ fn account_is_not_changed_when_change_is_dangerous() {
         assert_eq!((error.effect, error.message, memory.commands_run().len()), (FailureEffect::Unchanged, message, 0));
     }
     for (parameters, expected) in [
+        (json!({"name": "stemma", "uid": 7}), "parameters.uid: changes the account of the controller"),
         (json!({"name": "root", "absent": true}), "parameters.absent: would remove the user root"),
         (json!({"name": "ada", "exact_groups": true}), "parameters.exact_groups: needs the list"),
         (json!({"name": "a:b"}), "parameters.name: \"a:b\" is not a name for an account"),

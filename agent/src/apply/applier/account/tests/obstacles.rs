@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::host::ReplaceBlocker;
+use crate::host::real::RealHost;
 
 /// Returns the message of a check that is blocked. The task must fail with the same message, and without a change.
 fn blocked_message(memory: &MemoryHost, kind: &str, parameters: &Value) -> String {
@@ -213,6 +214,8 @@ fn result_names_foreign_home_and_missing_shell() {
     assert_eq!(drift(&host, "user", &bob).0, format!("user bob: would change user, uid, shell; {home}; {shell}"));
     assert_eq!(apply(&host, "user", &bob).unwrap().message, format!("{home}; {shell}"));
     assert_eq!(apply(&host, "user", &bob).unwrap().message, "");
+    let root = blocked_message(&memory_host(), "user", &json!({"name": "root", "shell": "/no/such"}));
+    assert!(root.starts_with("the shell /no/such does not exist on this host"), "{root}");
     memory.chown("/home/bob", 0);
     let message = apply(&host, "user", &json!({"name": "bob", "shell": "/bin/bash"})).unwrap().message;
     assert_eq!(message, "", "root owns the directories of sftp");
